@@ -1,0 +1,83 @@
+# Every command that a person types here. `make` alone lists them.
+SHELL := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+# The set-up is done when this file is there. Its name holds what the set-up depends on, so that neither a new date on a
+# file nor a tree that was moved or copied with its .venv (whose scripts name the old place) can deceive.
+STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml; pwd; } 2>&1 | sha256sum))
+
+# May be given: make report PARAMS=params/datapaths.yaml; make test PYTEST="-k stats"
+PARAMS := params/datapaths-quick.yaml
+PYTEST :=
+
+.PHONY: help setup debian report test bench lab lock
+
+help:  ## list these commands
+	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
+
+setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
+
+report: setup  ## measure: the quick datapaths sweep, its verdicts in the terminal and an HTML report
+	@$(BIN)/labkit sweep $(PARAMS)
+
+test: setup  ## ruff, mypy, pytest
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict labkit
+	$(BIN)/python -m pytest $(PYTEST)
+
+bench: setup  ## what labkit promises about its own speed
+	@$(BIN)/python -m benchmarks
+
+lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
+	@exec $(BIN)/jupyter lab --ip=127.0.0.1 --no-browser $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+
+# Asked at every start (20 ms): a package can be taken away, or root come later.
+debian:
+	@command -v dpkg-query apt-get >/dev/null || { echo "No Debian here: install what packages.debian names in your system's way." >&2; exit 0; }
+	missing=
+	for package in $$(sed 's/#.*//' packages.debian); do
+		[[ $$(dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || missing+=" $$package"
+	done
+	[[ $$missing ]] || exit 0
+	if [[ $$(id -u) != 0 ]]; then
+		echo "Not root, so these Debian packages stay missing:$$missing; install them as root, or do without what packages.debian says they are for." >&2
+		exit 0
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update
+	apt-get install --yes --no-install-recommends $$missing
+
+define find-python
+for python in python3.11 python3 none; do
+	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
+done
+[[ $$python != none ]] || { echo "labkit needs Python 3.11, and neither python3.11 nor python3 is one." >&2; exit 1; }
+endef
+
+# The lock names every package, so pip has nothing to decide or to build: no dependencies, no build environment of its
+# own, only wheels, each with its hash. `pip check` tells if the lock forgot one.
+$(STAMP):
+	@$(find-python)
+	echo "Installing $$(grep -c == requirements.lock) Python packages into .venv: a minute or two."
+	rm -f .venv/set-up-*
+	$$python -m venv .venv
+	pip="$(BIN)/python -m pip --disable-pip-version-check"
+	$$pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement requirements.lock
+	$$pip install --quiet --no-deps --no-build-isolation --editable .
+	$$pip check
+	touch $@
+
+# Resolved for Debian 12's Python (3.11.2: some packages want a later 3.11) whatever Python runs here.
+# Versions stay as they are where they can; remove requirements.lock first to have the newest of everything.
+lock:  ## write requirements.lock anew from pyproject.toml
+	@$(find-python)
+	tool=$$(mktemp --directory)
+	trap 'rm -rf "$$tool"' EXIT
+	$$python -m venv "$$tool"
+	"$$tool/bin/pip" --disable-pip-version-check install --quiet uv
+	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --extra dev \
+		--generate-hashes --only-binary :all: --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml

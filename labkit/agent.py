@@ -1,0 +1,108 @@
+"""The process that an experiment is: PID 1 of its own namespaces. A request as JSON on standard input, events as JSON lines on standard output.
+
+When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees every interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import capabilities, experiments, machine, process, records, topologies
+from labkit.errors import LabkitError
+from labkit.traffic import iperf3
+
+
+def say(event: dict[str, Any]) -> None:
+    """One event as one line, out at once."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run an experiment: its events, between them nothing."""
+    found = experiments.find(request["experiment"])
+    asked = found.parameters.of(request["parameters"])
+    around = experiments.Surroundings(Path(request["folder"]), request["seed"], request.get("machine_netns"))
+    if asked.asdict().get("protocol") != "ping":
+        iperf3.version()
+    records.write_json(around.folder / "environment.json", {"machine": machine.describe(), **machine.details()})
+    yield from found.run(asked, around)
+
+
+def doctor(_request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What this kernel and machine can do."""
+    found = [msgspec.to_builtins(one) for one in capabilities.capabilities()]
+    yield {"event": "doctor", "machine": machine.describe(), "details": machine.details(), "capabilities": found}
+
+
+def shell(request: dict[str, Any]) -> int:
+    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`, in this mount namespace only."""
+    asked = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
+    spec = topologies.Spec(asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns"))
+    with topologies.build(asked["topology"][0], spec) as topology:
+        folder = Path("/run/netns")
+        named = _names(topology, folder)
+        first = topology.pairs[0]
+        print(f"{topology.name}: you are in {first.client.name} ({first.client.address}); its server is {first.server.address}", file=sys.stderr)
+        print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: "
+              f"{' '.join(space.name for space in topology.namespaces)}; leave with exit", file=sys.stderr)  # fmt: skip
+        environment = {**os.environ, "PS1": f"{topology.name}:{first.client.name}# ", "LABKIT_SERVER": first.server.address}
+        program = os.environ.get("SHELL", "/bin/sh")
+        argv = [program, "--norc"] if Path(program).name == "bash" else [program]
+        return process.interactive([*first.client.prefix, *argv], environment)
+
+
+def _names(topology: topologies.Topology, folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
+        for space in topology.namespaces:
+            (folder / space.name).touch()
+            process.output(["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(folder / space.name)])
+    except (OSError, LabkitError):
+        return False
+    return True
+
+
+def _answer(events: Iterator[dict[str, Any]]) -> None:
+    try:
+        for event in events:
+            say(event)
+        say({"event": "done"})
+    except LabkitError as error:
+        say({"event": "error", "kind": type(error).__name__, "text": str(error)})
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        text = f"labkit itself failed ({type(error).__name__}: {error})"
+        say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
+
+
+def main() -> None:
+    """Answer one request."""
+    # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if len(sys.argv) > 1:
+        try:
+            sys.exit(shell(msgspec.json.decode(sys.argv[1])))
+        except LabkitError as error:
+            print(f"labkit: {error}", file=sys.stderr)
+            sys.exit(2)
+    request = msgspec.json.decode(sys.stdin.buffer.read())
+    with contextlib.suppress(BrokenPipeError):
+        _answer({"experiment": experiment, "doctor": doctor}[request["do"]](request))
+
+
+if __name__ == "__main__":
+    main()

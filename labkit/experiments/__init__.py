@@ -1,0 +1,33 @@
+"""One module per question. TABLE is the one place to add a new one: a name, its parameters, and what yields its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.errors import BadInput
+from labkit.experiments import datapaths
+from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A question: its parameters and the function that answers with events (rows, progress)."""
+
+    parameters: type[Parameters]
+    run: Callable[[Any, Surroundings], Iterator[Event]]
+
+
+TABLE = {"datapaths": Experiment(datapaths.Datapaths, datapaths.run)}
+
+
+def find(name: str) -> Experiment:
+    """The experiment `name`. Raises BadInput with the list of what there is."""
+    if name not in TABLE:
+        raise BadInput(f"there is no experiment {name}; there are: {', '.join(TABLE)}")
+    return TABLE[name]
+
+
+__all__ = ["TABLE", "Event", "Experiment", "Parameters", "Surroundings", "find"]

@@ -1,0 +1,186 @@
+"""Arms: the topologies under comparison. Which of them this kernel can build, building them afresh, and the rows they give."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from labkit import machine, topologies
+from labkit.errors import Failed, Isolated, Unsupported
+from labkit.experiments.events import Surroundings
+from labkit.topologies.table import ISOLATED
+from labkit.traffic import iperf3, ping
+
+if TYPE_CHECKING:
+    from labkit.experiments.datapaths import Datapaths
+
+# Every row has every column; what was not measured is null.
+METRICS = (
+    "throughput_bps throughput_pps window_s received_bytes received_count sent_bps sent_count lost_count out_of_order_count jitter_s"
+    " retransmits_count rtt_s congestion loop latency_p50_s latency_p99_s latency_max_s cpu_s softirq_s client_cpu_s server_cpu_s steal_s"
+    " point round slice method reason doubts qdisc offloads"
+).split()
+PARAMETERS = "where protocol mtu_bytes rate_bps streams duration_s omit_s family mss_bytes zerocopy affinity parent".split()
+
+STOLEN_SHARE = 0.05
+# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of link and do not.
+MATTERING = (
+    "rx-checksumming tx-checksumming scatter-gather tcp-segmentation-offload generic-segmentation-offload"
+    " generic-receive-offload large-receive-offload tx-udp-segmentation rx-gro-list rx-udp-gro-forwarding"
+).split()
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A topology under comparison and the part it plays: baseline, control (the baseline again) or variant."""
+
+    topology: str
+    role: str
+
+    @property
+    def label(self) -> str:
+        """The name of the arm."""
+        return f"{self.topology} (again)" if self.role == "control" else self.topology
+
+
+Measured = tuple[Arm, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Live:
+    """An arm that stands: its topology, and what its first endpoint's interface says of itself."""
+
+    arm: Arm
+    topology: topologies.Topology
+    offloads: dict[str, bool]
+    qdisc: str
+    doubts: list[str] = field(default_factory=list)
+
+    def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
+        """Metrics of this arm, with what is to be doubted about them."""
+        doubtful = [*self.doubts, *(doubts or [])]
+        told = {"qdisc": self.qdisc, "offloads": _short(self.offloads), "doubts": "; ".join(doubtful) or None}
+        return self.arm, {"status": "ok", **told, **metrics}
+
+
+def _short(offloads: dict[str, bool]) -> str:
+    return " ".join(sorted(name for name, on in offloads.items() if on))
+
+
+def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Measured]]:
+    """The arms that can be measured here, baseline first and its control second; and those that cannot, with the sentence why.
+
+    Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and has no control.
+    """
+    good, refused = [], []
+    for name in asked.topology:
+        status, reason = _trial(name, asked, around)
+        if status == "ok":
+            good.append(name)
+        else:
+            refused.append((Arm(name, "variant"), {"status": status, "reason": reason}))
+    arms = [Arm(name, "variant" if number else "baseline") for number, name in enumerate(good)]
+    if len(arms) > 1:
+        arms.insert(1, Arm(good[0], "control"))
+    return arms, refused
+
+
+def _trial(name: str, asked: Datapaths, around: Surroundings) -> tuple[str, str | None]:
+    try:
+        with topologies.build(name, asked.spec(1, around.machine_netns)) as topology:
+            if name in ISOLATED:
+                if ping.silent(topology.pairs[0]):
+                    return "isolated", f"{ISOLATED[name]}; pings were sent and none was answered, as it must be"
+                return "failed", f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows"
+            words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
+            return ("ok", None) if words is None else ("failed", words)
+    except Unsupported as error:
+        return "unsupported", str(error)
+    except Isolated as error:
+        return "isolated", str(error)
+    except Failed as error:
+        return "failed", str(error)
+
+
+@contextmanager
+def built(
+    asked: Datapaths, around: Surroundings, pairs: int, arms: list[Arm], rng: random.Random
+) -> Iterator[tuple[list[Live], list[Measured]]]:
+    """All arms standing at once, made afresh in random order and found reachable; and those that were not, as failed rows."""
+    live: list[Live] = []
+    failed: list[Measured] = []
+    with ExitStack() as stack:
+        for arm in rng.sample(arms, len(arms)):
+            try:
+                topology = stack.enter_context(topologies.build(arm.topology, asked.spec(pairs, around.machine_netns)))
+                words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
+                if words is not None:
+                    raise Failed(words)
+                if asked.slices:
+                    _keep_window(topology)
+                end = topology.pairs[0].server
+                live.append(
+                    Live(arm, topology, machine.offloads(end.prefix, end.interface), machine.qdisc(end.prefix, end.interface))
+                )
+            except Failed as error:
+                failed.append((arm, {"status": "failed", "reason": str(error)}))
+        _compare(live)
+        yield live, failed
+
+
+def _keep_window(topology: topologies.Topology) -> None:
+    # A sender that was held for some slices is not a new one: it keeps its congestion window (RFC 2861 off).
+    for space in topology.namespaces:
+        space.sysctl("ipv4/tcp_slow_start_after_idle", 0)
+
+
+def _compare(live: list[Live]) -> None:
+    """Doubts for arms whose interfaces offload otherwise than the baseline's, or queue otherwise."""
+    baseline = next((one for one in live if one.arm.role == "baseline"), None)
+    if baseline is None:
+        return
+    for one in live:
+        differ = sorted(name for name in MATTERING if one.offloads.get(name, False) != baseline.offloads.get(name, False))
+        if differ:
+            words = (f"{name} {'on' if one.offloads.get(name) else 'off'}" for name in differ)
+            one.doubts.append(f"offloads differ from {baseline.arm.label}: {', '.join(words)}")
+        if one.qdisc != baseline.qdisc:
+            one.doubts.append(f"qdisc {one.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
+
+
+def stolen(used: machine.CpuTimes, window_s: float) -> list[str]:
+    """A doubt when the hypervisor took more than STOLEN_SHARE of the CPUs' time."""
+    share = used.steal_s / (window_s * (os.cpu_count() or 1))
+    return [f"the hypervisor took more than {STOLEN_SHARE:.0%} of the CPU time"] if share > STOLEN_SHARE else []
+
+
+@functools.cache
+def _provenance() -> dict[str, Any]:
+    return {**machine.describe(), "iperf3": iperf3.version(), "python": platform.python_version()}
+
+
+def row_of(asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]) -> dict[str, Any]:
+    """A whole row: identity, parameters, metrics, provenance."""
+    return {
+        "experiment": "datapaths",
+        "run": around.folder.name,
+        "arm": arm.label,
+        "role": arm.role,
+        "topology": arm.topology,
+        "pairs": pairs,
+        **{name: getattr(asked, name) for name in PARAMETERS},
+        "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
+        **dict.fromkeys(METRICS),
+        **metrics,
+        **_provenance(),
+        "seed": around.seed,
+        "load1": machine.load1(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

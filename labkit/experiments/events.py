@@ -1,0 +1,33 @@
+"""What an experiment says while it runs, and what it is told of its surroundings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The run's folder, the points whose rows it holds already, and the machine's own network namespace (None without privilege)."""
+
+    folder: Path
+    seed: int
+    machine_netns: int | None = None
+
+
+def rows(point: str, content: list[dict[str, Any]]) -> Event:
+    """The rows of a finished point."""
+    return {"event": "rows", "point": point, "rows": content}
+
+
+def progress(what: str, done_s: float, total_s: float) -> Event:
+    """What is being measured now; done and total in planned seconds."""
+    return {"event": "progress", "what": what, "done_s": done_s, "total_s": total_s}
+
+
+def stopped(pairs: int, why: str) -> Event:
+    """Why no more is measured for a number of pairs."""
+    return {"event": "stopped", "pairs": pairs, "why": why}

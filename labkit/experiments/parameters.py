@@ -1,0 +1,65 @@
+"""Parameters: typed, checked before anything runs, refused in one sentence that says what there is."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from labkit.errors import BadInput
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types cannot say."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The parameters from names and values; values may be texts as typed on a command line (`1,2,8` for a list, `none`).
+
+        Raises BadInput for a name that there is not, with the list of those that there are, and for an impossible value.
+        """
+        types = typing.get_type_hints(cls)
+        values = {}
+        for name, value in given.items():
+            if name not in types:
+                close = difflib.get_close_matches(name, types, 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(types)}")
+            values[name] = _value(name, value, types[name])
+        made = cls(**values)
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raises BadInput for values that cannot be."""
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
+        value = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    if isinstance(value, str) and value.lower() in ("none", "null", ""):
+        value = None
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{name}={value}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
+
+
+def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:
+    """Raises BadInput unless value is absent or lies within the bounds."""
+    if value is not None and not least <= value <= most:
+        raise BadInput(f"{name}={value:g} is outside {least:g} to {most:g}{f': {why}' if why else ''}")
+
+
+def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Raises BadInput with the list of what there is, unless value is in it."""
+    if value not in known:
+        raise BadInput(f"{name}={value}: there are {', '.join(map(str, known))}")

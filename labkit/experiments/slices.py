@@ -1,0 +1,121 @@
+"""Slices: all arms stand with their flows established, and one sends at a time for 100 ms, in random order.
+
+Adjacent slices share the machine's mood, so their ratio loses it: on two shared virtual cores this finds in a minute what rounds of two
+seconds do not find in an hour. The first 30 ms of a slice are left out: the sender's caches and the queues of the last one settle.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit import machine, records
+from labkit.errors import Failed
+from labkit.experiments import arms
+from labkit.experiments.arms import Live, Measured
+from labkit.observers.receivers import Receivers, receivers
+from labkit.traffic import iperf3
+
+if TYPE_CHECKING:
+    from labkit.experiments.datapaths import Datapaths
+
+SLICE_S = 0.1
+SETTLE_S = 0.03
+ESTABLISH_S = 10.0
+ENOUGH_FRAMES = 20  # of data on every flow, so that none is still shaking hands
+
+
+class _Sender:
+    """An arm with its established flows and the counters of its receivers."""
+
+    def __init__(self, live: Live, flows: iperf3.Flows, counters: Receivers) -> None:
+        self.live = live
+        self.flows = flows
+        self.counters = counters
+        self.problem: str | None = None
+
+    def establish(self, load: iperf3.Load) -> None:
+        """Start the flows, see data arrive on every one, hold them."""
+        before = [count + ENOUGH_FRAMES for count in self.counters.each()]
+        self.flows.start(load)
+        deadline = time.monotonic() + ESTABLISH_S
+        while not self.counters.each_has_grown(before):
+            words = self.flows.early_end()
+            if words or time.monotonic() > deadline:
+                raise Failed(words or f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s")
+            time.sleep(0.005)
+        self.flows.hold()
+
+    def slice(self, number: int) -> Measured:
+        """Send for one slice."""
+        end = time.monotonic() + SLICE_S
+        self.flows.go()
+        time.sleep(SETTLE_S)
+        times, begin, got = machine.cpu_times(), time.monotonic(), self.counters.read()
+        time.sleep(max(0.01, end - time.monotonic()))
+        now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
+        self.flows.hold()
+        self.problem = self.flows.early_end()
+        window, passed, used = finish - begin, total - got, now - times
+        return self.live.measured(
+            {
+                "method": "slice",
+                "slice": number,
+                "window_s": window,
+                "throughput_bps": passed.received_bytes * 8 / window,
+                "throughput_pps": passed.received_count / window,
+                "received_bytes": passed.received_bytes,
+                "received_count": passed.received_count,
+                "sent_count": passed.sent_count,
+                "cpu_s": used.busy_s,
+                "softirq_s": used.softirq_s,
+                "steal_s": used.steal_s,
+            },
+            arms.stolen(used, window),
+        )
+
+
+def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: Path) -> list[Measured]:
+    """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from then on."""
+    long = iperf3.Load(**{**_fields(asked.load()), "duration_s": 86400, "omit_s": 0})
+    rows: list[Measured] = []
+    with ExitStack() as stack:
+        senders = []
+        for one in live:
+            counters = stack.enter_context(receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes))
+            try:
+                sender = _Sender(one, stack.enter_context(iperf3.flows(one.topology.pairs)), counters)
+                sender.establish(long)
+                senders.append(sender)
+            except Failed as error:
+                rows.append((one.arm, _failed(str(error))))
+        for number in range(asked.slices):
+            for sender in rng.sample(senders, len(senders)):
+                rows.append(sender.slice(number))
+                if sender.problem:
+                    rows[-1] = (sender.live.arm, _failed(sender.problem) | {"slice": number})
+                    senders.remove(sender)
+        for sender in senders:
+            _end(sender, artefacts)
+    return rows
+
+
+def _fields(load: iperf3.Load) -> dict[str, Any]:
+    return dict(vars(load))
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": reason, "method": "slice"}
+
+
+def _end(sender: _Sender, artefacts: Path) -> None:
+    """End the flows early, which makes iperf3 write what it counted; kept as it is."""
+    for client in sender.flows.clients:
+        client.signal(signal.SIGINT)
+    sender.flows.go()
+    pages, _interrupted = sender.flows.finish(time.monotonic() + 2)
+    records.write_artefact(artefacts / f"{sender.live.arm.label.replace(' ', '_')}-slices.json.gz", pages)

@@ -1,0 +1,223 @@
+"""Figures of a table: each function takes a DataFrame (rows, or verdicts) and returns a plotly Figure.
+
+They are made to be about 900 px wide. Raw points are always drawn, intervals are 95 %, and an arm that could not be
+measured is named under the plots with its reason, so that no gap is silent. Looks belong to `theme`: no colour and
+no font is set here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit import stats, theme
+from labkit.figures.forest import forest
+from labkit.figures.panels import Panel, arms, finish, grid, pairs_word, panels
+
+__all__ = ["cpu_per_gigabyte", "forest", "slices", "throughput"]
+
+PANEL_PX, SLICES_PX = 330, 250
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A y axis: its title, and the unit of hover texts. Values come in base units and are divided by `scale`."""
+
+    title: str
+    unit: str
+    scale: float
+
+    def say(self, value: float) -> str:
+        return f"{value / self.scale:.4g} {self.unit}"
+
+
+THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
+LATENCY = Quantity("round-trip time p50, µs", "µs", 1e-6)
+CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
+
+
+def throughput(rows: pd.DataFrame) -> go.Figure:
+    """Throughput (Gbit/s; of ping the round-trip time in µs) against the number of pairs, panels by protocol and MTU.
+
+    A line joins the medians of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint point is
+    one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there are no
+    slices.
+    """
+    pings = rows["protocol"].eq("ping")
+    latency = rows["latency_p50_s"].astype(float)
+    figure = _against_pairs(
+        rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
+    )
+    said = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
+    subtitle = "median of the rounds and 95 % interval; faint: single rounds (open: whole runs)"
+    return finish(figure, rows, f"{' and '.join(said)} against number of pairs", subtitle)
+
+
+def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
+    """Busy CPU-seconds of the whole machine per gigabyte received, against the number of pairs; dotted: softirq alone.
+
+    A round's value is the sum of its CPU-seconds by the sum of its bytes: one slice has too few clock ticks for a
+    ratio. Closed-loop pings receive next to no bytes and are left out.
+    """
+    rows = rows[rows["protocol"] != "ping"]
+    weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
+    cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
+    figure = _against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
+    subtitle = (
+        "whole machine, less is better; median of the rounds and 95 % interval; thin dotted: softirq alone"
+    )
+    return finish(figure, rows, "CPU time per gigabyte received", subtitle)
+
+
+def slices(rows: pd.DataFrame) -> go.Figure:
+    """Every slice's throughput as a ratio to the baseline's, in order of measurement, with a running median."""
+    ok = rows[rows["status"].eq("ok") & rows["method"].eq("slice") & rows["protocol"].ne("ping")]
+    parts = panels(ok, columns_count=2, by_pairs=True)
+    figure, seen = grid(parts, SLICES_PX), set[str]()
+    for panel in parts:
+        wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
+        baseline, *others = arms(panel.table)
+        for arm, role in others if baseline[1] == "baseline" else []:
+            ratios = (wide[arm] / wide[baseline[0]]).reset_index(drop=True)
+            _slices_arm(figure, panel, arm, role, ratios.where(ratios > 0), arm not in seen)
+            seen.add(arm)
+    figure.update_yaxes(type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10], title_text="ratio")
+    figure.update_xaxes(title_text="slice, in the order of measurement")
+    subtitle = "throughput ratio; faint: one slice; line: running median of 25 slices"
+    return finish(figure, rows, "Every slice against the baseline", subtitle)
+
+
+def _slices_arm(
+    figure: go.Figure, panel: Panel, arm: str, role: str, ratios: pd.Series[float], first: bool
+) -> None:
+    style = theme.arm_style(arm, role)
+    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "x": ratios.index}
+    marker = {"color": style.color, "symbol": style.symbol, "size": 4}
+    points = go.Scatter(y=ratios, mode="markers", opacity=0.3, marker=marker, showlegend=False, **common)
+    middle = ratios.rolling(25, center=True, min_periods=5).median()
+    line = {"color": style.color, "dash": style.dash}
+    figure.add_trace(points.update(hoverinfo="skip"), **panel.place)
+    figure.add_trace(go.Scatter(y=middle, mode="lines", line=line, showlegend=first, **common), **panel.place)
+
+
+def _against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
+    """Medians and raw points of column `value`, over column `weight` if there is one; column `part` is a thin line."""
+    parts = panels(rows)
+    figure, seen = grid(parts, PANEL_PX), set[str]()
+    for panel in parts:
+        quantity = LATENCY if panel.protocol == "ping" else usual
+        rounds = _rounds(panel.table)
+        pairs = sorted(panel.table["pairs"].unique())
+        gap = min((math.log2(more / fewer) for fewer, more in pairwise(pairs)), default=1.0)
+        drawn = arms(rounds)
+        for number, (arm, role) in enumerate(drawn):
+            # Arms stand beside each other at one number of pairs, so that intervals do not cover each other.
+            shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
+            own = rounds[rounds["arm"] == arm]
+            _arm(figure, panel, own.assign(x=own["pairs"] * shift), role, quantity, arm not in seen)
+            seen.add(arm)
+        room = gap * 0.5 * math.log10(2)
+        ends = [math.log10(pairs[0]) - room, math.log10(pairs[-1]) + room]
+        words = [f"{count:.0f}" for count in pairs]
+        axis = {
+            "type": "log",
+            "tickvals": pairs,
+            "ticktext": words,
+            "range": ends,
+            "title_text": "pairs at once",
+        }
+        figure.update_xaxes(**axis, **panel.place)
+        top = rounds["value"].max() / quantity.scale * 1.12 if len(rounds) else 1.0
+        figure.update_yaxes(title_text=quantity.title, range=[0, top], **panel.place)
+        if not drawn:  # plotly draws no axes for a plot without data
+            words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
+            figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
+    return figure
+
+
+def _rounds(table: pd.DataFrame) -> pd.DataFrame:
+    """One line for each arm, number of pairs, method and round: value, part, and count of its measurements."""
+    ok = table[table["status"].eq("ok") & table["value"].notna()]
+    keys = ["arm", "role", "pairs", "method", "round"]
+    if "weight" not in ok:
+        return ok.groupby(keys, as_index=False).agg(value=("value", "mean"), count=("value", "size"))
+    sums = {column: (column, "sum") for column in ("value", "part", "weight")}
+    found = ok[ok["weight"].notna()].groupby(keys, as_index=False).agg(**sums, count=("value", "size"))
+    return found.assign(value=found["value"] / found["weight"], part=found["part"] / found["weight"])
+
+
+def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
+    """For each number of pairs the median of the rounds, and how far the 95 % interval reaches below and above it."""
+    result = []
+    for x, some in rounds.groupby("x"):
+        values = some["value"].to_numpy(float)
+        middle = float(np.median(values))
+        found = stats.effect(np.log(values)) if (values > 0).all() else None
+        low = middle if found is None or found.low is None else found.low
+        high = middle if found is None or found.high is None else found.high
+        one = {
+            "x": x,
+            "pairs": some["pairs"].iloc[0],
+            "value": middle,
+            "low": low,
+            "high": high,
+            "rounds": len(some),
+        }
+        one |= {"below": max(0.0, middle - low), "above": max(0.0, high - middle)}
+        result.append(one | ({"part": some["part"].median()} if "part" in some else {}))
+    return pd.DataFrame(result)
+
+
+def _arm(
+    figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
+) -> None:
+    """Add one arm to its panel: its raw points, its line of medians with intervals, the thin line of the part."""
+    arm = str(rounds["arm"].iloc[0])
+    style = theme.arm_style(arm, role)
+    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
+    whole = rounds["method"].eq("whole")
+    symbols = np.where(whole, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    points = go.Scatter(
+        x=rounds["x"],
+        y=rounds["value"] / quantity.scale,
+        mode="markers",
+        opacity=0.5,
+        marker={"color": style.color, "symbol": symbols, "size": 5},
+        hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
+    )
+    middles = _middles(rounds if whole.all() else rounds[~whole])
+    line = go.Scatter(
+        x=middles["x"],
+        y=middles["value"] / quantity.scale,
+        error_y={"array": middles["above"] / quantity.scale, "arrayminus": middles["below"] / quantity.scale},
+        mode="lines+markers",
+        marker={"color": style.color, "symbol": style.symbol},
+        line={"color": style.color, "dash": style.dash},
+        hovertext=[_say_middle(arm, one, quantity) for one in middles.to_dict("records")],
+    )
+    figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
+    figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
+    if "part" in middles:
+        dotted = {"color": style.color, "dash": "dot", "width": 1}
+        part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)
+        figure.add_trace(part.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
+
+
+def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
+    how = "whole run" if one["method"] == "whole" else f"{one['count']} slices"
+    said = f"{theme.plain(one['arm'])}, {pairs_word(one['pairs'])}"
+    return f"{said}<br>round {one['round']:.0f} ({how}): {quantity.say(one['value'])}"
+
+
+def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
+    said = f"<b>{theme.plain(arm)}</b>, {pairs_word(one['pairs'])}"
+    said += f"<br>median {quantity.say(one['value'])}, {one['rounds']} rounds"
+    if one["low"] < one["high"]:
+        said += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
+    return said + (f"<br>of which softirq {quantity.say(one['part'])}" if "part" in one else "")

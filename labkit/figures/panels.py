@@ -1,0 +1,178 @@
+"""Small multiples of a table, for `figures`: what goes into which panel, the empty grid, and what is said about gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from labkit import theme
+from labkit.units import si
+
+# What tells one panel from another; numbers of pairs and topologies are drawn inside one.
+KEYS = ("protocol", "mtu_bytes", "where", "family", "length_bytes", "rate_bps", "streams")
+PROTOCOLS = ("tcp", "udp", "ping")
+MOST_COLUMNS = 3  # beside each other at 900 px
+BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
+NOTES_PX = 52  # from a plot to the notes: axis and axis title
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small plot: its part of the table, its title, and its place on the grid (from 1)."""
+
+    table: pd.DataFrame
+    protocol: str
+    title: str
+    row: int
+    column: int
+
+    @property
+    def at(self) -> tuple[int, int]:
+        return self.row, self.column
+
+    @property
+    def place(self) -> dict[str, int]:
+        """What plotly's add_trace, update_xaxes… take."""
+        return {"row": self.row, "col": self.column}
+
+
+def panels(table: pd.DataFrame, columns_count: int | None = None, by_pairs: bool = False) -> list[Panel]:
+    """The panels of a table: protocols side by side and MTUs below each other, or in reading order if that is too wide.
+
+    columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too.
+    A title names whatever differs between panels of its protocol.
+    """
+    keys = [key for key in KEYS if key in table] + (["pairs"] if by_pairs else [])
+    groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
+    groups.sort(key=lambda group: _order(group[0]))
+    columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
+    mtus = sorted({one["mtu_bytes"] for one, _ in groups})
+    varying = _varying(table, keys)
+    wrap = columns_count or (2 if len(columns) > MOST_COLUMNS else None)
+    result = []
+    for place, (one, part) in enumerate(groups):
+        row, column = (
+            divmod(place, wrap) if wrap else (mtus.index(one["mtu_bytes"]), columns.index(_order(one)[:-1]))
+        )
+        title = _title(one, varying[one["protocol"]])
+        result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
+    return result
+
+
+def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    yield from table.groupby(keys, dropna=False, sort=False)
+
+
+def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
+    """For each protocol the parameters that its panels have to name."""
+    return {
+        str(protocol): [key for key in keys[2:] if key == "pairs" or part[key].nunique(dropna=False) > 1]
+        for protocol, part in table.groupby("protocol")
+    }
+
+
+def _order(one: dict[str, Any]) -> tuple[Any, ...]:
+    """Sorts panels: protocol, then whatever else differs (absent first), the MTU last."""
+    protocol = one["protocol"]
+    known = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
+    rest = [(0, "") if pd.isna(value) else (1, value) for key, value in one.items() if key not in KEYS[:2]]
+    return (known, protocol, *rest, one["mtu_bytes"])
+
+
+def _title(one: dict[str, Any], varying: list[str]) -> str:
+    said: dict[str, Callable[[Any], str]] = {
+        "where": str,
+        "family": lambda family: f"IPv{family:.0f}",
+        "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
+        "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
+        "streams": lambda streams: f"{streams:.0f} streams",
+        "pairs": pairs_word,
+    }
+    words = [protocol_word(one["protocol"]), f"MTU {one['mtu_bytes']:.0f}", *(said[key](one[key]) for key in varying)]
+    return theme.plain(" · ".join(words))
+
+
+def grid(parts: list[Panel], panel_px: int) -> go.Figure:
+    """An empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
+    rows, columns = (
+        max((part.row for part in parts), default=1),
+        max((part.column for part in parts), default=1),
+    )
+    apart = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
+    apart |= {"vertical_spacing": BETWEEN_PX / (rows * panel_px) if rows > 1 else 0}
+    figure = titled_grid({part.at: part.title for part in parts}, rows=rows, cols=columns, **apart)
+    figure.update_layout(height=rows * panel_px + 95, margin={"t": 95, "b": 0})
+    return figure
+
+
+def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
+    """plotly's make_subplots (`grid`: its arguments) with a plot only where there is a title; (row, column) from 1."""
+    places = [[(row + 1, column + 1) for column in range(grid["cols"])] for row in range(grid["rows"])]
+    specs: list[list[dict[str, Any] | None]] = [[{} if place in titles else None for place in row] for row in places]
+    bold = [f"<b>{titles[place]}</b>" if place in titles else "" for row in places for place in row]
+    figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
+    figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
+    return figure
+
+
+def arms(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """The (arm, role) of a table in the order in which they are drawn: baseline, variants, control."""
+    roles = ("baseline", "variant", "control")
+    found = table[["arm", "role"]].drop_duplicates().itertuples(index=False, name=None)
+    return sorted(found, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
+
+
+def protocol_word(protocol: str) -> str:
+    return protocol if protocol == "ping" else protocol.upper()
+
+
+def pairs_word(count: float) -> str:
+    return "1 pair" if count == 1 else f"{count:.0f} pairs"
+
+
+def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
+    """Title the figure, and say under it what of the table is not drawn; of an empty table it says that."""
+    emulated = "accelerator" in table and bool(table["accelerator"].eq("tcg").any())
+    theme.titled(figure, title, subtitle, emulated)
+    theme.noted(
+        figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
+    )
+    return figure
+
+
+def gaps(table: pd.DataFrame) -> list[str]:
+    """A sentence for each reason for which rows are not "ok": `ipvlan_l2: this kernel has no ipvlan`.
+
+    Needs columns topology, protocol, pairs, status, reason. Where only some of the topology's protocols or numbers of
+    pairs are affected, the sentence names them; where others of its rows are ok, it counts.
+    """
+    left = table[table["status"] != "ok"]
+    found: dict[tuple[str, str], list[str]] = {}
+    for key, rows in _groups(left.assign(reason=left["reason"].fillna("")), ["topology", "status", "reason"]):
+        topology, status, reason = (str(part) for part in key)
+        scope = _scope(rows, table[table["topology"] == topology])
+        found.setdefault((topology, status), []).append(f"{topology}{scope}: {reason or status}")
+    return [line for lines in found.values() for line in _shortened(lines)]
+
+
+def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
+    """Which of the topology's rows these are, in brackets; nothing if they are all."""
+    words = []
+    if set(rows["protocol"]) != set(whole["protocol"]):
+        words.append(" and ".join(protocol_word(protocol) for protocol in sorted(rows["protocol"].unique())))
+    if set(rows["pairs"]) != set(whole["pairs"]):
+        words.append(", ".join(f"{count:.0f}" for count in sorted(rows["pairs"].unique())) + " pairs")
+    if whole["status"].eq("ok").any() and rows["status"].iloc[0] in ("invalid", "failed"):
+        words.append(f"{len(rows)} of {len(whole)} rows left out")
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _shortened(lines: list[str], most: int = 3) -> Iterator[str]:
+    yield from lines[:most]
+    if len(lines) > most:
+        yield f"… and {len(lines) - most} more reasons of that kind: see the table of rows."

@@ -1,0 +1,74 @@
+"""The running kernel: the prefix that makes a process PID 1 of its own namespaces, and the machine's measuring lock."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+CAP_SYS_ADMIN = 21
+LOCK = b"\0labkit-measuring"
+
+
+def privileged() -> bool:
+    """Whether namespaces can be made without a user namespace (CAP_SYS_ADMIN)."""
+    with open("/proc/self/status") as file:
+        effective = next(line for line in file if line.startswith("CapEff"))
+    return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+def prefix() -> list[str]:
+    """unshare(1) with everything that makes the kernel collect what the process leaves; a user namespace when not privileged."""
+    user = [] if privileged() else ["--user", "--map-root-user"]
+    return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
+
+
+@contextmanager
+def measuring_lock(say: Callable[[str], None]) -> Iterator[None]:
+    """One measurement at a time on this machine; a second one waits, after it has said for whom.
+
+    The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder however that ends,
+    and a waiter's connection tells who holds it (SO_PEERCRED) and breaks when it is free.
+    """
+    told: set[str] = set()
+    while True:
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            lock.bind(LOCK)
+            lock.listen(64)
+        except OSError:
+            lock.close()
+            _wait(say, told)
+            continue
+        with lock:
+            yield
+        return
+
+
+def _wait(say: Callable[[str], None], told: set[str]) -> None:
+    """Say who holds the lock, once, and wait until that one lets go or half a second has passed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiter:
+        waiter.setblocking(False)
+        try:
+            waiter.connect(LOCK)
+        except OSError:
+            time.sleep(0.1)  # it has just been let go, or a crowd waits
+            return
+        pid = struct.unpack("3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+        holder = _words(pid)
+        if holder not in told:
+            told.add(holder)
+            say(f"another measurement has this machine ({holder}); waiting for its end")
+        select.select([waiter], [], [], 0.5)
+
+
+def _words(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return f"process {pid}: {file.read().replace(bytes(1), b' ').decode(errors='replace').strip()[:120]}"
+    except OSError:
+        return "a process that cannot be seen from here"

@@ -1,0 +1,145 @@
+"""From files to one table: the rows of a run folder or a sweep folder, and which of them count.
+
+A line is a measurement, with the columns of the rows and `folder`. Within a group (equal in the columns of
+GROUP) arms are compared; only rows of status "ok" count, and rows of different machines are never pooled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit import records
+from labkit.errors import BadInput
+
+GROUP = ["where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams"]
+# The compared metric of each protocol, and whether higher is better
+METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+WORDS = [
+    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
+    "loop", "status", "reason", "doubts", "kernel", "kernel_config_digest", "cpu", "microcode",
+    "accelerator", "machine", "qdisc", "offloads", "sysctl_digest", "iperf3", "labkit", "git_revision",
+    "time", "seed", "folder",
+]  # fmt: skip
+NUMBERS = [
+    "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
+    "family", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
+    "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "received_count",
+    "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
+    "cpus_count", "load1",
+]  # fmt: skip
+# Rows that differ in one of these are of different machines, whatever else they have in common
+PROVENANCE = ["kernel", "kernel_config_digest", "accelerator", "machine", "cpu", "sysctl_digest", "iperf3"]
+Key = tuple[Any, ...]
+
+
+def load(path: str | Path) -> pd.DataFrame:
+    """All rows of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+
+    `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
+    what is no such folder, and for one that is half written, naming the file.
+    """
+    top = Path(path)
+    if not top.is_dir():
+        raise BadInput(f"there is no run folder {top}")
+    there, unfinished = [top], []
+    if (top / "sweep.json").exists():
+        names = _object(top / "sweep.json").get("points")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadInput(f"{top / 'sweep.json'} does not list its points")
+        there = [top / name for name in names if (top / name).is_dir()]
+        if missing := len(names) - len(there):
+            unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
+    elif not (top / "run.json").exists():
+        raise BadInput(f"{top} is no run, or a half written one: it has neither run.json nor sweep.json")
+    rows: list[dict[str, Any]] = []
+    for folder in there:
+        if not _object(folder / "run.json").get("finished"):
+            unfinished.append(f"the run {folder.name} is not finished")
+        rows += [{**row, "folder": str(folder)} for row in _rows(folder)]
+    table = complete(pd.DataFrame(rows))
+    table.attrs["unfinished"] = unfinished
+    return table
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = records.read_json(path)
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} cannot be read: it holds no JSON object")
+    return found
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows = records.read_rows(folder)
+    for row in rows:
+        wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
+        wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]
+        if wrong:
+            what = f"a row of point {row.get('point')} that has {row.get(wrong[0])!r} for {wrong[0]}"
+            raise BadInput(f"{folder / 'rows'} holds {what}")
+    return rows
+
+
+def complete(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with every column there is, in one type each: numbers as numbers, NaN where nothing is."""
+    missing = [name for name in (*WORDS, *NUMBERS) if name not in df]
+    whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
+    for name in NUMBERS:
+        whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
+    whole["folder"] = whole["folder"].fillna(whole["run"]) if len(whole) else whole["folder"]
+    return whole
+
+
+def measured(df: pd.DataFrame) -> pd.DataFrame:
+    """The rows that count: ok and a metric above zero; with columns metric (name), value, log, setup (label).
+
+    Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
+    """
+    ok = df[df["status"].eq("ok")].copy()
+    if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
+        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
+    ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})
+    ok["value"] = np.nan
+    for metric in {metric for metric, _ in METRIC.values()}:
+        ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
+    ok = ok[ok["value"].gt(0) & np.isfinite(ok["value"].astype(float))]
+    ok["log"] = np.log(ok["value"].astype(float))
+    ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
+    ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
+    ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
+    for key, group in groups(ok):
+        for name, (one, other, *_) in differing(group, PROVENANCE).items():
+            raise BadInput(f"rows that differ in {name} are never pooled: {one} and {other} ({point(key)})")
+    return ok
+
+
+def groups(df: pd.DataFrame) -> Iterator[tuple[Key, pd.DataFrame]]:
+    """The groups of a table: the values of GROUP (None for null: like keys are then equal), and the rows."""
+    if len(df):
+        for key, group in df.groupby(GROUP, dropna=False, sort=True):
+            values: Key = key
+            yield tuple(None if pd.isna(value) else value for value in values), group
+
+
+def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:
+    """Those of the columns that have more than one value (null does not count), with their values."""
+    found = {name: list(df[name].dropna().unique()) for name in names}
+    return {name: values for name, values in found.items() if len(values) > 1}
+
+
+def point(key: Key) -> str:
+    """A group in words: `tcp, 8 pairs, MTU 1500`, and what else is not as usual."""
+    of = dict(zip(GROUP, key, strict=True))
+    words = [str(of["protocol"])]
+    words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
+    words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
+    words += ["IPv6"] if of["family"] == 6 else []
+    words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None else []
+    words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
+    words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
+    words += [f"in {of['where']}"] if of["where"] not in (None, "here") else []
+    return ", ".join(words)

@@ -1,0 +1,35 @@
+"""The machine and its kernel: provenance, programs, interfaces, CPU time.
+
+All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
+"""
+
+from labkit.machine.cpu_time import CpuTimes, cpu_times, load1, stolen
+from labkit.machine.interfaces import offloads, qdisc
+from labkit.machine.programs import program, versions
+from labkit.machine.provenance import (
+    accelerator,
+    describe,
+    details,
+    git_revision,
+    kernel_config,
+    lscpu,
+    sysctls,
+)
+
+__all__ = [
+    "CpuTimes",
+    "accelerator",
+    "cpu_times",
+    "describe",
+    "details",
+    "git_revision",
+    "kernel_config",
+    "load1",
+    "lscpu",
+    "offloads",
+    "program",
+    "qdisc",
+    "stolen",
+    "sysctls",
+    "versions",
+]

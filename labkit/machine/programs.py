@@ -1,0 +1,47 @@
+"""Programs of the machine: where they are, and which version."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable
+
+from labkit import process
+from labkit.errors import LabkitError
+
+# Debian keeps ethtool and tc where an ordinary user's PATH does not look, and virtiofsd where nobody's does.
+_MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
+_VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V"}
+
+
+def program(name: str) -> str:
+    """The path of a program, also where an ordinary user's PATH does not look; the bare name when it is nowhere."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_MORE_PATH])
+    return shutil.which(name, path=path) or name
+
+
+def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:
+    """The version that each program tells, asked all at once; None of one that is missing, "?" of one that is silent."""
+    found: dict[str, str | None] = {}
+    running: dict[str, process.Running] = {}
+    with process.all_ended([]) as started:
+        for name in names:
+            found[name] = None
+            try:
+                running[name] = process.Running([program(name), _VERSION_FLAG.get(name, "--version")])
+            except (LabkitError, OSError):
+                continue
+            started.append(running[name])
+        process.wait(started, time.monotonic() + deadline_s)
+        for name, one in running.items():
+            one.kill()
+            found[name] = version_in(one.ended().stdout + one.ended().stderr) or "?"
+    return found
+
+
+def version_in(text: str) -> str | None:
+    """The first thing in a program's answer that looks like a version: 6.1, 3.12.1, or a date as iputils has it."""
+    found = re.search(r"\d+(?:\.\d+)+|\b20\d{6}\b", text)
+    return found[0] if found else None

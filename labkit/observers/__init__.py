@@ -1,0 +1,1 @@
+"""Observers stand around traffic and tell what the kernel counted meanwhile."""

@@ -1,0 +1,176 @@
+"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever started it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from labkit.errors import Failed, Unsupported
+
+# setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do without a race.
+DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
+Conversation = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program that has ended: what it said, how it ended, and the CPU-seconds it took (user + system, itself and waited-for children)."""
+
+    argv: Sequence[str]
+    returncode: int  # negative: the signal that ended it
+    stdout: str
+    stderr: str
+    cpu_s: float
+    timed_out: bool = False
+
+    def words(self) -> str:
+        """The program's own words about what went wrong, in one line."""
+        said = " ".join((self.stderr.strip() or self.stdout.strip()).split())
+        if self.timed_out:
+            how = "did not end in time and was killed"
+        elif self.returncode < 0:
+            how = f"was ended by {signal.Signals(-self.returncode).name}"
+        else:
+            how = f"ended with {self.returncode}"
+        # the words in front of "--" say where it ran
+        name = self.argv[len(self.argv) - self.argv[::-1].index("--")] if "--" in self.argv else self.argv[0]
+        return f"{name} {how}" + (f": {said[:300]}" if said else "")
+
+
+class Running:
+    """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is left behind."""
+
+    def __init__(self, argv: Sequence[str], *, stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> None:
+        self.argv = list(argv)
+        self._out = tempfile.TemporaryFile()
+        self._err = tempfile.TemporaryFile()
+        try:
+            self._popen = subprocess.Popen(self.argv, stdin=stdin, stdout=self._out, stderr=self._err)
+        except FileNotFoundError as error:
+            self._close_files()
+            raise Unsupported(f"the program {error.filename} is not here: install it (packages.debian lists what labkit uses)") from None
+        self.pid = self._popen.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._status: tuple[int, float] | None = None
+        self._ended: Ended | None = None
+
+    def _close_files(self) -> None:
+        self._out.close()
+        self._err.close()
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the program ends (pidfd_open(2))."""
+        return self._pidfd
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the program has ended."""
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.Signals(number))
+
+    def poll(self) -> bool:
+        """Whether it has ended."""
+        if self._status is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self._popen.returncode = os.waitstatus_to_exitcode(status)
+                self._status = (self._popen.returncode, usage.ru_utime + usage.ru_stime)
+        return self._status is not None
+
+    def said(self) -> str:
+        """Standard output up to now."""
+        return _read(self._out)
+
+    def ended(self, timed_out: bool = False) -> Ended:
+        """The outcome; waits for the end if it has not come, so call it after `wait` or after a kill."""
+        if self._ended is None:
+            while not self.poll():
+                select.select([self._pidfd], [], [])
+            assert self._status is not None
+            self._ended = Ended(self.argv, self._status[0], _read(self._out), _read(self._err), self._status[1], timed_out)
+            os.close(self._pidfd)
+            self._close_files()
+        return self._ended
+
+    def kill(self) -> None:
+        """End it at once, also when it is stopped."""
+        self.signal(signal.SIGKILL)
+
+
+def _read(file: IO[bytes]) -> str:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode(errors="replace")
+
+
+def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
+    """Wait for all of them until `deadline` (time.monotonic()); returns those still running then."""
+    poll = select.poll()
+    left = {program.fileno(): program for program in programs if not program.poll()}
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    while left:
+        rest = deadline - time.monotonic()
+        if rest <= 0:
+            break
+        for descriptor, _event in poll.poll(rest * 1000):
+            if left[descriptor].poll():
+                poll.unregister(descriptor)
+                del left[descriptor]
+    return list(left.values())
+
+
+def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
+    """Run a program to its end, killed after `timeout_s`. Raises Unsupported when it is not there."""
+    program = Running(argv)
+    try:
+        late = wait([program], time.monotonic() + timeout_s)
+    except BaseException:
+        program.kill()
+        program.ended()
+        raise
+    if late:
+        program.kill()
+    return program.ended(timed_out=bool(late))
+
+
+def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
+    """What a program prints. Raises Failed with its words when it does not end with 0, Unsupported when it is not there."""
+    ended = run(argv, timeout_s)
+    if ended.returncode != 0:
+        raise Failed(ended.words())
+    return ended.stdout
+
+
+@contextlib.contextmanager
+def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
+    """Whatever happens inside, none of the programs in the list runs afterwards."""
+    try:
+        yield programs
+    finally:
+        for program in programs:
+            program.kill()
+        for program in programs:
+            program.ended()
+
+
+def interactive(argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()) -> int:
+    """Run a program on this terminal until it ends, and with us; returns its exit code."""
+    return subprocess.run([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False).returncode
+
+
+def conversation(argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> Conversation:
+    """A program that is told something once on standard input and answers in lines on standard output; it dies with us."""
+    with tempfile.TemporaryFile("w+") as told:
+        told.write(request)
+        told.seek(0)
+        return subprocess.Popen(
+            [*DIE_WITH_US, *argv], stdin=told, stdout=subprocess.PIPE, text=True, pass_fds=pass_fds
+        )

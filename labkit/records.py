@@ -1,0 +1,113 @@
+"""What an experiment leaves: a run folder. Every file is written whole or not at all, so that a killed run leaves no half row.
+
+    data/EXPERIMENT/RUN/run.json           parameters, seed, when, why it stopped
+                        rows/POINT.jsonl   the rows of one point, one JSON object a line
+                        environment.json   the machine in full
+                        artefacts/         raw output of the tools
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.errors import BadInput, Failed
+
+Row = dict[str, Any]
+
+
+def data_root() -> Path:
+    """Where runs go: $LABKIT_DATA, else `data` in the nearest folder at or above the current one that has `notebooks` and `params`, else `data` here."""
+    given = os.environ.get("LABKIT_DATA")
+    return Path(given).absolute() if given else project_root() / "data"
+
+
+def project_root() -> Path:
+    """The nearest folder at or above the current one that has `notebooks` and `params`, else the current one."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "notebooks").is_dir() and (folder / "params").is_dir():
+            return folder
+    return here
+
+
+def new_run(experiment: str) -> Path:
+    """A path for a new run, not made yet: its name is the time and something that no other run has."""
+    return data_root() / experiment / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Failed(f"the disk of {path.parent} is full; what was measured before is there: make room and run the same again") from None
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or the folder cannot be written."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with _told(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(fresh, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write an object as JSON, laid out to be read."""
+    write(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+
+def write_artefact(path: Path, content: Any) -> None:
+    """Write an object as compressed JSON."""
+    write(path, gzip.compress(msgspec.json.encode(content), 6))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises BadInput when it is not there or is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(f"{path} is not there") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None
+
+
+def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
+    """Write all rows of one point."""
+    write(folder / "rows" / f"{point}.jsonl", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
+def finished_points(folder: Path) -> set[str]:
+    """The points whose rows are on disk."""
+    return {path.stem for path in (folder / "rows").glob("*.jsonl")}
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a line is no row."""
+    rows: list[Row] = []
+    for path in sorted((folder / "rows").glob("*.jsonl")):
+        try:
+            rows += [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise BadInput(f"{path} has a line that is no row ({error}): delete the file, and the point is measured again") from None
+    return rows

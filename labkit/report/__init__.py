@@ -1,0 +1,54 @@
+"""A report: an executed notebook as one HTML file that works offline, and its figures as images.
+
+The page is the notebook's prose, tables and figures, the code folded away, then parameters and provenance of the runs
+in the notebook's folder. plotly.js is in it once. Its Content-Security-Policy lets it fetch nothing and run no script
+but its own, whatever text a tool, a parameter or an HTML output brought along.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from labkit import records
+from labkit.errors import BadInput
+from labkit.report import notebook as notebooks
+from labkit.report import runs
+from labkit.report.images import images
+
+__all__ = ["html", "images"]
+
+_PAGES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
+def html(notebook: Path | Sequence[Path], out: Path) -> Path:
+    """Write one or several executed notebooks (.ipynb) as the HTML file `out`, and return its path.
+
+    Parameters and provenance are read from the folders of the notebooks: run.json and environment.json of a run, or
+    of every point that sweep.json names. What is not there is left out. Raises BadInput for a file that is no notebook,
+    Failed when `out` cannot be written.
+    """
+    paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
+    documents = [notebooks.read(path) for path in paths]
+    title = next((found for found in map(notebooks.title, documents) if found), paths[0].stem)
+    told = runs.told([path.parent for path in paths])
+    page = _PAGES.get_template("report.html.j2").render(
+        title=title,
+        notebooks=[notebooks.blocks(document, title) for document in documents],
+        told=told,
+        plotlyjs=Markup(get_plotlyjs()),
+        nonce=secrets.token_urlsafe(16),
+    )
+    records.write(out, page.encode())
+    return out

@@ -1,0 +1,127 @@
+"""The cells of an executed notebook as blocks, which the report's template lays out one below the other.
+
+Everything that is rendered here is escaped here; Markup is what is HTML already.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mistune
+import nbformat
+from markupsafe import Markup
+from nbconvert.filters import strip_ansi
+from nbconvert.filters.highlight import Highlight2HTML
+
+from labkit.errors import BadInput
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+
+class _Renderer(mistune.HTMLRenderer):
+    """An image is elsewhere, and a report fetches nothing: its words stand for it."""
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return f"[image: {text}]"
+
+
+# A markdown cell is the author's, and papermill puts HTML into one of its own; an output may hold any tool's words.
+_of_cell, _of_output = (
+    mistune.create_markdown(renderer=_Renderer(escape=escape), plugins=["table", "strikethrough"]) for escape in (False, True)
+)
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+_FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of the page. kind: prose, code, table, figure, image, text, stderr or error; what for: see the template."""
+
+    kind: str
+    content: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook in a file. Raises BadInput for what is none."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except FileNotFoundError:
+        raise BadInput(f"there is no notebook {path}") from None
+    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
+        raise BadInput(f"{path} is no notebook: {' '.join(str(error).split())[:200]}") from None
+
+
+def title(document: nbformat.NotebookNode) -> str | None:
+    """The first heading of the first level."""
+    for cell in document.cells:
+        if cell.cell_type == "markdown" and (found := _HEADING.search(cell.source)):
+            return _words(found)
+    return None
+
+
+def _words(heading: re.Match[str]) -> str:
+    return re.sub(r"[*`]", "", heading[1]).strip()
+
+
+def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
+    """All that a reader shall see of a notebook, but for a heading that says the title of the page again."""
+    found: list[Block] = []
+    for cell in document.cells:
+        if cell.cell_type == "markdown":
+            source = _HEADING.sub(lambda heading: "" if _words(heading) == page_title else heading[0], cell.source)
+            if source.strip():
+                found.append(Block("prose", Markup(_of_cell(source))))
+        elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
+            words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
+            found.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
+            found += [block for output in cell.outputs for block in _output(output)]
+    return found
+
+
+def _highlighted(source: str) -> str:
+    return Markup(Highlight2HTML(pygments_lexer="python")(source))
+
+
+def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
+    if output.output_type == "stream":
+        # Of a line that was overwritten in place (a progress bar) its last state counts.
+        text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in strip_ansi(output.text).split("\n"))
+        if text.strip():
+            yield Block("stderr" if output.name == "stderr" else "text", text.rstrip())
+    elif output.output_type == "error":
+        traceback = strip_ansi("\n".join(output.traceback))
+        yield Block("error", strip_ansi(output.evalue), {"name": output.ename, "traceback": traceback})
+    else:
+        yield from _shown(output.data)
+
+
+def _shown(data: dict[str, Any]) -> Iterator[Block]:
+    """The best of the forms in which an output was stored."""
+    if PLOTLY in data:
+        figure = data[PLOTLY]
+        height = (figure.get("layout") or {}).get("height") or 450
+        yield Block("figure", _json(figure), {"height": int(height)})
+    elif "text/markdown" in data:
+        yield Block("prose", Markup(_of_output(data["text/markdown"])))
+    elif "text/html" in data:
+        yield Block("table", Markup(data["text/html"]))
+    elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:
+        content = data[kinds[0]]
+        coded = content if kinds[0] != "image/svg+xml" else base64.b64encode(content.encode()).decode()
+        yield Block("image", f"data:{kinds[0]};base64,{''.join(coded.split())}")
+    elif data.get("text/plain", "").strip():
+        yield Block("text", strip_ansi(data["text/plain"]))
+
+
+def _json(figure: dict[str, Any]) -> str:
+    """JSON that can stand in a script element: in it, `</script>` or `<!--` would end or derail the page."""
+    kept = {name: figure[name] for name in ("data", "layout", "config") if name in figure}
+    return Markup(json.dumps(kept, separators=(",", ":")).replace("<", "\\u003c"))

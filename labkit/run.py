@@ -1,0 +1,145 @@
+"""Running an experiment: a labkit process on its host, its rows into the run's folder, its progress to whoever watches.
+
+The command line and the notebooks use the same `measure`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import errors, experiments, hosts, process, records
+from labkit.errors import BadInput, Failed
+
+Watch = Callable[[dict[str, Any]], None]
+PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
+
+
+def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events with which a labkit process on `where` answers a request.
+
+    Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an answer. When the caller goes
+    away, in whatever way, the process and all that it started are ended by the kernel.
+    """
+    with contextlib.ExitStack() as stack:
+        pass_fds = []
+        if where == "here" and hosts.here.privileged():
+            machine = os.open("/proc/self/ns/net", os.O_RDONLY)
+            stack.callback(os.close, machine)
+            pass_fds.append(machine)
+            request = request | {"machine_netns": machine}
+        argv = [*hosts.prefix(where), sys.executable, "-m", "labkit.agent"]
+        agent = process.conversation(argv, msgspec.json.encode(request).decode(), pass_fds)
+        stack.callback(_end, agent)
+        assert agent.stdout is not None
+        for line in agent.stdout:
+            try:
+                event: dict[str, Any] = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                raise Failed(f"the experiment's process wrote what is no event: {line.strip()[:200]!r}") from None
+            if event["event"] == "done":
+                return
+            if event["event"] == "error":
+                _raise(event, request)
+            yield event
+        raise Failed(_end_words(agent.wait()))
+
+
+def _end(agent: process.Conversation) -> None:
+    agent.kill()
+    agent.wait()
+    if agent.stdout is not None:
+        agent.stdout.close()
+
+
+def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
+    text = event["text"]
+    if "traceback" in event and "folder" in request:
+        path = Path(request["folder"]) / "error.txt"
+        records.write(path, event["traceback"].encode())
+        text += f"; where is in {path}"
+    raise getattr(errors, event["kind"])(text)
+
+
+def _end_words(returncode: int) -> str:
+    how = f"was killed (signal {-returncode})" if returncode < 0 else f"ended with {returncode} before it had answered"
+    if returncode == 137:
+        how = "was killed (SIGKILL)"
+    return f"the experiment's process {how}; every finished row is kept, and the same command with the same folder goes on"
+
+
+def measure(
+    experiment: str = "datapaths", folder: Path | None = None, watch: Watch | None = None, seed: int | None = None, **parameters: Any
+) -> Path:
+    """Run an experiment and return its run folder, which then holds every row.
+
+    A folder that holds the beginning of the same run is gone on with: what it has is not measured again. `watch` sees every event.
+    Raises BadInput before anything runs when a name or a value cannot be, or the folder holds a run with other parameters.
+    """
+    asked = experiments.find(experiment).parameters.of(parameters).asdict()
+    hosts.prefix(asked["where"])
+    folder = records.new_run(experiment) if folder is None else folder
+    description = _description(folder, experiment, asked, seed)
+    if "finished" in description:
+        return folder
+    watch = watch or _watcher()
+    request = {"do": "experiment", "experiment": experiment, "parameters": asked, "folder": str(folder), "seed": description["seed"]}
+    with hosts.here.measuring_lock(lambda text: watch({"event": "log", "text": text})):
+        begun = time.monotonic()
+        for event in ask(asked["where"], request):
+            if event["event"] == "rows":
+                records.write_rows(folder, event["point"], event["rows"])
+            elif event["event"] == "stopped":
+                description["why_stopped"][str(event["pairs"])] = event["why"]
+            watch(event | {"elapsed_s": time.monotonic() - begun})
+    description["finished"] = _now()
+    description["measuring_s"] = description.get("measuring_s", 0) + time.monotonic() - begun
+    records.write_json(folder / "run.json", description)
+    watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
+    return folder
+
+
+def _description(folder: Path, experiment: str, asked: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    path = folder / "run.json"
+    if path.exists():
+        there: dict[str, Any] = records.read_json(path)
+        if (there["experiment"], there["parameters"]) != (experiment, asked):
+            raise BadInput(f"{folder} holds a run with other parameters: name another folder")
+        return there
+    description = {
+        "experiment": experiment,
+        "run": folder.name,
+        "parameters": asked,
+        "seed": random.SystemRandom().randrange(1 << 31) if seed is None else seed,
+        "created": _now(),
+        "why_stopped": {},
+    }
+    records.write_json(path, description)
+    return description
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _watcher() -> Watch:
+    path = os.environ.get(PROGRESS)
+    if path:
+        return lambda event: _note(Path(path), event)
+    from labkit.progress import Bar  # rich takes 0.1 s to import, and a sweep's notebook does without
+
+    return Bar().see
+
+
+def _note(path: Path, event: dict[str, Any]) -> None:
+    """The last event, where the sweep looks; rows are on disk and need not be repeated."""
+    with contextlib.suppress(errors.Failed):
+        records.write(path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"}))

@@ -1,0 +1,272 @@
+"""From rows to verdicts: paired ratios, what may be concluded from them, and what is to be doubted.
+
+Within a group (equal in the columns of GROUP) arms are compared with the baseline. Only valid rows enter;
+what was left out, and every other reason for doubt, is a sentence of `doubts`, which is printed after every
+result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from labkit import stats
+from labkit.errors import BadInput
+from labkit.loading import GROUP as GROUP
+from labkit.loading import METRIC as METRIC
+from labkit.loading import PROVENANCE, complete, differing, groups, measured, point
+from labkit.loading import load as load
+
+DOUBTFUL = ["microcode", "labkit", "git_revision", "parent", "duration_s", "omit_s"]
+MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was measured side by side
+VERDICTS = [
+    "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
+    "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
+    "vetoed", "accelerator",
+]  # fmt: skip
+_NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
+_NONE = pd.DataFrame({"topology": []})
+ABSENT = ("unsupported", "isolated", "failed")  # a word of its own in the table of verdicts
+FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups mostly goes unseen
+STOLEN_SHARE = 0.01
+
+
+def ratios(df: pd.DataFrame) -> pd.DataFrame:
+    """Paired log-ratios, a line for each variant topology, round and, where there are slices, slice.
+
+    Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of
+    both measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN where
+    it was not measured twice). Raises BadInput for two different baselines in one group, and as `measured`
+    does.
+    """
+    keys = [*GROUP, *MEASUREMENT, "setup"]
+    logs = measured(complete(df)).groupby([*keys, "role", "topology"], dropna=False)["log"].mean()
+    values = logs.map(math.exp).reset_index(name="value")
+    arms, base, again = (
+        values[values["role"].eq(role)].drop(columns="role") for role in ("variant", "baseline", "control")
+    )
+    base = base.rename(columns={"topology": "baseline", "value": "first"})
+    again = again.rename(columns={"topology": "baseline", "value": "second"})
+    both = base.merge(again, "outer", [*keys, "baseline"])  # null matches null
+    for key, group in groups(both):
+        if several := differing(group, ["baseline"]):
+            raise BadInput(
+                f"arms of several baselines are not compared: {', '.join(several['baseline'])} ({point(key)})"
+            )
+    found = arms.merge(both, "inner", keys)
+    numbers = (found[name].to_numpy(float) for name in ("value", "first", "second"))
+    found["log_ratio"], found["log_control"] = stats.log_ratios(*numbers)
+    return found[[*keys, "topology", "baseline", "log_ratio", "log_control"]]
+
+
+def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
+    """A verdict for each group and each topology but the baseline; columns GROUP and VERDICTS.
+
+    Slices decide where there are any; the whole runs' ratio stands beside it (whole_ratio, NaN where none),
+    and if the two intervals do not overlap there is no evidence. control_low and control_high are the 99 %
+    interval by which the control vetoes. A topology that was not measured has its status as word and the
+    reason as sentence, and NaN for numbers. Raises BadInput as `ratios` does.
+    """
+    df = complete(df)
+    pairs = dict(groups(ratios(df)))
+    found: list[dict[str, Any]] = []
+    for key, group in groups(df):
+        base = group[group["role"].isin(["baseline", "control"])]
+        variants = group.drop(base.index)
+        baseline = next(iter(base["topology"]), None)
+        for topology, rows in variants.groupby("topology", sort=False):
+            if baseline is None and variants["topology"].nunique() == 1:
+                continue
+            line: dict[str, Any] = {
+                **dict(zip(GROUP, key, strict=True)),
+                "topology": topology,
+                "baseline": baseline,
+            }
+            there = pairs.get(key, _NONE)
+            if there["topology"].eq(topology).any():
+                line |= _line(there, str(topology), str(baseline), margin, METRIC[key[1]][1])
+                line["accelerator"] = rows["accelerator"].dropna().max()
+            else:
+                word, sentence = _unmeasured(rows, base, str(topology), baseline)
+                line |= {"word": word, "sentence": sentence}
+            found.append(line)
+    table = pd.DataFrame(found, columns=[*GROUP, *VERDICTS])
+    return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "vetoed": bool})
+
+
+def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, higher: bool) -> dict[str, Any]:
+    """What is found about one topology; there: the ratios of its group."""
+    mine = there[there["topology"].eq(topology)]
+    slices = bool(mine["method"].eq("slice").any())
+    effect, control = effect_of(mine, "log_ratio", slices), effect_of(there, "log_control", slices)
+    assert effect is not None, "the caller has seen ratios"
+    verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
+    whole = effect_of(mine, "log_ratio", slices=False) if slices else None
+    if whole is not None and _apart(effect, whole):
+        said = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
+        sentence = (
+            f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
+        )
+        verdict = stats.Verdict("no evidence", f"{sentence}, {said[0]} and {said[1]}")
+    return {
+        "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
+        "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
+        "sentence": verdict.sentence,
+        "control_ratio": control and control.ratio, "control_low": control and control.wide_low,
+        "control_high": control and control.wide_high, "whole_ratio": whole and whole.ratio,
+        "whole_low": whole and whole.low, "whole_high": whole and whole.high,
+        "disagree": effect.disagree, "vetoed": control is not None and stats.vetoes(control),
+    }  # fmt: skip
+
+
+def effect_of(some: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
+    """The effect behind some lines of `ratios`, by slices or by whole runs; column: log_ratio or log_control.
+
+    The control is the same for all topologies of a group: its effect is that of all lines of the group.
+    """
+    by = some[some["method"].eq("slice" if slices else "whole") & some[column].notna()]
+    if column == "log_control":
+        by = by.drop_duplicates(MEASUREMENT)
+    return stats.effect(by[column].to_numpy(float), list(by["setup"]), slices) if len(by) else None
+
+
+def _apart(one: stats.Effect, other: stats.Effect) -> bool:
+    """Whether two intervals do not overlap."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low > other.high or other.low > one.high
+
+
+def _unmeasured(
+    rows: pd.DataFrame, base: pd.DataFrame, topology: str, baseline: str | None
+) -> tuple[str, str]:
+    """Word and sentence for a topology without any ratio: from its own rows, else from the baseline's."""
+    if baseline is None:
+        return "no evidence", f"no evidence about {topology}: no baseline was measured beside it"
+    for about, of in ((topology, rows), (baseline, base)):
+        left = of[of["status"].ne("ok")]
+        if len(left) == len(of):
+            status, reason = left[["status", "reason"]].fillna("no reason was recorded").mode().iloc[0]
+            if about == topology and status in ABSENT:
+                return str(status), str(reason)
+            return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
+    return (
+        "no evidence",
+        f"no evidence about {topology}: it and {baseline} have no valid measurement in common",
+    )
+
+
+def summary(df: pd.DataFrame) -> pd.DataFrame:
+    """Median and quartiles of the metric for each group and topology, over slices or else over whole runs.
+
+    Columns GROUP, topology, metric (name of the column that the numbers are of), method, n_count,
+    low_quartile, median, high_quartile. The baseline's second measurement counts as the baseline.
+    """
+    ok = measured(complete(df))
+    keys = [*GROUP, "topology"]
+    if len(ok):
+        sliced = ok.groupby(keys, dropna=False)["method"].transform(lambda method: method.eq("slice").any())
+        ok = ok[ok["method"].eq("slice") | ~sliced.astype(bool)]
+    parts = ok.groupby([*keys, "metric", "method"], dropna=False)["value"]
+    table = parts.agg(n_count="size", low_quartile=lambda x: x.quantile(0.25), median="median",
+                      high_quartile=lambda x: x.quantile(0.75))  # fmt: skip
+    return table.reset_index()
+
+
+def doubts(df: pd.DataFrame) -> list[str]:
+    """Every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts` does."""
+    unfinished = list(df.attrs.get("unfinished", []))
+    df = complete(df)
+    found = verdicts(df)
+    ok = measured(df)
+    return [
+        *unfinished,
+        *_about_verdicts(found),
+        *_left_out(df, ok),
+        *_told(ok),
+        *_about_machine(ok),
+        *_mixed(ok),
+    ]
+
+
+def _about_verdicts(found: pd.DataFrame) -> list[str]:
+    compared = found[found["low"].notna()]
+    said = []
+    if len(compared):
+        count = len(compared)
+        said.append(
+            f"{_count(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
+            " of them would still show one"
+        )
+    few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
+    for which, what in (
+        (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and wider"),
+        (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may go unseen"),
+        (compared["vetoed"], "the baseline differs from itself, which vetoes every verdict"),
+    ):
+        for place, names in _places(compared[which]):
+            said.append(f"{place}: {what} ({names})")
+    return said
+
+
+def _places(found: pd.DataFrame) -> list[tuple[str, str]]:
+    return [(point(key), ", ".join(group["topology"])) for key, group in groups(found)]
+
+
+def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
+    said = []
+    for topology, rows in df.groupby("topology", sort=False):
+        bad = rows[rows["status"].isin(["invalid", "failed"])]
+        reasons = bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
+        for reason, count in reasons.value_counts().items():
+            said.append(f"{topology}: {count} of {_count(len(rows), 'row')} left out as {reason}")
+    if unusable := int(df["status"].eq("ok").sum()) - len(ok):
+        said.append(f"{_count(unusable, 'row')} left out: status ok, but the compared metric is null or zero")
+    return said
+
+
+def _told(ok: pd.DataFrame) -> list[str]:
+    """The doubts in the rows themselves, with how often each occurs for each arm."""
+    said = []
+    for topology, rows in ok.groupby("topology", sort=False):
+        each = rows["doubts"].dropna().astype(str).str.split("; ").explode()
+        for doubt, count in each[each.ne("")].value_counts().items():
+            said.append(f"{topology}: {doubt} (in {count} of {_count(len(rows), 'row')})")
+    return said
+
+
+def _about_machine(ok: pd.DataFrame) -> list[str]:
+    said = []
+    capacity = (ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna())
+    share = float(ok["steal_s"].sum() / capacity.sum()) if capacity.sum() > 0 else 0.0
+    if share >= STOLEN_SHARE:
+        most = float((ok["steal_s"] / capacity).max())
+        said.append(
+            f"steal: the hypervisor took {stats.percent(share)} of all CPU time, up to {stats.percent(most)}"
+        )
+    if emulated := int(ok["accelerator"].eq("tcg").sum()):
+        said.append(
+            f"emulated CPU (TCG) in {emulated} of {_count(len(ok), 'row')}: ratios are not a real one's"
+        )
+    return said
+
+
+def _mixed(ok: pd.DataFrame) -> list[str]:
+    """What is unknown, or differs, among rows that were compared nevertheless."""
+    said = []
+    for name in PROVENANCE:
+        unknown = ok[name].isna() & ~(ok["protocol"].eq("ping") & (name == "iperf3"))
+        if unknown.any():
+            said.append(
+                f"{name} is not recorded in {unknown.sum()} of {_count(len(ok), 'row')}: it may have differed"
+            )
+    lesser = {name: name for key, group in groups(ok) for name in differing(group, DOUBTFUL)}
+    for (topology, *_), group in ok.groupby(["topology", *GROUP], dropna=False):
+        lesser |= {f"{name} of {topology}": name for name in differing(group, ["offloads", "qdisc"])}
+    return [*said, *(f"rows that differ in {name} were compared with each other" for name in lesser)]
+
+
+def _count(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"

@@ -1,0 +1,157 @@
+"""How figures look: the one plotly template, `labkit`, registered and made the default when this module is imported.
+
+It has to be read on white paper and on a dark screen, and by people who cannot tell red from green. So the background
+is transparent, the text is the one grey that has a contrast of 4.5:1 on white and on black alike (WCAG 2.2, 1.4.3),
+every colour has 3:1 on both (1.4.11), and no arm is told by its colour alone: each has a symbol and a dash of its own.
+The colours are those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper needed it.
+
+Texts from elsewhere (a tool's error message, an arm's name) go into a figure through `plain`: plotly renders a
+subset of HTML.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+GREY = "#767676"
+_BLUE, _VERMILLION, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2689B"
+_OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET = "#B98300", "#2F97D3", "#8C8200", "#9A6A3A", "#8A6BBE"
+PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET)
+
+MARGIN_LEFT_PX = 65
+NOTE_LINE_PX = 16
+_NOTE_WIDTH = 104  # characters of a 12 px font that fit beside the margins of a figure 680 px wide
+_NOTE_LINES = 14
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    """How one arm is drawn, everywhere: plotly's colour, marker symbol and line dash."""
+
+    color: str
+    symbol: str
+    dash: str
+
+
+BASELINE = ArmStyle(GREY, "square", "solid")
+CONTROL = ArmStyle(GREY, "square-open", "dot")
+
+# A topology keeps its style whichever others it is drawn with. Colours go by family, as far as they reach.
+_ARMS = {
+    "loopback": ArmStyle(_OLIVE, "star", "dot"),
+    "veth": ArmStyle(_SKY, "triangle-up", "dash"),
+    "veth_bridge": ArmStyle(_BROWN, "pentagon", "solid"),
+    "veth_routed": ArmStyle(_VIOLET, "triangle-down", "dashdot"),
+    "macvlan_bridge": ArmStyle(_VERMILLION, "diamond", "solid"),
+    "macvlan_private": ArmStyle(_BROWN, "diamond-tall", "dot"),
+    "macvlan_vepa": ArmStyle(_OCHRE, "diamond-wide", "dash"),
+    "macvlan_passthru": ArmStyle(_OLIVE, "hexagon", "dashdot"),
+    "ipvlan_l2": ArmStyle(_BLUE, "circle", "solid"),
+    "ipvlan_l3": ArmStyle(_PURPLE, "cross", "dash"),
+    "ipvlan_l3s": ArmStyle(_GREEN, "x", "dashdot"),
+    "vxlan": ArmStyle(_GREEN, "triangle-right", "longdash"),
+}
+_SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
+_DASHES = ("dash", "dot", "longdash", "dashdot")
+
+
+def arm_style(name: str, role: str = "variant") -> ArmStyle:
+    """How the arm of this name is drawn; `role` is the row's: a baseline and its control are always neutral.
+
+    A name that is not in the table gets a style by its checksum, so it too looks alike in every figure and run.
+    """
+    if role == "control" or name.endswith(" (again)"):
+        return CONTROL
+    if role == "baseline":
+        return BASELINE
+    if name in _ARMS:
+        return _ARMS[name]
+    number = zlib.crc32(name.encode())
+    return ArmStyle(
+        PALETTE[number % len(PALETTE)], _SYMBOLS[number % len(_SYMBOLS)], _DASHES[number % len(_DASHES)]
+    )
+
+
+def arm_order(name: str) -> tuple[int, str]:
+    """Sorts arms in the table's order, unknown ones after them by name."""
+    known = list(_ARMS)
+    return (known.index(name) if name in known else len(known), name)
+
+
+def plain(text: object, length: int = 300) -> str:
+    """`text` as plotly shows it literally: no tag in it is obeyed, no line break, at most `length` characters."""
+    words = " ".join(str(text).split())
+    if len(words) > length:
+        words = words[: length - 1] + "…"
+    return html.escape(words, quote=False)
+
+
+def folded(text: object, width: int) -> str:
+    """`plain` text in lines of at most `width` characters, for a hover box."""
+    return "<br>".join(plain(line) for line in textwrap.wrap(str(text), width))
+
+
+def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: bool = False) -> None:
+    """Put the title above the figure; METHOD 13: a figure of emulated rows says so there."""
+    text = plain(f"{title} (emulated CPU)" if emulated else title)
+    figure.update_layout(title={"text": text, "subtitle": {"text": subtitle}})
+
+
+def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
+    """Put sentences (not yet `plain`) under the plots, `below_px` below the lowest axis, and make room for them."""
+    lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_WIDTH)]
+    if len(lines) > _NOTE_LINES:
+        lines[_NOTE_LINES - 1 :] = ["… and more: see the table of rows."]
+    room = below_px + NOTE_LINE_PX * len(lines) + 12
+    bottom = figure.layout.margin.b or 0
+    figure.update_layout(margin_b=room, height=(figure.layout.height or 450) + room - bottom)
+    shift = {"xshift": 10 - (figure.layout.margin.l or MARGIN_LEFT_PX), "yshift": -below_px}
+    at = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "align": "left"}
+    if lines:
+        text = "<br>".join(plain(line) for line in lines)
+        figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
+
+
+def _template() -> go.layout.Template:
+    axis = {
+        "gridcolor": "rgba(118,118,118,0.22)", "linecolor": GREY, "tickcolor": GREY, "zeroline": False,
+        "showline": True, "ticks": "outside", "ticklen": 4, "automargin": True,
+        "title": {"standoff": 8, "font": {"size": 13}},
+    }  # fmt: skip
+    layout = {
+        "autosize": True,
+        "colorway": list(PALETTE),
+        "font": {"family": "system-ui, 'Liberation Sans', Arial, 'DejaVu Sans', sans-serif", "size": 13, "color": GREY},
+        "title": {
+            "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
+            "pad": {"t": 14, "l": 10}, "font": {"size": 17}, "subtitle": {"font": {"size": 12.5}},
+        },
+        "margin": {"l": MARGIN_LEFT_PX, "r": 20, "t": 95, "b": 55},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hoverlabel": {"bgcolor": "#20242a", "bordercolor": GREY, "font": {"color": "#f2f2f2"}, "align": "left"},
+        "hovermode": "closest",
+        "legend": {"x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
+        "annotationdefaults": {"font": {"size": 12.5, "color": GREY}},
+        # The only shapes that figures draw are bands and rules behind the data.
+        "shapedefaults": {"fillcolor": GREY, "opacity": 0.25, "line": {"color": GREY, "width": 0}, "layer": "below"},
+        "xaxis": axis,
+        "yaxis": axis,
+    }  # fmt: skip
+    scatter = {
+        "marker": {"size": 8, "line": {"width": 0}},
+        "line": {"width": 2},
+        "error_y": {"thickness": 1.5, "width": 3},
+    }
+    return go.layout.Template(layout=layout, data={"scatter": [scatter]})
+
+
+pio.templates["labkit"] = _template()
+pio.templates.default = "labkit"

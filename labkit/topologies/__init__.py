@@ -1,0 +1,9 @@
+"""Topologies: context managers that build the endpoints and what joins them.
+
+A new topology is one function in a module of this package and one entry in TABLE.
+"""
+
+from labkit.topologies.base import Pair, Spec, Topology
+from labkit.topologies.table import TABLE, build, check_names
+
+__all__ = ["TABLE", "Pair", "Spec", "Topology", "build", "check_names"]

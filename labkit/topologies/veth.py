@@ -1,0 +1,130 @@
+"""loopback, and everything made of veth: direct, bridged, routed, and VXLAN over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_interface
+
+from labkit import netlink
+from labkit.endpoints import Endpoint, Namespace, namespaces
+from labkit.errors import BadInput
+from labkit.topologies.base import (
+    EDGE,
+    PORT,
+    Pair,
+    Spec,
+    Topology,
+    address,
+    ends_and_between,
+    give_addresses,
+    names,
+    pairs_of,
+    sides,
+)
+
+BRIDGE = netlink.FIRST_INDEX + 1
+VXLAN_ID, VXLAN_PORT = 42, 4789  # the port is IANA's (RFC 7348)
+
+
+@contextmanager
+def loopback(name: str, spec: Spec) -> Iterator[Topology]:
+    """Both ends in one namespace, over lo: no device between them, the ceiling of what the stack itself can do."""
+    with namespaces([f"both{number}" for number in range(spec.pairs)], family=spec.family) as made:
+        pairs = []
+        for number, space in enumerate(made):
+            space.netlink.do(
+                netlink.set_link(1, mtu_bytes=spec.mtu_bytes),
+                *(netlink.new_address(1, address(spec.family, side, number)) for side in (1, 2)),
+            )
+            client, server = (
+                Endpoint(f"{role}{number}", space, "lo", 1, str(address(spec.family, side, number).ip))
+                for side, role in ((1, "client"), (2, "server"))
+            )
+            pairs.append(Pair(client, server))
+        yield Topology(name, spec, pairs, made)
+
+
+@contextmanager
+def veth(name: str, spec: Spec) -> Iterator[Topology]:
+    """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's softirq."""
+    with namespaces(names(spec.pairs), family=spec.family) as made:
+        for client, server in zip(made[::2], made[1::2], strict=True):
+            for space in (client, server):
+                space.netlink.do(netlink.set_link(1))
+            client.netlink.do(_cable(spec.mtu_bytes, server))
+        give_addresses(spec, made)
+        yield Topology(name, spec, pairs_of(spec, made), made)
+
+
+def _cable(mtu_bytes: int, far: Namespace, name: str = "eth0") -> netlink.Message:
+    peer = {"name": name, "index": EDGE, "netns": far.fd}
+    return netlink.new_link("veth", name, index=EDGE, mtu_bytes=mtu_bytes, peer=peer)
+
+
+@contextmanager
+def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
+    """A veth from every end to one Linux bridge (no spanning tree, no VLAN filtering): Docker's default network."""
+    with ends_and_between(spec) as (ends, between):
+        between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
+        cables = [_port(spec, space, number, BRIDGE) for space, _, number in sides(spec, ends)]
+        between.netlink.do(*cables)
+        give_addresses(spec, ends)
+        yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
+
+
+def _port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
+    peer = {"name": "eth0", "index": EDGE, "netns": end.fd}
+    return netlink.new_link("veth", f"port{number}", index=PORT + number, mtu_bytes=spec.mtu_bytes, master=master, peer=peer)
+
+
+@contextmanager
+def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
+    """A veth from every end to a router namespace, a subnet of two addresses each: what Calico does, without its policies."""
+    with ends_and_between(spec) as (ends, between):
+        between.sysctl("ipv4/ip_forward" if spec.family == 4 else "ipv6/conf/all/forwarding", 1)
+        between.netlink.do(*(_port(spec, space, number, None) for space, _, number in sides(spec, ends)))
+        pairs: list[Endpoint] = []
+        for number, space in enumerate(ends):
+            # RFC 3021: a /31 has two usable addresses, the even one is the router's; /127 likewise (RFC 6164)
+            short = 31 if spec.family == 4 else 127
+            side, even = 1 + number % 2, 2 * (number // 2) + 1
+            gateway, own = address(spec.family, side, even, short), address(spec.family, side, even + 1, short)
+            between.netlink.do(netlink.new_address(PORT + number, gateway))
+            space.netlink.do(
+                netlink.set_link(EDGE), netlink.new_address(EDGE, own), netlink.default_route(EDGE, str(gateway.ip))
+            )
+            pairs.append(Endpoint(space.name, space, "eth0", EDGE, str(own.ip)))
+        made = [Pair(client, server) for client, server in zip(pairs[::2], pairs[1::2], strict=True)]
+        yield Topology(name, spec, made, [*ends, between])
+
+
+@contextmanager
+def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
+    """A VXLAN tunnel, point to point over a veth of each pair (RFC 7348; IPv4 outside, so the veth's MTU is 50 bytes larger)."""
+    outside = spec.mtu_bytes + 50
+    if outside > 65535:
+        raise BadInput(f"mtu_bytes={spec.mtu_bytes} does not fit into vxlan: its 50 bytes of headers make {outside}, a veth carries 65535")
+    with namespaces(names(spec.pairs), family=spec.family) as made:
+        under = (ip_interface("192.168.0.0/31"), ip_interface("192.168.0.1/31"))
+        for client, server in zip(made[::2], made[1::2], strict=True):
+            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, which is the tunnel.
+            peer = {"name": "under", "index": EDGE + 1, "netns": server.fd}
+            client.netlink.do(netlink.new_link("veth", "under", index=EDGE + 1, mtu_bytes=outside, peer=peer))
+            for space, (here, there) in ((client, under), (server, under[::-1])):
+                tunnel = {
+                    "IFLA_VXLAN_ID": VXLAN_ID,
+                    "IFLA_VXLAN_LOCAL": str(here.ip),
+                    "IFLA_VXLAN_GROUP": str(there.ip),
+                    "IFLA_VXLAN_PORT": VXLAN_PORT,
+                    "IFLA_VXLAN_LEARNING": 0,
+                    "IFLA_VXLAN_LINK": EDGE + 1,
+                }
+                space.netlink.do(
+                    netlink.set_link(1),
+                    netlink.set_link(EDGE + 1),
+                    netlink.new_address(EDGE + 1, here),
+                    netlink.new_link("vxlan", "eth0", index=EDGE, mtu_bytes=spec.mtu_bytes, data=tunnel),
+                )
+        give_addresses(spec, made)
+        yield Topology(name, spec, pairs_of(spec, made), made)

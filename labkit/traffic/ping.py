@@ -1,0 +1,86 @@
+"""ping: round-trip times. Closed-loop: the next request does not wait for its intended time when the last one is late."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from labkit import process
+from labkit.endpoints import Endpoint
+from labkit.errors import Failed
+from labkit.topologies.base import Pair
+
+INTERVAL_S = 0.002  # the shortest that iputils allows without privilege
+_RTT = re.compile(r"time=([0-9.]+) ms")
+
+
+def reachable(pairs: Sequence[Pair], mtu_bytes: int, family: int) -> str | None:
+    """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence about the first that does not."""
+    size = mtu_bytes - (28 if family == 4 else 48)
+    programs = [_ping(pair.client, pair.server.address, ["-c1", "-i0.2", "-w3", "-Mdo", f"-s{size}"]) for pair in pairs]
+    with process.all_ended(programs):
+        process.wait(programs, time.monotonic() + 5)
+        for pair, program in zip(pairs, programs, strict=True):
+            program.kill()
+            if program.ended().returncode != 0:
+                words = " ".join(program.ended().stderr.split())
+                return f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes" + (
+                    f" ({words})" if words else ""
+                )
+    return None
+
+
+def silent(pair: Pair) -> bool:
+    """Whether small pings of one pair get no answer within 0.6 s."""
+    return process.run([*pair.client.prefix, *_argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode == 1
+
+
+def latency(pairs: Sequence[Pair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
+    """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in seconds.
+
+    Raises Failed with ping's words when one of them fails or gets no answer at all.
+    """
+    options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
+    options += [f"-s{56 if length_bytes is None else length_bytes}"]
+    programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
+    with process.all_ended(programs):
+        process.wait(programs, time.monotonic() + duration_s + 5)
+        for program in programs:
+            program.kill()
+        ended = [program.ended() for program in programs]
+    times: list[float] = []
+    for one in ended:
+        own = round_trip_times(one.stdout)
+        if not own:
+            raise Failed(one.words())
+        times += own
+    times.sort()
+    rank = {name: times[min(len(times) - 1, int(share * len(times)))] for name, share in (("p50", 0.5), ("p99", 0.99))}
+    return {
+        "loop": "closed",
+        "received_count": len(times),
+        "sent_count": sum(_sent(one.stdout) or 0 for one in ended) or None,
+        "latency_p50_s": rank["p50"],
+        "latency_p99_s": rank["p99"],
+        "latency_max_s": times[-1],
+    }
+
+
+def round_trip_times(text: str) -> list[float]:
+    """The round-trip times in seconds that ping printed (iputils)."""
+    return [float(value) / 1e3 for value in _RTT.findall(text)]
+
+
+def _sent(text: str) -> int | None:
+    found = re.search(r"(\d+) packets transmitted", text)
+    return int(found[1]) if found else None
+
+
+def _argv(address: str, options: list[str]) -> list[str]:
+    return ["ping", "-n", *options, address]
+
+
+def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
+    return process.Running([*client.prefix, *_argv(address, options)])

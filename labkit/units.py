@@ -1,0 +1,26 @@
+"""Numbers for people. Everything inside labkit is in base units; only texts and axes use these."""
+
+from __future__ import annotations
+
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def si(value: float | None, unit: str) -> str:
+    """`12.3 Gbit/s` of 1.23e10 and `bit/s`; an absent value is a dash."""
+    if value is None or value != value:
+        return "–"
+    for step, prefix in _STEPS:
+        if abs(value) >= step:
+            return f"{value / step:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """`4 min 10 s`, `12 s`, `0.4 s`."""
+    if seconds < 1:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

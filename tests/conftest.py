@@ -1,0 +1,92 @@
+"""What tests may need of a machine, and the one way to skip when it is not there.
+
+In a test `need("iperf3", "macvlan")` (a fixture), or for a whole test, class or module `@pytest.mark.needs("iperf3")`.
+A need that this machine does not meet skips the test with a sentence. The environment variable LABKIT_NO_SKIP turns
+such skips into failures: "1" for all needs, or a comma-separated list of those that this machine must meet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+AS_ROOT = os.geteuid() == 0
+IN_A_NAMESPACE = ["unshare", "--net"] if AS_ROOT else ["unshare", "--user", "--map-root-user", "--net"]
+
+Need = Callable[..., None]
+
+
+def works(*argv: str, stdin: str = "") -> bool:
+    """Tell if a program is there and ends well within a minute (a browser's first start is slow)."""
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
+    """The need for a kind of link, tried in a namespace that is thrown away. Links are what follows `ip link add`."""
+    lines = "".join(f"link add {each}\n" for each in links)
+    why = (
+        f"no {kind} link can be made: the kernel has none (CONFIG_{kind.upper()}), or this user no namespace"
+    )
+    return lambda: works(*IN_A_NAMESPACE, "ip", "-batch", "-", stdin=lines), why
+
+
+VETH = "name one type veth peer name two"
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "root": (lambda: AS_ROOT, "this user is not root"),
+    "namespaces": (lambda: works(*IN_A_NAMESPACE, "true"), "unshare cannot make a network namespace here"),
+    "iperf3": (lambda: works("iperf3", "--version"), "there is no iperf3 (Debian package iperf3)"),
+    "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
+    "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
+    "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
+    "chromium": (lambda: works("chromium", "--version"), "there is no browser (Debian package chromium)"),
+    "veth": link("veth", VETH),
+    "bridge": link("bridge", "name one type bridge"),
+    "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
+    "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
+    "vxlan": link("vxlan", "name one type vxlan id 1 dstport 4789"),
+    "git": (lambda: works("git", "rev-parse"), "these files are not in a git work tree, or git refuses it"),
+    "set-up": (lambda: Path(sys.prefix) == ROOT / ".venv", "this Python is not that of `make setup`"),
+}
+
+
+@functools.cache
+def met(name: str) -> bool:
+    if name not in NEEDS:
+        raise LookupError(f"no need is called {name!r}; there are {', '.join(NEEDS)}")
+    return NEEDS[name][0]()
+
+
+def require(*names: str) -> None:
+    """Go on if this machine meets all these needs; skip otherwise, or fail where LABKIT_NO_SKIP forbids to skip."""
+    must = os.environ.get("LABKIT_NO_SKIP", "").split(",")
+    for name in names:
+        if met(name):
+            continue
+        sentence = f"needs {name}: {NEEDS[name][1]}"
+        if name in must or "1" in must:
+            pytest.fail(f"{sentence}, and LABKIT_NO_SKIP says that this machine must meet it", pytrace=False)
+        pytest.skip(sentence)
+
+
+@pytest.fixture(scope="session")
+def need() -> Need:
+    return require
+
+
+@pytest.fixture(autouse=True)
+def _needs_of_mark(request: pytest.FixtureRequest) -> None:
+    for mark in request.node.iter_markers("needs"):
+        require(*mark.args)

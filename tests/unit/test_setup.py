@@ -1,0 +1,125 @@
+"""pyproject.toml, environment.yml, requirements.lock, packages.debian and .ci/run agree, also with the source."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+
+import yaml
+from conftest import NEEDS, ROOT, Need
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+RUN = PROJECT["project"]["dependencies"]
+DEV = PROJECT["project"]["optional-dependencies"]["dev"]
+BUILD = PROJECT["build-system"]["requires"]
+LOCK = (ROOT / "requirements.lock").read_text()
+
+# A package that is imported under another name than its own.
+IMPORTED_AS = {"pyyaml": "yaml"}
+# What no line imports: the build, programs, types, and what others load.
+BY_OTHERS = {"ipykernel", "kaleido", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
+NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
+
+
+def bounds(requirements: list[str]) -> dict[str, str]:
+    """Name to version bounds, both in one canonical way."""
+    return {canonicalize_name(r.name): str(r.specifier) for r in map(Requirement, requirements)}
+
+
+def locked() -> dict[str, tuple[str, int]]:
+    """Name to exact version and number of sha256 hashes."""
+    entries = re.split(
+        r"^(?=[a-z0-9])", re.sub(r"^ *#.*\n", "", LOCK, flags=re.MULTILINE), flags=re.MULTILINE
+    )
+    pinned = {}
+    for entry in filter(str.strip, entries):
+        words = entry.replace("\\\n", " ").split()
+        name, version = words[0].split("==")
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", word) for word in words[1:]), entry
+        pinned[name] = (version, len(words) - 1)
+    return pinned
+
+
+def imports(folder: str) -> set[str]:
+    names = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"labkit", "conftest", "benchmarks"}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {IMPORTED_AS.get(name, name) for name in bounds(requirements)}
+
+
+def test_imports_are_declared() -> None:
+    assert imports("labkit") <= names(RUN)
+    assert imports("tests") | imports("benchmarks") <= names(RUN) | names(DEV)
+
+
+def test_declared_is_used() -> None:
+    assert names(RUN) - NOT_IMPORTED <= imports("labkit")
+    assert names(DEV) - NOT_IMPORTED <= imports("tests") | imports("benchmarks")
+
+
+def test_every_dependency_says_why() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    for requirement in [*RUN, *DEV]:
+        explained = re.compile(rf' *"{re.escape(requirement)}", +# \S.*')
+        assert any(map(explained.fullmatch, lines)), f"{requirement} has no comment that says why"
+
+
+def test_conda_gives_the_same() -> None:
+    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    [by_pip] = [entry["pip"] for entry in entries if isinstance(entry, dict)]
+    assert by_pip[-1] == "-e ."
+    by_conda = [entry for entry in entries if isinstance(entry, str)]
+    assert by_conda[:2] == ["python=3.11", "pip"]
+    assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds([*RUN, *DEV])
+
+
+def test_lock_is_within_bounds_and_hashed() -> None:
+    pinned = locked()
+    assert all(hashes_count for _, hashes_count in pinned.values())
+    for requirement in map(Requirement, [*RUN, *DEV, *BUILD]):
+        version, _ = pinned[canonicalize_name(requirement.name)]
+        assert version in requirement.specifier, (
+            f"{requirement} against {version} in the lock: run `make lock`"
+        )
+
+
+def test_lock_names_no_address() -> None:
+    assert "://" not in LOCK
+    assert not re.search(r"^-", LOCK, flags=re.MULTILINE), "an option is in the lock"
+
+
+def test_debian_packages_say_why() -> None:
+    for line in (ROOT / "packages.debian").read_text().splitlines():
+        assert re.fullmatch(r"#.*|[a-z0-9.+-]+ +# .+", line), line
+
+
+def test_ci_asks_for_needs_that_exist() -> None:
+    [asked] = re.findall(r"LABKIT_NO_SKIP=(\S+)", (ROOT / ".ci/run").read_text())
+    assert set(asked.split(",")) <= set(NEEDS)
+
+
+def test_second_setup_installs_nothing(need: Need) -> None:
+    need("set-up")
+    ours = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    }
+    start = time.monotonic()
+    done = subprocess.run(["make", "setup"], cwd=ROOT, env=ours, capture_output=True, text=True, check=True)
+    # 0.06 s here; the margin is for a loaded machine.
+    assert time.monotonic() - start < 2
+    assert "nstalling" not in done.stdout + done.stderr
