@@ -1,6 +1,8 @@
-"""The process that an experiment is: PID 1 of its own namespaces. A request as JSON on standard input, events as JSON lines on standard output.
+"""The process that an experiment is: PID 1 of its own namespaces. A request as JSON on standard input, events
+as JSON lines on standard output.
 
-When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees every interface.
+When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees
+every interface.
 """
 
 from __future__ import annotations
@@ -34,28 +36,46 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     around = experiments.Surroundings(Path(request["folder"]), request["seed"], request.get("machine_netns"))
     if asked.asdict().get("protocol") != "ping":
         iperf3.version()
-    records.write_json(around.folder / "environment.json", {"machine": machine.describe(), **machine.details()})
+    records.write_json(
+        around.folder / "environment.json", {"machine": machine.describe(), **machine.details()}
+    )
     yield from found.run(asked, around)
 
 
 def doctor(_request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What this kernel and machine can do."""
     found = [msgspec.to_builtins(one) for one in capabilities.capabilities()]
-    yield {"event": "doctor", "machine": machine.describe(), "details": machine.details(), "capabilities": found}
+    yield {
+        "event": "doctor",
+        "machine": machine.describe(),
+        "details": machine.details(),
+        "capabilities": found,
+    }
 
 
 def shell(request: dict[str, Any]) -> int:
-    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`, in this mount namespace only."""
+    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`,
+    in this mount namespace only."""
     asked = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
-    spec = topologies.Spec(asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns"))
+    spec = topologies.Spec(
+        asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns")
+    )
     with topologies.build(asked["topology"][0], spec) as topology:
         folder = Path("/run/netns")
         named = _names(topology, folder)
         first = topology.pairs[0]
-        print(f"{topology.name}: you are in {first.client.name} ({first.client.address}); its server is {first.server.address}", file=sys.stderr)
+        print(
+            f"{topology.name}: you are in {first.client.name} ({first.client.address});"
+            f" its server is {first.server.address}",
+            file=sys.stderr,
+        )
         print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: "
               f"{' '.join(space.name for space in topology.namespaces)}; leave with exit", file=sys.stderr)  # fmt: skip
-        environment = {**os.environ, "PS1": f"{topology.name}:{first.client.name}# ", "LABKIT_SERVER": first.server.address}
+        environment = {
+            **os.environ,
+            "PS1": f"{topology.name}:{first.client.name}# ",
+            "LABKIT_SERVER": first.server.address,
+        }
         program = os.environ.get("SHELL", "/bin/sh")
         argv = [program, "--norc"] if Path(program).name == "bash" else [program]
         return process.interactive([*first.client.prefix, *argv], environment)
@@ -67,7 +87,9 @@ def _names(topology: topologies.Topology, folder: Path) -> bool:
         process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
         for space in topology.namespaces:
             (folder / space.name).touch()
-            process.output(["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(folder / space.name)])
+            process.output(
+                ["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(folder / space.name)]
+            )
     except (OSError, LabkitError):
         return False
     return True

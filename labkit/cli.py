@@ -1,4 +1,5 @@
-"""The command line. Results on standard output, everything else on standard error; what cannot be is one sentence and exit code 2."""
+"""The command line. Results on standard output, everything else on standard error; what cannot be is one
+sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabkitError as error:
         return _sorry(str(error))
     except KeyboardInterrupt:
-        _sorry("interrupted; every finished point is on disk, and the same command goes on (a run: with --folder)")
+        _sorry(
+            "interrupted; every finished point is on disk, and the same command goes on (a run: with --folder)"
+        )
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has had enough
@@ -40,27 +43,53 @@ def _sorry(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="labkit", description="Which Linux virtual-network datapath is faster, by how much, and why.")
+    parser = argparse.ArgumentParser(
+        prog="labkit", description="Which Linux virtual-network datapath is faster, by how much, and why."
+    )
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, function: Callable[[argparse.Namespace], int], text: str, **more: Any) -> argparse.ArgumentParser:
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], text: str, **more: Any
+    ) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", **more)
         one.set_defaults(command=function)
         return one
 
     one = command("doctor", _doctor, "what this kernel and machine can do, and what to do about the rest")
     one.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    one = command("run", _run, "run one experiment", epilog=_experiments(), formatter_class=argparse.RawDescriptionHelpFormatter)
+    one = command(
+        "run",
+        _run,
+        "run one experiment",
+        epilog=_experiments(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     one.add_argument("experiment", metavar="EXPERIMENT")
     one.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
-    one.add_argument("--json", action="store_true", help="rows on standard output, one JSON object a line, as they are measured")
-    one.add_argument("--folder", type=Path, help="the run's folder; one that holds the beginning of the same run is gone on with")
+    one.add_argument(
+        "--json",
+        action="store_true",
+        help="rows on standard output, one JSON object a line, as they are measured",
+    )
+    one.add_argument(
+        "--folder",
+        type=Path,
+        help="the run's folder; one that holds the beginning of the same run is gone on with",
+    )
     one = command("sweep", _sweep, "run a grid of experiments through a notebook, and report on all of them")
     one.add_argument("file", type=Path, metavar="params/FILE.yaml")
-    one = command("report", _report, "write the executed notebook of a run or a sweep as one HTML file that works offline")
+    one = command(
+        "report",
+        _report,
+        "write the executed notebook of a run or a sweep as one HTML file that works offline",
+    )
     one.add_argument("run", type=Path, metavar="RUN")
-    one.add_argument("--images", action="store_true", help="the figures as PNG and SVG, too, if there is a browser to draw them")
+    one.add_argument(
+        "--images",
+        action="store_true",
+        help="the figures as PNG and SVG, too, if there is a browser to draw them",
+    )
     one = command("compare", _compare, "compare two runs or sweeps point by point")
     one.add_argument("left", type=Path, metavar="RUN")
     one.add_argument("right", type=Path, metavar="RUN")
@@ -79,11 +108,18 @@ def _experiments() -> str:
 
 
 def _typed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower() if value in (None, True, False) else str(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else str(value).lower()
+        if value in (None, True, False)
+        else str(value)
+    )
 
 
 def _named(words: Sequence[str]) -> dict[str, str]:
-    """name=value words as a mapping. Raises BadInput for a word of another form or a name that is there twice."""
+    """name=value words as a mapping. Raises BadInput for a word of another form or a name that is there
+    twice."""
     named: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -106,9 +142,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     parameters = _named(arguments.parameters)
-    clash = {"experiment", "folder", "watch", "seed"} & parameters.keys() - {"seed"}
-    if clash:
-        raise BadInput(f"{', '.join(clash)} is no parameter of {arguments.experiment}")
     from labkit.progress import Bar
 
     bar = Bar()
@@ -123,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 sys.stdout.buffer.flush()
 
     try:
-        folder = run.measure(arguments.experiment, arguments.folder, watch, **parameters)
+        folder = run.measure(arguments.experiment, parameters, arguments.folder, watch)
     finally:
         bar.stop()
     if not arguments.json:
@@ -165,7 +198,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
     notebook = arguments.run / "notebook.ipynb"
     if not arguments.run.is_dir():
-        raise BadInput(f"{arguments.run} is not there: name the folder of a run or a sweep (they are in {_short(records.data_root())})")
+        raise BadInput(
+            f"{arguments.run} is not there: name the folder of a run or a sweep;"
+            f" they are in {_short(records.data_root())}"
+        )
     if not notebook.is_file():
         sweep.show(arguments.run, Bar())
     page = report.html(notebook, arguments.run / "report.html")
@@ -193,7 +229,13 @@ def _shell(arguments: argparse.Namespace) -> int:
     if hosts.here.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
         request["machine_netns"] = fds[0]
-    argv = [*hosts.prefix("here"), sys.executable, "-m", "labkit.agent", msgspec.json.encode(request).decode()]
+    argv = [
+        *hosts.prefix("here"),
+        sys.executable,
+        "-m",
+        "labkit.agent",
+        msgspec.json.encode(request).decode(),
+    ]
     return process.interactive(argv, pass_fds=fds)
 
 

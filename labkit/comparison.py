@@ -31,11 +31,12 @@ _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: its name for sentences, all rows, the rows that count, and the paired ratios."""
+    """One of the two: its name for sentences; all rows; those that count, also by group; the paired ratios."""
 
     name: str
     rows: pd.DataFrame
     ok: pd.DataFrame
+    points: dict[Key, pd.DataFrame]
     ratios: dict[Key, pd.DataFrame]
 
 
@@ -70,7 +71,7 @@ def _side(path: str | Path, name: str) -> Side:
     ok = measured(rows)
     if ok.empty:
         raise BadInput(f"{path} has no valid measurement to compare")
-    return Side(name, rows, ok, dict(groups(tables.ratios(rows))))
+    return Side(name, rows, ok, dict(groups(ok)), dict(groups(tables.ratios(rows))))
 
 
 def _refuse(left: Side, right: Side) -> None:
@@ -85,28 +86,30 @@ def _refuse(left: Side, right: Side) -> None:
 def _common(left: Side, right: Side) -> list[tuple[Key, str]]:
     """Group and topology of every point that both have."""
     here, there = (
-        [(key, topology) for key, rows in groups(side.ok) for topology in rows["topology"].unique()]
+        [(key, topology) for key, rows in side.points.items() for topology in rows["topology"].unique()]
         for side in (left, right)
     )
     if common := [one for one in here if one in there]:
         return common
-    apart = [
-        f"{name} ({_values(left.ok[name])} and {_values(right.ok[name])})"
-        for name in [*GROUP, "topology"]
-        if not set(left.ok[name].fillna("none")) & set(right.ok[name].fillna("none"))
-    ]
+    apart = []
+    for name in [*GROUP, "topology"]:
+        one, other = _values(left.ok[name]), _values(right.ok[name])
+        if not set(one) & set(other):
+            apart.append(f"{name} ({', '.join(one)} and {', '.join(other)})")
     said = f": they differ in {', '.join(apart)}" if apart else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{said}")
 
 
-def _values(column: pd.Series[Any]) -> str:
-    values = [f"{value:g}" if isinstance(value, float) else str(value) for value in column.dropna().unique()]
-    return ", ".join(values) or "none"
+def _values(column: pd.Series[Any]) -> list[str]:
+    values = column.unique()
+    return [
+        "none" if pd.isna(v) else f"{v:g}" if isinstance(v, float | np.number) else str(v) for v in values
+    ]
 
 
 def _line(left: Side, right: Side, key: Key, topology: str, margin: float) -> dict[str, Any] | None:
     """One point; None if the one has it by slices only and the other by whole runs only."""
-    arms = [_of(side, key, topology) for side in (left, right)]
+    arms = [rows[rows["topology"].eq(topology)] for rows in (left.points[key], right.points[key])]
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
         return None
@@ -125,11 +128,6 @@ def _line(left: Side, right: Side, key: Key, topology: str, margin: float) -> di
         "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
         "sentence": verdict.sentence,
     }  # fmt: skip
-
-
-def _of(side: Side, key: Key, topology: str) -> pd.DataFrame:
-    rows = next(rows for found, rows in groups(side.ok) if found == key)
-    return rows[rows["topology"].eq(topology)]
 
 
 def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
@@ -223,4 +221,6 @@ def _doubts(left: Side, right: Side, table: pd.DataFrame) -> list[str]:
 
 
 def _points(side: Side) -> set[str]:
-    return {f"{name} ({point(key)})" for key, rows in groups(side.ok) for name in rows["topology"].unique()}
+    return {
+        f"{name} ({point(key)})" for key, rows in side.points.items() for name in rows["topology"].unique()
+    }

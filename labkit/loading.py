@@ -23,7 +23,7 @@ WORDS = [
     "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
     "loop", "status", "reason", "doubts", "kernel", "kernel_config_digest", "cpu", "microcode",
     "accelerator", "machine", "qdisc", "offloads", "sysctl_digest", "iperf3", "labkit", "git_revision",
-    "time", "seed", "folder",
+    "time", "folder",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -90,7 +90,9 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
     for name in NUMBERS:
         whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
-    whole["folder"] = whole["folder"].fillna(whole["run"]) if len(whole) else whole["folder"]
+    for name in WORDS:
+        whole[name] = whole[name].astype("str")
+    whole["folder"] = whole["folder"].fillna(whole["run"])
     return whole
 
 

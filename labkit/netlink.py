@@ -1,7 +1,8 @@
 """Route netlink and network namespaces: the only user of pyroute2.
 
-pyroute2 encodes the messages; they travel over one plain socket per namespace, many to a system call. pyroute2's own
-`IPRoute` object costs several milliseconds per namespace, which is most of what building 256 of them takes.
+pyroute2 encodes the messages; they travel over one plain socket per namespace, many to a system call.
+pyroute2's own `IPRoute` object costs several milliseconds per namespace, which is most of what building 256
+of them takes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _header = struct.Struct("IHHII")
 
 
 class LinkError(Failed):
-    """The kernel refused a netlink request; `errno` is its number, the text its own words where it gave any."""
+    """The kernel refused a netlink request; `errno` is its number, the text its own words where it gave
+    any."""
 
     def __init__(self, what: str, errno: int, words: str) -> None:
         super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({words})" if words else ""))
@@ -75,11 +77,13 @@ def new_link(
     data: dict[str, Any] | None = None,
     peer: dict[str, Any] | None = None,
 ) -> Message:
-    """A request for a new interface, up from the start; `index` chosen by the caller saves asking for it afterwards.
+    """A request for a new interface, up from the start; `index` chosen by the caller saves asking for it
+    afterwards.
 
-    `netns` is the file descriptor of the namespace that it is made in, `link` the index of its lower device in the namespace of the
-    socket. `data` are the attributes of the kind (IFLA_INFO_DATA) by their kernel names; `peer` the far end of a veth: name, index, netns;
-    it is left down (veth_open refuses before its two ends know each other).
+    `netns` is the file descriptor of the namespace that it is made in, `link` the index of its lower device
+    in the namespace of the socket. `data` are the attributes of the kind (IFLA_INFO_DATA) by their kernel
+    names; `peer` the far end of a veth: name, index, netns; it is left down (veth_open refuses before its two
+    ends know each other).
     """
     message = ifinfmsg()
     message["index"] = index
@@ -111,8 +115,11 @@ def _link_attributes(name: str, netns: int | None, mtu_bytes: int | None) -> lis
     return attributes
 
 
-def set_link(index: int, *, up: bool = True, mtu_bytes: int | None = None, hairpin: bool | None = None) -> Message:
-    """A request that changes an interface; `hairpin` lets a bridge port send a frame back out where it came in (VEPA)."""
+def set_link(
+    index: int, *, up: bool = True, mtu_bytes: int | None = None, hairpin: bool | None = None
+) -> Message:
+    """A request that changes an interface; `hairpin` lets a bridge port send a frame back out where it came
+    in (VEPA)."""
     message = ifinfmsg()
     message["index"] = index
     if up:
@@ -122,7 +129,9 @@ def set_link(index: int, *, up: bool = True, mtu_bytes: int | None = None, hairp
         attributes.append(("IFLA_MTU", mtu_bytes))
     if hairpin is not None:
         port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
-        attributes.append(("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", port)]}))
+        attributes.append(
+            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", port)]})
+        )
     message["attrs"] = attributes
     return _encode(message, RTM_NEWLINK, 0, f"change interface {index}")
 
@@ -143,7 +152,8 @@ def delete_link(index: int) -> Message:
 
 
 def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
-    """A request for an address, usable at once: duplicate address detection (1-2 s) is left out, the addresses are ours."""
+    """A request for an address, usable at once: duplicate address detection (1-2 s) is left out, the
+    addresses are ours."""
     message = ifaddrmsg()
     message["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
     message["prefixlen"] = address.network.prefixlen
@@ -158,7 +168,12 @@ def default_route(index: int, gateway: str) -> Message:
     """A request for the default route by way of `gateway`."""
     message = rtmsg()
     message["family"] = socket.AF_INET if ip_address(gateway).version == 4 else socket.AF_INET6
-    message["table"], message["proto"], message["scope"], message["type"] = 254, 4, 0, 1  # main, static, universe, unicast
+    message["table"], message["proto"], message["scope"], message["type"] = (
+        254,
+        4,
+        0,
+        1,
+    )  # main, static, universe, unicast
     message["attrs"] = [("RTA_GATEWAY", gateway), ("RTA_OIF", index)]
     return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add default route via {gateway}")
 
@@ -185,7 +200,9 @@ class Netlink:
     """A route-netlink socket in the network namespace in which it was made."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+        )
         self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
 
@@ -196,14 +213,16 @@ class Netlink:
     def do(self, *messages: Message) -> None:
         """Send the requests, in order, and wait until the kernel has acknowledged each.
 
-        Raises LinkError with the kernel's words for the first that it refused; those after it in the same batch were still tried.
+        Raises LinkError with the kernel's words for the first that it refused; those after it in the same
+        batch were still tried.
         """
         for start in range(0, len(messages), BATCH):
             self._batch(messages[start : start + BATCH])
 
     def _batch(self, messages: Sequence[Message]) -> None:
         buffer = b"".join(
-            message.body[:8] + struct.pack("I", number) + message.body[12:] for number, message in enumerate(messages)
+            message.body[:8] + struct.pack("I", number) + message.body[12:]
+            for number, message in enumerate(messages)
         )
         self._socket.send(buffer)
         first: LinkError | None = None
@@ -221,14 +240,18 @@ class Netlink:
             raise first
 
     def counters(self, index: int) -> LinkCounters:
-        """The 64-bit receive counters of one interface (RTM_GETSTATS; 20 µs, where a full RTM_GETLINK costs ten times that)."""
+        """The 64-bit receive counters of one interface (RTM_GETSTATS; 20 µs, where a full RTM_GETLINK costs
+        ten times that)."""
         # struct if_stats_msg: family, pad, ifindex, filter_mask
         body = struct.pack("BBHII", 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1))
         self._socket.send(_header.pack(16 + len(body), RTM_GETSTATS, NLM_F_REQUEST, 0, 0) + body)
         for kind, _flags, _number, answer in _messages(self._socket.recv(65536)):
             if kind == 2:
-                raise LinkError(f"read counters of interface {index}", -struct.unpack_from("i", answer)[0], "")
-            # if_stats_msg (12), attribute header (4), then struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, …
+                raise LinkError(
+                    f"read counters of interface {index}", -struct.unpack_from("i", answer)[0], ""
+                )
+            # if_stats_msg (12), attribute header (4), then struct rtnl_link_stats64: rx_packets, tx_packets,
+            # rx_bytes, …
             rx_packets, _tx_packets, rx_bytes = struct.unpack_from("QQQ", answer, 16)
             return LinkCounters(rx_bytes, rx_packets)
         raise LinkError(f"read counters of interface {index}", 5, "no answer")
@@ -243,7 +266,8 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _extended_words(flags: int, body: bytes) -> str:
-    """NLMSGERR_ATTR_MSG of an extended acknowledgement: with CAP_ACK it follows the error and the request's header."""
+    """NLMSGERR_ATTR_MSG of an extended acknowledgement: with CAP_ACK it follows the error and the request's
+    header."""
     if not flags & 0x200:  # NLM_F_ACK_TLVS
         return ""
     offset = 4 + 16
@@ -256,7 +280,8 @@ def _extended_words(flags: int, body: bytes) -> str:
 
 
 def index_of(name: str) -> int:
-    """The index of an interface in the namespace of the calling thread. Raises OSError when there is none of that name."""
+    """The index of an interface in the namespace of the calling thread. Raises OSError when there is none of
+    that name."""
     return socket.if_nametoindex(name)
 
 
@@ -268,7 +293,8 @@ def _call(function: str, *arguments: int) -> None:
 
 @contextmanager
 def inside(netns: int) -> Iterator[None]:
-    """The calling thread is in the network namespace `netns` (a file descriptor); programs that it starts are, too."""
+    """The calling thread is in the network namespace `netns` (a file descriptor); programs that it starts
+    are, too."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", netns, CLONE_NEWNET)
@@ -281,7 +307,8 @@ def inside(netns: int) -> Iterator[None]:
 
 
 def new_namespaces(count: int) -> list[tuple[int, Netlink]]:
-    """`count` anonymous network namespaces: a file descriptor that keeps each alive, and a netlink socket in it.
+    """`count` anonymous network namespaces: a file descriptor that keeps each alive, and a netlink socket in
+    it.
 
     When the descriptors are closed, by whomever and however, the kernel frees them and all that is in them.
     """
@@ -295,3 +322,17 @@ def new_namespaces(count: int) -> list[tuple[int, Netlink]]:
         _call("setns", home, CLONE_NEWNET)
         os.close(home)
     return made
+
+
+def new_ingress(index: int, kind: str) -> Message:
+    """A request for `ingress` or `clsact`, the places for filters on arriving traffic: parent TC_H_INGRESS
+    (linux/pkt_sched.h)."""
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = (
+        0,
+        index,
+        0xFFFF0000,
+        0xFFFFFFF1,
+    )
+    message["attrs"] = [("TCA_KIND", kind)]
+    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")

@@ -14,7 +14,8 @@ from labkit import run as running
 
 
 class Shown:
-    """A run or a sweep: `folder`, `rows` (a DataFrame, a row for each measurement), and what can be said of them in Markdown."""
+    """A run or a sweep: `folder`, `rows` (a DataFrame, a row for each measurement), and what can be said of
+    them in Markdown."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,10 +25,16 @@ class Shown:
         """How much was measured, where, when, and why it stopped."""
         rows, ok = self.rows, self.rows[self.rows["status"].eq("ok")]
         first = rows.iloc[0]
-        emulated = " **Emulated CPU: speeds are not those of hardware.**" if rows["accelerator"].eq("tcg").any() else ""
+        emulated = (
+            " **Emulated CPU: speeds are not those of hardware.**"
+            if rows["accelerator"].eq("tcg").any()
+            else ""
+        )
         words = [
-            f"Linux {first['kernel']} on {first['cpu']}, {first['cpus_count']} CPUs ({_accelerator(first['accelerator'])}).{emulated}",
-            f"{len(ok)} valid measurements of {rows['topology'].nunique()} topologies between {rows['time'].min()} and {rows['time'].max()},",
+            f"Linux {first['kernel']} on {first['cpu']}, {first['cpus_count']} CPUs",
+            f"({_accelerator(first['accelerator'])}).{emulated}",
+            f"{len(ok)} valid measurements of {rows['topology'].nunique()} topologies",
+            f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
         ]
         return Markdown(" ".join(words) + "\n\n" + "\n".join(f"- {reason}" for reason in self._stops()))
@@ -44,14 +51,15 @@ class Shown:
         return [f"{_list(sorted(pairs, key=int))} pairs: {why}" for why, pairs in found.items()]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """The verdicts as prose: for each protocol and MTU what is faster, by how much, for which numbers of pairs; then what could not be measured."""
+        """The verdicts as prose: for each protocol and MTU what is faster, by how much, for which numbers of
+        pairs; then what could not be measured."""
         if not len(verdicts):
             return Markdown("One topology alone was measured: there is nothing to compare it with.")
         lines = []
         known = verdicts[verdicts["ratio"].notna()]
         for (protocol, mtu), group in known.groupby(["protocol", "mtu_bytes"], sort=True):
             for topology, one in group.groupby("topology", sort=False):
-                lines.append(f"- **{protocol.upper()}, MTU {mtu}:** {_claims(str(topology), one)}")
+                lines.append(f"- **{str(protocol).upper()}, MTU {mtu}:** {_claims(str(topology), one)}")
         for topology, one in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
             lines.append(f"- **{topology}** was not measured: {one['sentence'].iloc[0]}.")
         return Markdown("\n".join(lines))
@@ -59,16 +67,20 @@ class Shown:
     def doubts(self) -> Markdown:
         """Every reason for doubt, as a list."""
         found = tables.doubts(self.rows)
-        return Markdown("\n".join(f"- {doubt}" for doubt in found) or "Nothing was noticed that would cast doubt on these numbers.")
+        return Markdown(
+            "\n".join(f"- {doubt}" for doubt in found)
+            or "Nothing was noticed that would cast doubt on these numbers."
+        )
 
 
 def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
-    """Measure with the parameters that are among `names` (a notebook's globals()), or show the finished run or sweep in names["folder"]."""
+    """Measure with the parameters that are among `names` (a notebook's globals()), or show the finished run
+    or sweep in names["folder"]."""
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not (folder / "sweep.json").exists():
         fields = experiments.find(experiment).parameters.__struct_fields__
         asked = {name: names[name] for name in fields if name in names}
-        folder = running.measure(experiment, folder, **asked)
+        folder = running.measure(experiment, asked, folder)
     return Shown(folder)
 
 
@@ -81,11 +93,16 @@ def _list(words: list[str]) -> str:
 
 
 def _claims(topology: str, lines: pd.DataFrame) -> str:
-    """One sentence for a topology at one protocol and MTU, the numbers of pairs that share a verdict together."""
+    """One sentence for a topology at one protocol and MTU, the numbers of pairs that share a verdict
+    together."""
     claims = []
     for word, same in lines.sort_values("pairs").groupby("word", sort=False):
-        pairs = _list([str(pairs) for pairs in same["pairs"]]) + (" pair" if same["pairs"].max() == 1 else " pairs")
+        pairs = _list([str(pairs) for pairs in same["pairs"]]) + (
+            " pair" if same["pairs"].max() == 1 else " pairs"
+        )
         percent = (same["ratio"] - 1) * 100
-        span = f"{percent.min():+.0f} %" if len(same) == 1 else f"{percent.min():+.0f} to {percent.max():+.0f} %"
+        span = (
+            f"{percent.min():+.0f} %" if len(same) == 1 else f"{percent.min():+.0f} to {percent.max():+.0f} %"
+        )
         claims.append(f"{word} for {pairs}" + (f" ({span})" if word in ("faster", "slower") else ""))
     return f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."

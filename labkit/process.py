@@ -1,4 +1,5 @@
-"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever started it."""
+"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever
+started it."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ from typing import IO
 
 from labkit.errors import Failed, Unsupported
 
-# setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do without a race.
+# setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
+# without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
 Conversation = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that has ended: what it said, how it ended, and the CPU-seconds it took (user + system, itself and waited-for children)."""
+    """A program that has ended: what it said, how it ended, and the CPU-seconds it took (user + system,
+    itself and waited-for children)."""
 
     argv: Sequence[str]
     returncode: int  # negative: the signal that ended it
@@ -46,7 +49,8 @@ class Ended:
 
 
 class Running:
-    """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is left behind."""
+    """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is
+    left behind."""
 
     def __init__(self, argv: Sequence[str], *, stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> None:
         self.argv = list(argv)
@@ -56,7 +60,9 @@ class Running:
             self._popen = subprocess.Popen(self.argv, stdin=stdin, stdout=self._out, stderr=self._err)
         except FileNotFoundError as error:
             self._close_files()
-            raise Unsupported(f"the program {error.filename} is not here: install it (packages.debian lists what labkit uses)") from None
+            raise Unsupported(
+                f"the program {error.filename} is not here: install it (packages.debian lists what labkit uses)"
+            ) from None
         self.pid = self._popen.pid
         self._pidfd = os.pidfd_open(self.pid)
         self._status: tuple[int, float] | None = None
@@ -95,7 +101,9 @@ class Running:
             while not self.poll():
                 select.select([self._pidfd], [], [])
             assert self._status is not None
-            self._ended = Ended(self.argv, self._status[0], _read(self._out), _read(self._err), self._status[1], timed_out)
+            self._ended = Ended(
+                self.argv, self._status[0], _read(self._out), _read(self._err), self._status[1], timed_out
+            )
             os.close(self._pidfd)
             self._close_files()
         return self._ended
@@ -142,7 +150,8 @@ def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
 
 
 def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
-    """What a program prints. Raises Failed with its words when it does not end with 0, Unsupported when it is not there."""
+    """What a program prints. Raises Failed with its words when it does not end with 0, Unsupported when it is
+    not there."""
     ended = run(argv, timeout_s)
     if ended.returncode != 0:
         raise Failed(ended.words())
@@ -161,13 +170,16 @@ def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
             program.ended()
 
 
-def interactive(argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()) -> int:
+def interactive(
+    argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
+) -> int:
     """Run a program on this terminal until it ends, and with us; returns its exit code."""
     return subprocess.run([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False).returncode
 
 
 def conversation(argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> Conversation:
-    """A program that is told something once on standard input and answers in lines on standard output; it dies with us."""
+    """A program that is told something once on standard input and answers in lines on standard output; it
+    dies with us."""
     with tempfile.TemporaryFile("w+") as told:
         told.write(request)
         told.seek(0)

@@ -15,13 +15,18 @@ QUIET_S = 10.0  # between two lines where standard error is no terminal
 
 
 class Bar:
-    """Sees the events of one run or of several in a row; `done_s` and `total_s` of what came before and comes after are added by a sweep."""
+    """Sees the events of one run or of several in a row; `done_s` and `total_s` of what came before and comes
+    after are added by a sweep."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), console=self._console, transient=True
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
         )
         self._task = self._progress.add_task("", total=None, left="")
         self._said = 0.0
@@ -40,11 +45,14 @@ class Bar:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        print(f"labkit: {text}", file=sys.stderr, flush=True) if not self._live else self._console.print(f"labkit: {text}", highlight=False)
+        print(f"labkit: {text}", file=sys.stderr, flush=True) if not self._live else self._console.print(
+            f"labkit: {text}", highlight=False
+        )
 
     def stop(self) -> None:
         """Take the bar away."""
-        self._progress.stop()
+        if self._progress.live.is_started:
+            self._progress.stop()
 
     def _show(self, what: str, done_s: float, total_s: float, elapsed_s: float) -> None:
         if done_s > 0:
@@ -54,7 +62,11 @@ class Bar:
         if self._live:
             self._progress.start()
             self._progress.update(
-                self._task, description=what, completed=self.before_s + done_s, total=self.before_s + total_s + self.after_s, left=left
+                self._task,
+                description=what,
+                completed=self.before_s + done_s,
+                total=self.before_s + total_s + self.after_s,
+                left=left,
             )
         elif time.monotonic() - self._said > QUIET_S:
             self._said = time.monotonic()

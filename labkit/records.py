@@ -1,4 +1,5 @@
-"""What an experiment leaves: a run folder. Every file is written whole or not at all, so that a killed run leaves no half row.
+"""What an experiment leaves: a run folder. Every file is written whole or not at all, so that a killed run
+leaves no half row.
 
     data/EXPERIMENT/RUN/run.json           parameters, seed, when, why it stopped
                         rows/POINT.jsonl   the rows of one point, one JSON object a line
@@ -26,13 +27,15 @@ Row = dict[str, Any]
 
 
 def data_root() -> Path:
-    """Where runs go: $LABKIT_DATA, else `data` in the nearest folder at or above the current one that has `notebooks` and `params`, else `data` here."""
+    """Where runs go: $LABKIT_DATA, else `data` in the nearest folder at or above the current one that has
+    `notebooks` and `params`, else `data` here."""
     given = os.environ.get("LABKIT_DATA")
     return Path(given).absolute() if given else project_root() / "data"
 
 
 def project_root() -> Path:
-    """The nearest folder at or above the current one that has `notebooks` and `params`, else the current one."""
+    """The nearest folder at or above the current one that has `notebooks` and `params`, else the current
+    one."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "notebooks").is_dir() and (folder / "params").is_dir():
@@ -51,12 +54,16 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Failed(f"the disk of {path.parent} is full; what was measured before is there: make room and run the same again") from None
+            raise Failed(
+                f"the disk of {path.parent} is full; what was measured before is there:"
+                " make room and run the same again"
+            ) from None
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or the folder cannot be written."""
+    """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or
+    the folder cannot be written."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with _told(path):
         try:
@@ -103,11 +110,14 @@ def finished_points(folder: Path) -> set[str]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a line is no row."""
+    """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
+    line is no row."""
     rows: list[Row] = []
     for path in sorted((folder / "rows").glob("*.jsonl")):
         try:
             rows += [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise BadInput(f"{path} has a line that is no row ({error}): delete the file, and the point is measured again") from None
+            raise BadInput(
+                f"{path} has a line that is no row ({error}): delete the file, and the point is measured again"
+            ) from None
     return rows

@@ -1,4 +1,5 @@
-"""Running an experiment: a labkit process on its host, its rows into the run's folder, its progress to whoever watches.
+"""Running an experiment: a labkit process on its host, its rows into the run's folder, its progress to
+whoever watches.
 
 The command line and the notebooks use the same `measure`.
 """
@@ -10,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its note
 def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The events with which a labkit process on `where` answers a request.
 
-    Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an answer. When the caller goes
-    away, in whatever way, the process and all that it started are ended by the kernel.
+    Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an
+    answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
+    kernel.
     """
     with contextlib.ExitStack() as stack:
         pass_fds = []
@@ -44,7 +46,9 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             try:
                 event: dict[str, Any] = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                raise Failed(f"the experiment's process wrote what is no event: {line.strip()[:200]!r}") from None
+                raise Failed(
+                    f"the experiment's process wrote what is no event: {line.strip()[:200]!r}"
+                ) from None
             if event["event"] == "done":
                 return
             if event["event"] == "error":
@@ -70,28 +74,41 @@ def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def _end_words(returncode: int) -> str:
-    how = f"was killed (signal {-returncode})" if returncode < 0 else f"ended with {returncode} before it had answered"
+    how = (
+        f"was killed (signal {-returncode})"
+        if returncode < 0
+        else f"ended with {returncode} before it had answered"
+    )
     if returncode == 137:
         how = "was killed (SIGKILL)"
-    return f"the experiment's process {how}; every finished row is kept, and the same command with the same folder goes on"
+    return (
+        f"the experiment's process {how}; finished rows are kept, and the same with the same folder goes on"
+    )
 
 
 def measure(
-    experiment: str = "datapaths", folder: Path | None = None, watch: Watch | None = None, seed: int | None = None, **parameters: Any
+    experiment: str, parameters: Mapping[str, Any], folder: Path | None = None, watch: Watch | None = None
 ) -> Path:
     """Run an experiment and return its run folder, which then holds every row.
 
-    A folder that holds the beginning of the same run is gone on with: what it has is not measured again. `watch` sees every event.
-    Raises BadInput before anything runs when a name or a value cannot be, or the folder holds a run with other parameters.
+    A folder that holds the beginning of the same run is gone on with: what it has is not measured again.
+    `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
+    folder holds a run with other parameters.
     """
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.prefix(asked["where"])
     folder = records.new_run(experiment) if folder is None else folder
-    description = _description(folder, experiment, asked, seed)
+    description = _description(folder, experiment, asked)
     if "finished" in description:
         return folder
     watch = watch or _watcher()
-    request = {"do": "experiment", "experiment": experiment, "parameters": asked, "folder": str(folder), "seed": description["seed"]}
+    request = {
+        "do": "experiment",
+        "experiment": experiment,
+        "parameters": asked,
+        "folder": str(folder),
+        "seed": description["seed"],
+    }
     with hosts.here.measuring_lock(lambda text: watch({"event": "log", "text": text})):
         begun = time.monotonic()
         for event in ask(asked["where"], request):
@@ -107,7 +124,7 @@ def measure(
     return folder
 
 
-def _description(folder: Path, experiment: str, asked: dict[str, Any], seed: int | None) -> dict[str, Any]:
+def _description(folder: Path, experiment: str, asked: dict[str, Any]) -> dict[str, Any]:
     path = folder / "run.json"
     if path.exists():
         there: dict[str, Any] = records.read_json(path)
@@ -118,7 +135,7 @@ def _description(folder: Path, experiment: str, asked: dict[str, Any], seed: int
         "experiment": experiment,
         "run": folder.name,
         "parameters": asked,
-        "seed": random.SystemRandom().randrange(1 << 31) if seed is None else seed,
+        "seed": random.SystemRandom().randrange(1 << 31) if asked["seed"] is None else asked["seed"],
         "created": _now(),
         "why_stopped": {},
     }
@@ -142,4 +159,6 @@ def _watcher() -> Watch:
 def _note(path: Path, event: dict[str, Any]) -> None:
     """The last event, where the sweep looks; rows are on disk and need not be repeated."""
     with contextlib.suppress(errors.Failed):
-        records.write(path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"}))
+        records.write(
+            path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"})
+        )

@@ -1,8 +1,10 @@
-"""A sweep: a notebook executed by papermill for every point of a grid, gone on with where it was, and one report of all.
+"""A sweep: a notebook executed by papermill for every point of a grid, gone on with where it was, and one
+report of all.
 
-The file says `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids, each of axes (name: list of
-values) and, where they differ, `parameters` of its own. What is compared with each other belongs into lists among the parameters,
-where the notebook interleaves it; an axis of the grid is what needs no interleaving.
+The file says `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids,
+each of axes (name: list of values) and, where they differ, `parameters` of its own. What is compared with
+each other belongs into lists among the parameters, where the notebook interleaves it; an axis of the grid is
+what needs no interleaving.
 """
 
 from __future__ import annotations
@@ -53,19 +55,25 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept. The digest is of what is asked and of the kernel that is asked: on another kernel it is another sweep."""
+        """Where it is kept. The digest is of what is asked and of the kernel that is asked: on another kernel
+        it is another sweep."""
         return records.data_root() / self.experiment / f"{self.name}-{self.digest}"
 
 
 def load(path: Path) -> Sweep:
-    """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything runs."""
+    """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything
+    runs."""
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise BadInput(f"{path} is not there") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is no YAML file: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(content, dict) or not {"notebook", "grid"} <= content.keys() <= {"notebook", "grid", "parameters"}:
+    if not isinstance(content, dict) or not {"notebook", "grid"} <= content.keys() <= {
+        "notebook",
+        "grid",
+        "parameters",
+    }:
         raise BadInput(f"{path} is no sweep: it needs notebook and grid, and may have parameters")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
         raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
@@ -75,7 +83,9 @@ def load(path: Path) -> Sweep:
     experiment = notebook.stem.split("_", 1)[-1]
     for point in points:
         _check(path, notebook, known, experiment, point)
-    asked = msgspec.json.encode([content, machine.describe()["kernel"], machine.describe()["machine"]], order="deterministic")
+    asked = msgspec.json.encode(
+        [content, machine.describe()["kernel"], machine.describe()["machine"]], order="deterministic"
+    )
     return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(asked).hexdigest()[:8])
 
 
@@ -96,10 +106,14 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
     seen = set()
     for grid in grids:
         if not isinstance(grid, dict) or not isinstance(common, dict):
-            raise BadInput(f"{path}: grid is a list of mappings from a name to its values, parameters is a mapping")
+            raise BadInput(
+                f"{path}: grid is a list of mappings from a name to its values, parameters is a mapping"
+            )
         own = grid.get("parameters") or {}
         axes = {name: values for name, values in grid.items() if name != "parameters"}
-        if not all(isinstance(values, list) and values for values in axes.values()) or not isinstance(own, dict):
+        if not all(isinstance(values, list) and values for values in axes.values()) or not isinstance(
+            own, dict
+        ):
             raise BadInput(f"{path}: every axis of grid needs a list of values")
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
@@ -113,23 +127,28 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
 def _check(path: Path, notebook: Path, known: dict[str, str], experiment: str, point: Point) -> None:
     for name in point.parameters:
         if name not in known or name == "folder":
-            raise BadInput(f"{path}: {notebook.name} has no parameter {name}; it has: {', '.join(sorted(known.keys() - {'folder'}))}")
+            names = ", ".join(sorted(known.keys() - {"folder"}))
+            raise BadInput(f"{path}: {notebook.name} has no parameter {name}; it has: {names}")
     if experiment in experiments.TABLE:
         own = experiments.find(experiment).parameters
         own.of({name: value for name, value in point.parameters.items() if name in own.__struct_fields__})
 
 
 def run(sweep: Sweep, bar: Bar, say: Callable[[str], None]) -> Path:
-    """Measure every point that is not finished, in random order, and execute the notebook once more over all of them.
+    """Measure every point that is not finished, in random order, and execute the notebook once more over all
+    of them.
 
-    Returns the sweep's folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call goes on where it was.
+    Returns the sweep's folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call
+    goes on where it was.
     """
     folder = sweep.folder
     state = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
-    if len(left) < len(order):
+    if not left:
+        say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
+    elif len(left) < len(order):
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
     planned = {point.name: _planned_s(point) for point in order}
     for number, point in enumerate(left):
@@ -143,20 +162,28 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None]) -> Path:
 
 
 def show(folder: Path, bar: Bar) -> Path:
-    """Execute the notebook of a run's experiment over the finished run in `folder`; returns the executed notebook.
+    """Execute the notebook of a run's experiment over the finished run in `folder`; returns the executed
+    notebook.
 
-    Raises BadInput when the folder holds no run, an unfinished one, or one of an experiment that no notebook shows.
+    Raises BadInput when the folder holds no run, an unfinished one, or one of an experiment that no notebook
+    shows.
     """
     if (folder / "sweep.json").exists():
-        raise BadInput(f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on")
+        raise BadInput(
+            f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on"
+        )
     described = records.read_json(folder / "run.json")
     if "finished" not in described:
-        raise BadInput(f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on")
+        raise BadInput(
+            f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
+        )
     notebooks = records.project_root() / "notebooks"
     found = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
     if found is None:
         raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")
-    parameters = {name: value for name, value in described["parameters"].items() if name in parameters_of(found)}
+    parameters = {
+        name: value for name, value in described["parameters"].items() if name in parameters_of(found)
+    }
     _execute(found, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report")
     return folder / "notebook.ipynb"
 
@@ -179,8 +206,12 @@ def _state(sweep: Sweep) -> dict[str, Any]:
 
 def _planned_s(point: Point) -> float:
     fields = datapaths.Datapaths.__struct_fields__
-    asked = datapaths.Datapaths.of({name: value for name, value in point.parameters.items() if name in fields})
-    return START_S + sum(datapaths.planned_s(asked, one, len(asked.topology) + 1) for one in datapaths.points(asked, 0))
+    asked = datapaths.Datapaths.of(
+        {name: value for name, value in point.parameters.items() if name in fields}
+    )
+    return START_S + sum(
+        datapaths.planned_s(asked, one, len(asked.topology) + 1) for one in datapaths.points(asked, 0)
+    )
 
 
 def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
@@ -188,19 +219,30 @@ def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar,
     import papermill
     from nbclient.exceptions import DeadKernelError
 
-    with tempfile.TemporaryDirectory(prefix=".notebook-", dir=_made(folder)) as scratch, _followed(bar, Path(scratch), name):
+    with (
+        tempfile.TemporaryDirectory(prefix=".notebook-", dir=_made(folder)) as scratch,
+        _followed(bar, Path(scratch), name),
+    ):
         executed = Path(scratch) / "notebook.ipynb"
         try:
             papermill.execute_notebook(
-                str(notebook), str(executed), parameters=parameters, progress_bar=False, cwd=str(notebook.parent),
+                str(notebook),
+                str(executed),
+                parameters=parameters,
+                progress_bar=False,
+                cwd=str(notebook.parent),
                 extra_arguments=["--log-level=ERROR"],
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
             records.write(folder / "failed.ipynb", executed.read_bytes())
-            raise kind(f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})") from None
+            raise kind(
+                f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})"
+            ) from None
         except DeadKernelError:
-            raise Failed(f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on") from None
+            raise Failed(
+                f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
+            ) from None
         records.write(folder / "notebook.ipynb", executed.read_bytes())
 
 

@@ -79,15 +79,12 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
         for topology, rows in variants.groupby("topology", sort=False):
             if baseline is None and variants["topology"].nunique() == 1:
                 continue
-            line: dict[str, Any] = {
-                **dict(zip(GROUP, key, strict=True)),
-                "topology": topology,
-                "baseline": baseline,
-            }
+            line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
+            line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
+            line["accelerator"] = rows["accelerator"].dropna().max()
             there = pairs.get(key, _NONE)
             if there["topology"].eq(topology).any():
                 line |= _line(there, str(topology), str(baseline), margin, METRIC[key[1]][1])
-                line["accelerator"] = rows["accelerator"].dropna().max()
             else:
                 word, sentence = _unmeasured(rows, base, str(topology), baseline)
                 line |= {"word": word, "sentence": sentence}
@@ -200,10 +197,12 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
             f"{_count(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
             " of them would still show one"
         )
+    apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
     for which, what in (
         (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and wider"),
         (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may go unseen"),
+        (apart, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, which vetoes every verdict"),
     ):
         for place, names in _places(compared[which]):

@@ -27,7 +27,8 @@ def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
 
 
 def show_rows(df: pd.DataFrame) -> None:
-    """What was measured, a line for each topology and number of pairs, and the verdicts if there was a comparison."""
+    """What was measured, a line for each topology and number of pairs, and the verdicts if there was a
+    comparison."""
     console = _console()
     columns = [
         ("topology", False),
@@ -41,15 +42,22 @@ def show_rows(df: pd.DataFrame) -> None:
         ("", False),
     ]
     table = _table("Medians", columns)
-    for (arm, protocol, pairs, mtu), rows in df.groupby(["arm", "protocol", "pairs", "mtu_bytes"], sort=False):
+    for key, rows in df.groupby(["arm", "protocol", "pairs", "mtu_bytes"], sort=False):
+        arm, protocol, pairs, mtu = map(str, key)
         ok = rows[rows["status"].eq("ok")]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
         metric = tables.METRIC[protocol][0]
-        measured = units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
+        measured = (
+            units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
+        )
         words = next((str(reason) for reason in rows["reason"].dropna()), "")
         rate = units.si(ok["throughput_pps"].median() if len(ok) else None, "pps")
-        busy = f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]}" if len(ok) else "–"
-        table.add_row(arm, protocol, str(pairs), str(mtu), measured, rate, busy, str(len(ok)), words)
+        busy = (
+            f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]}"
+            if len(ok)
+            else "–"
+        )
+        table.add_row(arm, protocol, pairs, mtu, measured, rate, busy, str(len(ok)), words)
     console.print(table)
     show_verdicts(df)
 
@@ -60,36 +68,38 @@ def show_verdicts(df: pd.DataFrame) -> None:
     found = tables.verdicts(df)
     if len(found):
         names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
-        table = _table("Verdicts", [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
-        for _, line in found.sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
+        table = _table(
+            "Verdicts", [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names]
+        )
+        known = found["ratio"].notna()
+        for _, line in found[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
             table.add_row(*_cells(line))
+        reasons: dict[str, None] = {}
+        for key, lines in found[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
+            protocol, mtu, topology, word = map(str, key)
+            pairs = ", ".join(map(str, lines["pairs"]))
+            table.add_row(protocol, pairs, mtu, topology, str(lines["baseline"].iloc[0]), "–", "–", word)
+            reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
         console.print()
         console.print(table)
-    doubts = tables.doubts(df)
-    if doubts:
         console.print()
-        for doubt in doubts:
-            console.print(f"- {doubt}")
+        for reason in reasons:
+            console.print(f"- {reason}")
+    doubts = tables.doubts(df)
+    for doubt in doubts:
+        console.print(f"- {doubt}")
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
-    known = line["ratio"] == line["ratio"]
-    return [
-        str(line["protocol"]),
-        str(line["pairs"]),
-        str(line["mtu_bytes"]),
-        str(line["topology"]),
-        str(line["baseline"]),
-        f"{line['ratio']:.3f}" if known else "–",
-        f"{line['low']:.3f} – {line['high']:.3f}" if known and line["low"] == line["low"] else "–",
-        str(line["word"] if known else line["sentence"]),
-    ]
+    interval = f"{line['low']:.3f} – {line['high']:.3f}" if line["low"] == line["low"] else "–"
+    names = ("protocol", "pairs", "mtu_bytes", "topology", "baseline")
+    return [*(str(line[name]) for name in names), f"{line['ratio']:.3f}", interval, str(line["word"])]
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
     """Two runs point by point: a sentence for each point, then what holds for all."""
     console = _console()
-    for sentence in df["sentence"] if "sentence" in df else []:
+    for sentence in df.get("sentence", []):
         console.print(f"- {sentence}")
     for sentence in sentences:
         console.print(f"- {sentence}")

@@ -113,7 +113,15 @@ def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
     bottom = figure.layout.margin.b or 0
     figure.update_layout(margin_b=room, height=(figure.layout.height or 450) + room - bottom)
     shift = {"xshift": 10 - (figure.layout.margin.l or MARGIN_LEFT_PX), "yshift": -below_px}
-    at = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "align": "left"}
+    at = {
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": 0,
+        "xanchor": "left",
+        "yanchor": "top",
+        "align": "left",
+    }
     if lines:
         text = "<br>".join(plain(line) for line in lines)
         figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)

@@ -1,4 +1,5 @@
-"""Anonymous network namespaces, the fast endpoint: 0.7 ms each, freed by the kernel when nothing holds them."""
+"""Anonymous network namespaces, the fast endpoint: 0.7 ms each, freed by the kernel when nothing holds
+them."""
 
 from __future__ import annotations
 
@@ -21,11 +22,13 @@ class Namespace:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in here. They name the descriptor by this process, which must live on."""
+        """The words that make a command run in here. They name the descriptor by this process, which must
+        live on."""
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
     def open(self, path: str) -> IO[str]:
-        """A file as it reads in here; what lies under /proc/net stays that of this namespace after opening."""
+        """A file as it reads in here; what lies under /proc/net stays that of this namespace after
+        opening."""
         with netlink.inside(self.fd):
             return open(path.replace("/proc/net/", "/proc/thread-self/net/"))
 
@@ -60,11 +63,15 @@ class Endpoint:
 def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
     """One namespace for each name, released on the way out.
 
-    With family 4, IPv6 is off in them: router solicitations and listener reports of 256 new ports on one bridge are
-    several hundred thousand frames within the first seconds, and would be measured. With family 6, link-local addresses
-    stay (a router's neighbour discovery needs one), but are neither probed for duplicates nor used to ask for routers.
+    With family 4, IPv6 is off in them: router solicitations and listener reports of 256 new ports on one
+    bridge are several hundred thousand frames within the first seconds, and would be measured. With family 6,
+    link-local addresses stay (a router's neighbour discovery needs one), but are neither probed for
+    duplicates nor used to ask for routers.
     """
-    made = [Namespace(name, fd, socket) for name, (fd, socket) in zip(names, netlink.new_namespaces(len(names)), strict=True)]
+    made = [
+        Namespace(name, fd, socket)
+        for name, (fd, socket) in zip(names, netlink.new_namespaces(len(names)), strict=True)
+    ]
     try:
         for namespace in made:
             if family == 4:

@@ -1,4 +1,5 @@
-"""One module per question. TABLE is the one place to add a new one: a name, its parameters, and what yields its rows."""
+"""One module per question. TABLE is the one place to add a new one: a name, its parameters, and what yields
+its rows."""
 
 from __future__ import annotations
 

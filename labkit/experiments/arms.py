@@ -1,9 +1,9 @@
-"""Arms: the topologies under comparison. Which of them this kernel can build, building them afresh, and the rows they give."""
+"""Arms: the topologies under comparison. Which of them this kernel can build, building them afresh, and the
+rows they give."""
 
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import random
 import time
@@ -22,24 +22,73 @@ if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
 # Every row has every column; what was not measured is null.
-METRICS = (
-    "throughput_bps throughput_pps window_s received_bytes received_count sent_bps sent_count lost_count out_of_order_count jitter_s"
-    " retransmits_count rtt_s congestion loop latency_p50_s latency_p99_s latency_max_s cpu_s softirq_s client_cpu_s server_cpu_s steal_s"
-    " point round slice method reason doubts qdisc offloads"
-).split()
-PARAMETERS = "where protocol mtu_bytes rate_bps streams duration_s omit_s family mss_bytes zerocopy affinity parent".split()
+METRICS = [
+    "throughput_bps",
+    "throughput_pps",
+    "window_s",
+    "received_bytes",
+    "received_count",
+    "sent_bps",
+    "sent_count",
+    "lost_count",
+    "out_of_order_count",
+    "jitter_s",
+    "retransmits_count",
+    "rtt_s",
+    "congestion",
+    "loop",
+    "latency_p50_s",
+    "latency_p99_s",
+    "latency_max_s",
+    "cpu_s",
+    "softirq_s",
+    "client_cpu_s",
+    "server_cpu_s",
+    "steal_s",
+    "point",
+    "round",
+    "slice",
+    "method",
+    "reason",
+    "doubts",
+    "qdisc",
+    "offloads",
+]
+PARAMETERS = [
+    "where",
+    "protocol",
+    "mtu_bytes",
+    "rate_bps",
+    "streams",
+    "duration_s",
+    "omit_s",
+    "family",
+    "mss_bytes",
+    "zerocopy",
+    "affinity",
+    "parent",
+]
 
-STOLEN_SHARE = 0.05
-# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of link and do not.
-MATTERING = (
-    "rx-checksumming tx-checksumming scatter-gather tcp-segmentation-offload generic-segmentation-offload"
-    " generic-receive-offload large-receive-offload tx-udp-segmentation rx-gro-list rx-udp-gro-forwarding"
-).split()
+# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
+# link and do not.
+MATTERING = [
+    "rx-checksumming",
+    "tx-checksumming",
+    "scatter-gather",
+    "tcp-segmentation-offload",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
+    "large-receive-offload",
+    "tx-udp-segmentation",
+    "rx-gro-list",
+    "rx-udp-gro-forwarding",
+]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A topology under comparison and the part it plays: baseline, control (the baseline again) or variant."""
+    """A topology under comparison and the part it plays: baseline, control (the baseline again) or
+    variant."""
 
     topology: str
     role: str
@@ -75,9 +124,11 @@ def _short(offloads: dict[str, bool]) -> str:
 
 
 def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Measured]]:
-    """The arms that can be measured here, baseline first and its control second; and those that cannot, with the sentence why.
+    """The arms that can be measured here, baseline first and its control second; and those that cannot, with
+    the sentence why.
 
-    Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and has no control.
+    Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and
+    has no control.
     """
     good, refused = [], []
     for name in asked.topology:
@@ -97,8 +148,14 @@ def _trial(name: str, asked: Datapaths, around: Surroundings) -> tuple[str, str 
         with topologies.build(name, asked.spec(1, around.machine_netns)) as topology:
             if name in ISOLATED:
                 if ping.silent(topology.pairs[0]):
-                    return "isolated", f"{ISOLATED[name]}; pings were sent and none was answered, as it must be"
-                return "failed", f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows"
+                    return (
+                        "isolated",
+                        f"{ISOLATED[name]}; pings were sent and none was answered, as it must be",
+                    )
+                return (
+                    "failed",
+                    f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
+                )
             words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
             return ("ok", None) if words is None else ("failed", words)
     except Unsupported as error:
@@ -113,13 +170,16 @@ def _trial(name: str, asked: Datapaths, around: Surroundings) -> tuple[str, str 
 def built(
     asked: Datapaths, around: Surroundings, pairs: int, arms: list[Arm], rng: random.Random
 ) -> Iterator[tuple[list[Live], list[Measured]]]:
-    """All arms standing at once, made afresh in random order and found reachable; and those that were not, as failed rows."""
+    """All arms standing at once, made afresh in random order and found reachable; and those that were not, as
+    failed rows."""
     live: list[Live] = []
     failed: list[Measured] = []
     with ExitStack() as stack:
         for arm in rng.sample(arms, len(arms)):
             try:
-                topology = stack.enter_context(topologies.build(arm.topology, asked.spec(pairs, around.machine_netns)))
+                topology = stack.enter_context(
+                    topologies.build(arm.topology, asked.spec(pairs, around.machine_netns))
+                )
                 words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
                 if words is not None:
                     raise Failed(words)
@@ -127,7 +187,12 @@ def built(
                     _keep_window(topology)
                 end = topology.pairs[0].server
                 live.append(
-                    Live(arm, topology, machine.offloads(end.prefix, end.interface), machine.qdisc(end.prefix, end.interface))
+                    Live(
+                        arm,
+                        topology,
+                        machine.offloads(end.prefix, end.interface),
+                        machine.qdisc(end.prefix, end.interface),
+                    )
                 )
             except Failed as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
@@ -147,7 +212,9 @@ def _compare(live: list[Live]) -> None:
     if baseline is None:
         return
     for one in live:
-        differ = sorted(name for name in MATTERING if one.offloads.get(name, False) != baseline.offloads.get(name, False))
+        differ = sorted(
+            name for name in MATTERING if one.offloads.get(name, False) != baseline.offloads.get(name, False)
+        )
         if differ:
             words = (f"{name} {'on' if one.offloads.get(name) else 'off'}" for name in differ)
             one.doubts.append(f"offloads differ from {baseline.arm.label}: {', '.join(words)}")
@@ -155,18 +222,14 @@ def _compare(live: list[Live]) -> None:
             one.doubts.append(f"qdisc {one.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
 
-def stolen(used: machine.CpuTimes, window_s: float) -> list[str]:
-    """A doubt when the hypervisor took more than STOLEN_SHARE of the CPUs' time."""
-    share = used.steal_s / (window_s * (os.cpu_count() or 1))
-    return [f"the hypervisor took more than {STOLEN_SHARE:.0%} of the CPU time"] if share > STOLEN_SHARE else []
-
-
 @functools.cache
 def _provenance() -> dict[str, Any]:
     return {**machine.describe(), "iperf3": iperf3.version(), "python": platform.python_version()}
 
 
-def row_of(asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]) -> dict[str, Any]:
+def row_of(
+    asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
+) -> dict[str, Any]:
     """A whole row: identity, parameters, metrics, provenance."""
     return {
         "experiment": "datapaths",

@@ -1,10 +1,13 @@
-"""Which datapath is faster, by how much: throughput or round-trip time of topologies, for any number of pairs at once.
+"""Which datapath is faster, by how much: throughput or round-trip time of topologies, for any number of pairs
+at once.
 
-The question is Claassen's (Container Network Solutions, University of Amsterdam 2015): veth bridges, macvlan and ipvlan, TCP and UDP, 1 to 128
-pairs. All topologies are arms of one experiment, the first of them the baseline, which is measured twice under two names (A/A control).
+The question is Claassen's (Container Network Solutions, University of Amsterdam 2015): veth bridges, macvlan
+and ipvlan, TCP and UDP, 1 to 128 pairs. All topologies are arms of one experiment, the first of them the
+baseline, which is measured twice under two names (A/A control).
 
-A **round** is one fresh set-up of all arms for one number of pairs. In it every arm is measured in `slices` slices of 100 ms, one arm sending at a
-time, order random; and, in the first `whole_runs` rounds, by one whole iperf3 (or ping) run of each arm.
+A **round** is one fresh set-up of all arms for one number of pairs. In it every arm is measured in `slices`
+slices of 100 ms, one arm sending at a time, order random; and, in the first `whole_runs` rounds, by one whole
+iperf3 (or ping) run of each arm.
 """
 
 from __future__ import annotations
@@ -50,13 +53,17 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     zerocopy: bool = False
     affinity: str | None = None
     parent: str | None = None
+    seed: int | None = None
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
         topologies.check_names(self.topology)
         for name, values in (("topology", self.topology), ("pairs", self.pairs)):
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, and none twice; the baseline's second measurement is added by itself")
+                raise BadInput(
+                    f"{name} needs at least one value, and none twice;"
+                    " the baseline's second measurement is added by itself"
+                )
         one_of("protocol", self.protocol, ("tcp", "udp", "ping"))
         one_of("family", self.family, (4, 6))
         for pairs in self.pairs:
@@ -70,15 +77,24 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
         within("half_width", self.half_width, 0, 1)
+        within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
         self._check_load()
         self._check_names()
 
     def _check_load(self) -> None:
         least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
-        within("length_bytes", self.length_bytes, least, most, f"what {self.protocol} by {'ping' if self.protocol == 'ping' else 'iperf3'} takes")
+        within(
+            "length_bytes",
+            self.length_bytes,
+            least,
+            most,
+            f"what {self.protocol} by {'ping' if self.protocol == 'ping' else 'iperf3'} takes",
+        )
         if self.slices and (self.protocol == "ping" or self.rate_bps is not None):
-            raise BadInput("slices measure the throughput of senders that send as fast as they can: with ping or rate_bps say slices=0")
+            raise BadInput(
+                "slices measure senders that send as fast as they can: with ping or rate_bps say slices=0"
+            )
         if not self.slices and self.whole_runs == 0:
             raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
         if self.protocol == "ping" and (self.rate_bps is not None or self.streams > 1):
@@ -95,7 +111,9 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
                 raise BadInput(f"{name}={value!r} is not of the form {form}")
         for cpu in self.affinity.split(",") if self.affinity else []:
             if int(cpu) not in os.sched_getaffinity(0):
-                raise BadInput(f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}")
+                raise BadInput(
+                    f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}"
+                )
         if self.parent is not None:
             for name in self.topology:
                 if not name.startswith(("macvlan", "ipvlan")):
@@ -108,7 +126,17 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     def load(self) -> Load:
         """What iperf3 is asked for."""
-        names = ("protocol", "rate_bps", "streams", "duration_s", "omit_s", "mss_bytes", "congestion", "zerocopy", "affinity")
+        names = (
+            "protocol",
+            "rate_bps",
+            "streams",
+            "duration_s",
+            "omit_s",
+            "mss_bytes",
+            "congestion",
+            "zerocopy",
+            "affinity",
+        )
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
         return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
 
@@ -131,7 +159,8 @@ class Point:
 
 
 def points(asked: Datapaths, seed: int) -> list[Point]:
-    """All points in the order in which they are measured: round by round, the numbers of pairs shuffled in each."""
+    """All points in the order in which they are measured: round by round, the numbers of pairs shuffled in
+    each."""
     order = []
     for number in range(asked.rounds):
         pairs = random.Random(f"{seed} {number}").sample(asked.pairs, len(asked.pairs))
@@ -160,7 +189,9 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     for pairs in asked.pairs:
         name = f"{pairs}-refused"
         if refused and name not in done:
-            yield events.rows(name, [arms.row_of(asked, around, arm, pairs, metrics) for arm, metrics in refused])
+            yield events.rows(
+                name, [arms.row_of(asked, around, arm, pairs, metrics) for arm, metrics in refused]
+            )
     if not usable:
         return
     total = sum(planned_s(asked, point, len(usable)) for point in left)
@@ -182,7 +213,9 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
         yield events.stopped(pairs, enough.get(pairs) or f"all {asked.rounds} rounds were measured")
 
 
-def measure(asked: Datapaths, around: Surroundings, point: Point, usable: list[arms.Arm], found: list[records.Row]) -> Iterator[str]:
+def measure(
+    asked: Datapaths, around: Surroundings, point: Point, usable: list[arms.Arm], found: list[records.Row]
+) -> Iterator[str]:
     """Measure one point: yields the name of each stage as it begins, and leaves the rows in `found`."""
     rng = random.Random(f"{around.seed} {point.name}")
     artefacts = around.folder / "artefacts" / point.name
@@ -199,4 +232,8 @@ def measure(asked: Datapaths, around: Surroundings, point: Point, usable: list[a
                 yield one.arm.label
                 measured.append(whole.measure(asked, one, artefacts))
     for arm, metrics in measured:
-        found.append(arms.row_of(asked, around, arm, point.pairs, {"point": point.name, "round": point.round, **metrics}))
+        found.append(
+            arms.row_of(
+                asked, around, arm, point.pairs, {"point": point.name, "round": point.round, **metrics}
+            )
+        )

@@ -11,7 +11,8 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The run's folder, the points whose rows it holds already, and the machine's own network namespace (None without privilege)."""
+    """The run's folder, the points whose rows it holds already, and the machine's own network namespace (None
+    without privilege)."""
 
     folder: Path
     seed: int

@@ -13,13 +13,16 @@ from labkit.errors import BadInput
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types cannot say."""
+    """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types
+    cannot say."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The parameters from names and values; values may be texts as typed on a command line (`1,2,8` for a list, `none`).
+        """The parameters from names and values; values may be texts as typed on a command line (`1,2,8` for a
+        list, `none`).
 
-        Raises BadInput for a name that there is not, with the list of those that there are, and for an impossible value.
+        Raises BadInput for a name that there is not, with the list of those that there are, and for an
+        impossible value.
         """
         types = typing.get_type_hints(cls)
         values = {}

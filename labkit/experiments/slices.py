@@ -1,7 +1,8 @@
 """Slices: all arms stand with their flows established, and one sends at a time for 100 ms, in random order.
 
-Adjacent slices share the machine's mood, so their ratio loses it: on two shared virtual cores this finds in a minute what rounds of two
-seconds do not find in an hour. The first 30 ms of a slice are left out: the sender's caches and the queues of the last one settle.
+Adjacent slices share the machine's mood, so their ratio loses it: on two shared virtual cores this finds in a
+minute what rounds of two seconds do not find in an hour. The first 30 ms of a slice are left out: the
+sender's caches and the queues of the last one settle.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import machine, records
 from labkit.errors import Failed
-from labkit.experiments import arms
 from labkit.experiments.arms import Live, Measured
 from labkit.observers.receivers import Receivers, receivers
 from labkit.traffic import iperf3
@@ -46,7 +46,10 @@ class _Sender:
         while not self.counters.each_has_grown(before):
             words = self.flows.early_end()
             if words or time.monotonic() > deadline:
-                raise Failed(words or f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s")
+                raise Failed(
+                    words
+                    or f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s"
+                )
             time.sleep(0.005)
         self.flows.hold()
 
@@ -75,18 +78,21 @@ class _Sender:
                 "softirq_s": used.softirq_s,
                 "steal_s": used.steal_s,
             },
-            arms.stolen(used, window),
+            machine.stolen(used, window),
         )
 
 
 def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: Path) -> list[Measured]:
-    """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from then on."""
+    """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from
+    then on."""
     long = iperf3.Load(**{**_fields(asked.load()), "duration_s": 86400, "omit_s": 0})
     rows: list[Measured] = []
     with ExitStack() as stack:
         senders = []
         for one in live:
-            counters = stack.enter_context(receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes))
+            counters = stack.enter_context(
+                receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
+            )
             try:
                 sender = _Sender(one, stack.enter_context(iperf3.flows(one.topology.pairs)), counters)
                 sender.establish(long)

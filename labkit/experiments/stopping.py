@@ -1,6 +1,7 @@
 """When to stop early: the half-width of every ratio to the baseline is small enough.
 
-A rule for stopping, not the verdict: that is computed by `labkit.stats` from the rows. This wing has no numpy, and needs none for a median.
+A rule for stopping, not the verdict: that is computed by `labkit.stats` from the rows. This wing has no
+numpy, and needs none for a median.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 5  # with fewer set-ups a difference between them goes unseen
 METRIC = {"tcp": "throughput_bps", "udp": "throughput_bps", "ping": "latency_p50_s"}
-# Student's t at 97.5 % for 2 to 14 degrees of freedom (METHOD: t for fewer than 15 rounds); 2.1 beyond
-T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+# Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
+T = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+Seen = dict[tuple[int, int | None], dict[str, float]]
 
 
 class History:
@@ -25,7 +27,7 @@ class History:
     def __init__(self, asked: Datapaths, rows: list[dict[str, Any]]) -> None:
         self._asked = asked
         self._method = "slice" if asked.slices else "whole"
-        self._seen: dict[int, dict[tuple[int, int | None], dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
@@ -36,7 +38,7 @@ class History:
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
 
     def enough(self, pairs: int) -> str | None:
-        """Why no more rounds are needed, or None. Never before three rounds, never without a comparison."""
+        """Why no more rounds are needed, or None. Never before five rounds, never without a comparison."""
         seen = self._seen[pairs]
         rounds = len({number for number, _slice in seen})
         names = sorted({arm for arms in seen.values() for arm in arms})
@@ -47,15 +49,25 @@ class History:
         widths = [self._half_width(seen, name, both) for name in names if name not in both]
         if not widths or max(widths) > self._asked.half_width:
             return None
-        return f"every half-width was below {self._asked.half_width * 100:g} % after {rounds} of {self._asked.rounds} rounds"
+        width = f"{self._asked.half_width * 100:g} %"
+        return f"every half-width was below {width} after {rounds} of {self._asked.rounds} rounds"
 
     @staticmethod
-    def _half_width(seen: dict[tuple[int, int | None], dict[str, float]], name: str, both: tuple[str, str]) -> float:
-        ratios = [arms[name] - (arms[both[0]] + arms[both[1]]) / 2 for arms in seen.values() if {name, *both} <= arms.keys()]
+    def _half_width(seen: Seen, name: str, both: tuple[str, str]) -> float:
+        """The wider of two: over all slices, and over rounds, which also differ by their set-up."""
+        ratios: dict[int, list[float]] = defaultdict(list)
+        for (number, _slice), arms in seen.items():
+            if {name, *both} <= arms.keys():
+                ratios[number].append(arms[name] - (arms[both[0]] + arms[both[1]]) / 2)
         if len(ratios) < LEAST_ROUNDS:
             return math.inf
-        if len(ratios) - 3 < len(T):
-            return T[len(ratios) - 3] * statistics.stdev(ratios) / math.sqrt(len(ratios))
-        # The quartiles stand for the spread, because slices have heavy tails: the interval of the median of Walsh averages is about this wide.
-        low, _middle, high = statistics.quantiles(ratios, n=4)
-        return 2.1 * (high - low) / 1.349 / math.sqrt(len(ratios))
+        middles = [statistics.median(own) for own in ratios.values()]
+        t = T[len(middles) - LEAST_ROUNDS] if len(middles) - LEAST_ROUNDS < len(T) else 2.1
+        over_rounds = t * statistics.stdev(middles) / math.sqrt(len(middles))
+        every = [one for own in ratios.values() for one in own]
+        # The quartiles stand for the spread: slices have heavy tails, and the Hodges-Lehmann interval is about this wide.
+        low, _middle, high = statistics.quantiles(every, n=4)
+        return max(
+            over_rounds,
+            2.1 * (high - low) / 1.349 / math.sqrt(len(every)) if len(every) > len(middles) else 0,
+        )

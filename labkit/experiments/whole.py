@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import machine, records
 from labkit.errors import Failed
-from labkit.experiments import arms
 from labkit.experiments.arms import Live, Measured
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3, ping
@@ -34,7 +33,9 @@ def _ping(asked: Datapaths, live: Live) -> Measured:
     times, begin = machine.cpu_times(), time.monotonic()
     found = ping.latency(live.topology.pairs, asked.duration_s, asked.length_bytes)
     used, window = machine.cpu_times() - times, time.monotonic() - begin
-    return live.measured({"method": "whole", "window_s": window, **_machine(used), **found}, arms.stolen(used, window))
+    return live.measured(
+        {"method": "whole", "window_s": window, **_machine(used), **found}, machine.stolen(used, window)
+    )
 
 
 def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
@@ -62,7 +63,7 @@ def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
         **_machine(used),
         **iperf3.metrics(pages, asked.protocol),
     }
-    doubts = [*arms.stolen(used, window), *_doubts(asked, row, len(pages))]
+    doubts = [*machine.stolen(used, window), *_doubts(asked, row, len(pages))]
     invalid = _invalid(asked, live, row)
     return live.measured(row | ({"status": "invalid", "reason": invalid} if invalid else {}), doubts)
 
@@ -85,8 +86,15 @@ def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
     doubts = []
     counted = row["received_bytes"] * 8 / row["window_s"]
     if abs(counted / row["throughput_bps"] - 1) > AGREE if row["throughput_bps"] else counted:
-        doubts.append("iperf3's throughput and the kernel's counters differ by more than 5 %: the flows did not all run at the same time")
-    if asked.protocol == "udp" and asked.rate_bps is None and row["client_cpu_s"] > SATURATED * asked.duration_s * flows:
+        doubts.append(
+            "iperf3's throughput and the kernel's counters differ by more than 5 %:"
+            " the flows did not all run at the same time"
+        )
+    if (
+        asked.protocol == "udp"
+        and asked.rate_bps is None
+        and row["client_cpu_s"] > SATURATED * asked.duration_s * flows
+    ):
         doubts.append("generator-limited: the senders took a whole CPU each")
     if row.get("lost_count", 0) > OVERLOAD * row["sent_count"] if asked.protocol == "udp" else False:
         doubts.append("datagrams were lost: more was sent than the receivers could take")

@@ -122,33 +122,42 @@ def _against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
             own = rounds[rounds["arm"] == arm]
             _arm(figure, panel, own.assign(x=own["pairs"] * shift), role, quantity, arm not in seen)
             seen.add(arm)
-        room = gap * 0.5 * math.log10(2)
-        ends = [math.log10(pairs[0]) - room, math.log10(pairs[-1]) + room]
-        words = [f"{count:.0f}" for count in pairs]
-        axis = {
-            "type": "log",
-            "tickvals": pairs,
-            "ticktext": words,
-            "range": ends,
-            "title_text": "pairs at once",
-        }
-        figure.update_xaxes(**axis, **panel.place)
-        top = rounds["value"].max() / quantity.scale * 1.12 if len(rounds) else 1.0
-        figure.update_yaxes(title_text=quantity.title, range=[0, top], **panel.place)
-        if not drawn:  # plotly draws no axes for a plot without data
-            words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
-            figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
+        _axes(figure, panel, pairs, gap * 0.5 * math.log10(2), quantity, rounds["value"])
     return figure
+
+
+def _axes(
+    figure: go.Figure,
+    panel: Panel,
+    pairs: list[float],
+    room: float,
+    quantity: Quantity,
+    values: pd.Series[float],
+) -> None:
+    ends = [math.log10(pairs[0]) - room, math.log10(pairs[-1]) + room]
+    labels = {"tickvals": pairs, "ticktext": [f"{count:.0f}" for count in pairs]}
+    figure.update_xaxes(type="log", range=ends, title_text="pairs at once", **labels, **panel.place)
+    top = float(values.max()) / quantity.scale * 1.12 if len(values) else 1.0
+    figure.update_yaxes(title_text=quantity.title, range=[0, top], **panel.place)
+    if values.empty:  # plotly draws no axes for a plot without data
+        words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
+        figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
 
 
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     """One line for each arm, number of pairs, method and round: value, part, and count of its measurements."""
     ok = table[table["status"].eq("ok") & table["value"].notna()]
-    keys = ["arm", "role", "pairs", "method", "round"]
+    keys = ["arm", "role", "pairs", "method", "round"] + (["run"] if "run" in ok else [])
     if "weight" not in ok:
-        return ok.groupby(keys, as_index=False).agg(value=("value", "mean"), count=("value", "size"))
+        return ok.groupby(keys, as_index=False, dropna=False).agg(
+            value=("value", "mean"), count=("value", "size")
+        )
     sums = {column: (column, "sum") for column in ("value", "part", "weight")}
-    found = ok[ok["weight"].notna()].groupby(keys, as_index=False).agg(**sums, count=("value", "size"))
+    found = (
+        ok[ok["weight"].notna()]
+        .groupby(keys, as_index=False, dropna=False)
+        .agg(**sums, count=("value", "size"))
+    )
     return found.assign(value=found["value"] / found["weight"], part=found["part"] / found["weight"])
 
 

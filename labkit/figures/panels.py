@@ -1,4 +1,4 @@
-"""Small multiples of a table, for `figures`: what goes into which panel, the empty grid, and what is said about gaps."""
+"""Small multiples of a table: what goes into which panel, the empty grid, and what is said about gaps."""
 
 from __future__ import annotations
 
@@ -93,7 +93,11 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "streams": lambda streams: f"{streams:.0f} streams",
         "pairs": pairs_word,
     }
-    words = [protocol_word(one["protocol"]), f"MTU {one['mtu_bytes']:.0f}", *(said[key](one[key]) for key in varying)]
+    words = [
+        protocol_word(one["protocol"]),
+        f"MTU {one['mtu_bytes']:.0f}",
+        *(said[key](one[key]) for key in varying),
+    ]
     return theme.plain(" · ".join(words))
 
 
@@ -113,7 +117,9 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
 def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
     """plotly's make_subplots (`grid`: its arguments) with a plot only where there is a title; (row, column) from 1."""
     places = [[(row + 1, column + 1) for column in range(grid["cols"])] for row in range(grid["rows"])]
-    specs: list[list[dict[str, Any] | None]] = [[{} if place in titles else None for place in row] for row in places]
+    specs: list[list[dict[str, Any] | None]] = [
+        [{} if place in titles else None for place in row] for row in places
+    ]
     bold = [f"<b>{titles[place]}</b>" if place in titles else "" for row in places for place in row]
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
     figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall

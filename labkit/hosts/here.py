@@ -1,8 +1,8 @@
-"""The running kernel: the prefix that makes a process PID 1 of its own namespaces, and the machine's measuring lock."""
+"""The running kernel: the prefix that makes a process PID 1 of its own namespaces, and the machine's
+measuring lock."""
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
@@ -22,7 +22,8 @@ def privileged() -> bool:
 
 
 def prefix() -> list[str]:
-    """unshare(1) with everything that makes the kernel collect what the process leaves; a user namespace when not privileged."""
+    """unshare(1) with everything that makes the kernel collect what the process leaves; a user namespace when
+    not privileged."""
     user = [] if privileged() else ["--user", "--map-root-user"]
     return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
 
@@ -31,8 +32,8 @@ def prefix() -> list[str]:
 def measuring_lock(say: Callable[[str], None]) -> Iterator[None]:
     """One measurement at a time on this machine; a second one waits, after it has said for whom.
 
-    The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder however that ends,
-    and a waiter's connection tells who holds it (SO_PEERCRED) and breaks when it is free.
+    The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder
+    however that ends, and a waiter's connection tells who holds it (SO_PEERCRED) and breaks when it is free.
     """
     told: set[str] = set()
     while True:
@@ -58,7 +59,9 @@ def _wait(say: Callable[[str], None], told: set[str]) -> None:
         except OSError:
             time.sleep(0.1)  # it has just been let go, or a crowd waits
             return
-        pid = struct.unpack("3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+        pid = struct.unpack(
+            "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        )[0]
         holder = _words(pid)
         if holder not in told:
             told.add(holder)
@@ -69,6 +72,8 @@ def _wait(say: Callable[[str], None], told: set[str]) -> None:
 def _words(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return f"process {pid}: {file.read().replace(bytes(1), b' ').decode(errors='replace').strip()[:120]}"
+            return (
+                f"process {pid}: {file.read().replace(bytes(1), b' ').decode(errors='replace').strip()[:120]}"
+            )
     except OSError:
         return "a process that cannot be seen from here"

@@ -23,7 +23,7 @@ def program(name: str) -> str:
 
 
 def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:
-    """The version that each program tells, asked all at once; None of one that is missing, "?" of one that is silent."""
+    """The version that each program tells, asked all at once; None of one that is not here, "?" of a silent one."""
     found: dict[str, str | None] = {}
     running: dict[str, process.Running] = {}
     with process.all_ended([]) as started:

@@ -191,7 +191,7 @@ def git_revision() -> str | None:
 
 
 def revision_of(root: Path) -> str | None:
-    """The commit of a checkout, as above; also of another user's, against whom git has its reserve: its code runs anyway."""
+    """The commit of a checkout, as above; also of another user's, which git reads only when told to."""
     if not (root / ".git").exists():
         return None
     git = ["git", "--no-optional-locks", "-c", "safe.directory=*", "-C", str(root)]

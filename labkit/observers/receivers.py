@@ -1,4 +1,5 @@
-"""What the receiving ends have got, by the kernel's own counters, cheap enough to read around a slice of 100 ms."""
+"""What the receiving ends have got, by the kernel's own counters, cheap enough to read around a slice of 100
+ms."""
 
 from __future__ import annotations
 
@@ -20,18 +21,31 @@ class Got:
     sent_count: int | None = None
 
     def __sub__(self, other: Got) -> Got:
-        sent = None if self.sent_count is None or other.sent_count is None else self.sent_count - other.sent_count
-        return Got(self.received_bytes - other.received_bytes, self.received_count - other.received_count, sent)
+        sent = (
+            None
+            if self.sent_count is None or other.sent_count is None
+            else self.sent_count - other.sent_count
+        )
+        return Got(
+            self.received_bytes - other.received_bytes, self.received_count - other.received_count, sent
+        )
 
 
 class Receivers:
     """Counters of the servers of all pairs.
 
-    TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so headers are below 0.1 %). UDP:
-    datagrams that were handed to sockets, times their length: what the interface took but a full socket buffer dropped is not goodput.
+    TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so
+    headers are below 0.1 %). UDP: datagrams that were handed to sockets, times their length: what the
+    interface took but a full socket buffer dropped is not goodput.
     """
 
-    def __init__(self, pairs: Sequence[Pair], protocol: str, length_bytes: int | None, files: list[tuple[IO[str], IO[str]]]) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        protocol: str,
+        length_bytes: int | None,
+        files: list[tuple[IO[str], IO[str]]],
+    ) -> None:
         self._pairs = pairs
         self._protocol = protocol
         self._length_bytes = length_bytes
@@ -53,7 +67,9 @@ class Receivers:
 
     def each(self) -> list[int]:
         """Frames received by every server's interface."""
-        return [pair.server.namespace.netlink.counters(pair.server.index).received_count for pair in self._pairs]
+        return [
+            pair.server.namespace.netlink.counters(pair.server.index).received_count for pair in self._pairs
+        ]
 
 
 @contextmanager
@@ -64,7 +80,9 @@ def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) ->
         if protocol == "udp":
             path = "/proc/net/snmp6" if ":" in pairs[0].server.address else "/proc/net/snmp"
             for pair in pairs:
-                server, client = (stack.enter_context(end.namespace.open(path)) for end in (pair.server, pair.client))
+                server, client = (
+                    stack.enter_context(end.namespace.open(path)) for end in (pair.server, pair.client)
+                )
                 files.append((server, client))
         yield Receivers(pairs, protocol, length_bytes, files)
 
@@ -74,7 +92,8 @@ def _datagrams(file: IO[str]) -> tuple[int, int]:
 
 
 def datagrams(text: str) -> tuple[int, int]:
-    """UDP datagrams received and sent of a namespace, from /proc/net/snmp (IPv4) or /proc/net/snmp6 (IPv6); RFC 4113."""
+    """UDP datagrams received and sent of a namespace, from /proc/net/snmp (IPv4) or /proc/net/snmp6 (IPv6);
+    RFC 4113."""
     if text.startswith("Ip6"):
         pairs = dict(line.split() for line in text.splitlines())
         return int(pairs["Udp6InDatagrams"]), int(pairs["Udp6OutDatagrams"])

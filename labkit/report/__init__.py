@@ -16,7 +16,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from labkit import records
-from labkit.errors import BadInput
 from labkit.report import notebook as notebooks
 from labkit.report import runs
 from labkit.report.images import images

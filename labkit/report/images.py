@@ -67,7 +67,9 @@ async def _drawn(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path
     """PNG and SVG of all figures, by one browser."""
     import kaleido  # half a second of imports, for those alone who want images
 
-    browser = kaleido.Kaleido(timeout=deadline_s, mathjax=False, proxy_server=NOWHERE, enable_extensions=False)
+    browser = kaleido.Kaleido(
+        timeout=deadline_s, mathjax=False, proxy_server=NOWHERE, enable_extensions=False
+    )
     # kaleido has no deadline for the browser's start, and a browser that hangs would keep this process from ending.
     alarm = threading.Timer(deadline_s, _kill, [browser])
     alarm.start()
@@ -97,5 +99,5 @@ def _why(error: Exception, deadline_s: float) -> str:
         return "the Python package kaleido is not installed"
     if type(error).__name__ == "ChromeNotFoundError":
         return "there is no browser to draw them (Debian package chromium)"
-    words = " ".join(str(error).split())[:200] or type(error).__name__
-    return f"the browser did not draw them within {deadline_s:.0f} s ({words})"
+    words = " ".join(str(error.args[0] if error.args else error).split()) or type(error).__name__
+    return f"the browser drew none within {deadline_s:.0f} s: {words[:200]}"

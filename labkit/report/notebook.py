@@ -16,13 +16,11 @@ from typing import Any
 import mistune
 import nbformat
 from markupsafe import Markup
-from nbconvert.filters import strip_ansi
 from nbconvert.filters.highlight import Highlight2HTML
 
 from labkit.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
-
 
 
 class _Renderer(mistune.HTMLRenderer):
@@ -32,17 +30,19 @@ class _Renderer(mistune.HTMLRenderer):
         return f"[image: {text}]"
 
 
+def _markdown(escape: bool) -> mistune.Markdown:
+    return mistune.create_markdown(renderer=_Renderer(escape=escape), plugins=["table", "strikethrough"])
+
+
 # A markdown cell is the author's, and papermill puts HTML into one of its own; an output may hold any tool's words.
-_of_cell, _of_output = (
-    mistune.create_markdown(renderer=_Renderer(escape=escape), plugins=["table", "strikethrough"]) for escape in (False, True)
-)
+_of_cell, _of_output = _markdown(escape=False), _markdown(escape=True)
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
 
 
 @dataclass(frozen=True)
 class Block:
-    """One piece of the page. kind: prose, code, table, figure, image, text, stderr or error; what for: see the template."""
+    """One piece of the page. kind: prose, code, table, figure, image, text, stderr or error."""
 
     kind: str
     content: str
@@ -52,7 +52,8 @@ class Block:
 def read(path: Path) -> nbformat.NotebookNode:
     """The notebook in a file. Raises BadInput for what is none."""
     try:
-        return nbformat.read(path, as_version=4)
+        document: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        return document
     except FileNotFoundError:
         raise BadInput(f"there is no notebook {path}") from None
     except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
@@ -76,7 +77,9 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
     found: list[Block] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
-            source = _HEADING.sub(lambda heading: "" if _words(heading) == page_title else heading[0], cell.source)
+            source = _HEADING.sub(
+                lambda heading: "" if _words(heading) == page_title else heading[0], cell.source
+            )
             if source.strip():
                 found.append(Block("prose", Markup(_of_cell(source))))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
@@ -87,18 +90,21 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
 
 
 def _highlighted(source: str) -> str:
-    return Markup(Highlight2HTML(pygments_lexer="python")(source))
+    coloured = Highlight2HTML(pygments_lexer="python")  # type: ignore[no-untyped-call]
+    return Markup(coloured(source))
 
 
 def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
     if output.output_type == "stream":
         # Of a line that was overwritten in place (a progress bar) its last state counts.
-        text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in strip_ansi(output.text).split("\n"))
+        text = "\n".join(
+            line.rstrip("\r").rsplit("\r", 1)[-1] for line in _colourless(output.text).split("\n")
+        )
         if text.strip():
             yield Block("stderr" if output.name == "stderr" else "text", text.rstrip())
     elif output.output_type == "error":
-        traceback = strip_ansi("\n".join(output.traceback))
-        yield Block("error", strip_ansi(output.evalue), {"name": output.ename, "traceback": traceback})
+        traceback = _colourless("\n".join(output.traceback))
+        yield Block("error", _colourless(output.evalue), {"name": output.ename, "traceback": traceback})
     else:
         yield from _shown(output.data)
 
@@ -118,7 +124,12 @@ def _shown(data: dict[str, Any]) -> Iterator[Block]:
         coded = content if kinds[0] != "image/svg+xml" else base64.b64encode(content.encode()).decode()
         yield Block("image", f"data:{kinds[0]};base64,{''.join(coded.split())}")
     elif data.get("text/plain", "").strip():
-        yield Block("text", strip_ansi(data["text/plain"]))
+        yield Block("text", _colourless(data["text/plain"]))
+
+
+def _colourless(text: str) -> str:
+    """Text without a terminal's escape sequences (ECMA-48, 5.4)."""
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
 
 
 def _json(figure: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ Of several runs (the points of a sweep) what is alike is told once, and what dif
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,10 @@ def told(folders: Iterable[Path]) -> Told:
     summary = [dates[0].replace("T", " ").replace("Z", " UTC")] if dates else []
     summary += [f"kernel {kernel}" for kernel in kernels]
     summary += [f"accelerator: {accelerator}" for accelerator in accelerators]
-    own = {name: {key: _said(key, value) for key, value in d.items() if key != "parameters"} for name, d in descriptions.items()}
+    own = {
+        name: {key: _said(key, value) for key, value in d.items() if key != "parameters"}
+        for name, d in descriptions.items()
+    }
     return Told(
         summary,
         "tcg" in accelerators,

@@ -19,7 +19,8 @@ Interface = IPv4Interface | IPv6Interface
 
 @dataclass(frozen=True)
 class Spec:
-    """What a topology is asked for. `parent`: a NIC of the machine under macvlan and ipvlan, reached through `machine_netns`."""
+    """What a topology is asked for. `parent`: a NIC of the machine under macvlan and ipvlan, reached through
+    `machine_netns`."""
 
     pairs: int = 1
     mtu_bytes: int = 1500
@@ -50,9 +51,12 @@ Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:
-    """The address of client (side 1) or server (side 2) `number`: 10.1.0.1/8 …, fd00::1:1/64 …; with room for 65,000 of each."""
+    """The address of client (side 1) or server (side 2) `number`: 10.1.0.1/8 …, fd00::1:1/64 …; with room for
+    65,000 of each."""
     if family == 4:
-        return ip_interface(f"10.{side}.{(number + 1) >> 8}.{(number + 1) & 255}/{8 if prefix is None else prefix}")
+        return ip_interface(
+            f"10.{side}.{(number + 1) >> 8}.{(number + 1) & 255}/{8 if prefix is None else prefix}"
+        )
     return ip_interface(f"fd00::{side}:{number + 1:x}/{64 if prefix is None else prefix}")
 
 

@@ -1,7 +1,8 @@
 """macvlan and ipvlan: devices of the ends that share one lower device, the parent.
 
-The parent is one end of a veth in the namespace between (its far end is up, and reflects for VEPA), or a named NIC of the machine:
-that one stays where it is, the new devices are made on it straight in the endpoints' namespaces and go with them.
+The parent is one end of a veth in the namespace between (its far end is up, and reflects for VEPA), or a
+named NIC of the machine: that one stays where it is, the new devices are made on it straight in the
+endpoints' namespaces and go with them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ EOPNOTSUPP = 95
 
 @contextmanager
 def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """macvlan in the mode that the name ends with; passthru raises Isolated after the kernel has refused the second device."""
+    """macvlan in the mode that the name ends with; passthru raises Isolated after the kernel has refused the
+    second device."""
     mode = name.removeprefix("macvlan_")
     with ends_and_between(spec) as (ends, between):
         data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES[mode]}
@@ -37,15 +39,21 @@ def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """ipvlan in the mode that the name ends with: the ends share the parent's MAC address, and are told apart by IP address."""
+    """ipvlan in the mode that the name ends with: the ends share the parent's MAC address, and are told apart
+    by IP address."""
     mode = name.removeprefix("ipvlan_")
-    with ends_and_between(spec) as (ends, between), _parent(spec, between, reflecting=False) as (socket, parent):
+    with (
+        ends_and_between(spec) as (ends, between),
+        _parent(spec, between, reflecting=False) as (socket, parent),
+    ):
         _devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends)
         give_addresses(spec, ends)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
 
-def _devices(kind: str, data: dict[str, int], spec: Spec, socket: netlink.Netlink, parent: int, ends: list[Namespace]) -> None:
+def _devices(
+    kind: str, data: dict[str, int], spec: Spec, socket: netlink.Netlink, parent: int, ends: list[Namespace]
+) -> None:
     for space, _, number in sides(spec, ends):
         message = netlink.new_link(
             kind, "eth0", index=EDGE, netns=space.fd, link=parent, mtu_bytes=spec.mtu_bytes, data=data
@@ -55,12 +63,13 @@ def _devices(kind: str, data: dict[str, int], spec: Spec, socket: netlink.Netlin
         except netlink.LinkError as error:
             if error.errno == EOPNOTSUPP:
                 raise Unsupported(
-                    f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found): use a kernel that has it"
+                    f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found):"
+                    " use a kernel that has it"
                 ) from None
             if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
                 raise Isolated(
-                    f"macvlan passthru takes one device on a parent; the kernel refused the second ({os.strerror(error.errno)}),"
-                    " so two ends on one parent cannot talk"
+                    "macvlan passthru takes one device on a parent; the kernel refused the second"
+                    f" ({os.strerror(error.errno)}), so two ends on one parent cannot talk"
                 ) from None
             raise
 
@@ -76,7 +85,8 @@ def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tup
     between.netlink.do(netlink.new_link("veth", "parent", index=PARENT, mtu_bytes=spec.mtu_bytes, peer=far))
     between.netlink.do(netlink.set_link(FAR))
     if reflecting:
-        # VEPA (802.1Qbg) leaves switching to the switch: a bridge port in hairpin mode sends a frame back where it came from.
+        # VEPA (802.1Qbg) leaves switching to the switch: a bridge port in hairpin mode sends a frame back
+        # where it came from.
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
         between.netlink.do(netlink.set_master(FAR, BRIDGE))
         between.netlink.do(netlink.set_link(FAR, hairpin=True))
@@ -87,7 +97,8 @@ def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tup
 def _machine_nic(spec: Spec) -> Iterator[tuple[netlink.Netlink, int]]:
     if spec.machine_netns is None:
         raise Unsupported(
-            f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it: run as root, or leave parent out"
+            f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it:"
+            " run as root, or leave parent out"
         )
     assert spec.parent is not None
     with netlink.inside(spec.machine_netns):
@@ -98,7 +109,9 @@ def _machine_nic(spec: Spec) -> Iterator[tuple[netlink.Netlink, int]]:
             index = netlink.index_of(spec.parent)
         except OSError:
             socket.close()
-            raise BadInput(f"parent={spec.parent}: the machine has no such interface; it has {', '.join(known)}") from None
+            raise BadInput(
+                f"parent={spec.parent}: the machine has no such interface; it has {', '.join(known)}"
+            ) from None
     try:
         yield socket, index
     finally:

@@ -22,7 +22,8 @@ TABLE: dict[str, Builder] = {
     "vxlan": vxlan,
 }
 TAKES_PARENT = {macvlan, ipvlan}
-# Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit): reachability must fail.
+# Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
+# reachability must fail.
 ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two devices of one parent"}
 
 
@@ -37,8 +38,8 @@ def check_names(asked: Iterable[str]) -> None:
 def build(name: str, spec: Spec) -> Iterator[Topology]:
     """The topology `name`, live until the block ends.
 
-    Raises BadInput for an unknown name or a parent where none can be, Unsupported where this kernel lacks a part,
-    Isolated where the kernel refuses by design, LinkError for anything else that the kernel refused.
+    Raises BadInput for an unknown name or a parent where none can be, Unsupported where this kernel lacks a
+    part, Isolated where the kernel refuses by design, LinkError for anything else that the kernel refused.
     """
     check_names([name])
     builder = TABLE[name]

@@ -29,7 +29,8 @@ VXLAN_ID, VXLAN_PORT = 42, 4789  # the port is IANA's (RFC 7348)
 
 @contextmanager
 def loopback(name: str, spec: Spec) -> Iterator[Topology]:
-    """Both ends in one namespace, over lo: no device between them, the ceiling of what the stack itself can do."""
+    """Both ends in one namespace, over lo: no device between them, the ceiling of what the stack itself can
+    do."""
     with namespaces([f"both{number}" for number in range(spec.pairs)], family=spec.family) as made:
         pairs = []
         for number, space in enumerate(made):
@@ -47,7 +48,8 @@ def loopback(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def veth(name: str, spec: Spec) -> Iterator[Topology]:
-    """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's softirq."""
+    """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's
+    softirq."""
     with namespaces(names(spec.pairs), family=spec.family) as made:
         for client, server in zip(made[::2], made[1::2], strict=True):
             for space in (client, server):
@@ -64,7 +66,8 @@ def _cable(mtu_bytes: int, far: Namespace, name: str = "eth0") -> netlink.Messag
 
 @contextmanager
 def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
-    """A veth from every end to one Linux bridge (no spanning tree, no VLAN filtering): Docker's default network."""
+    """A veth from every end to one Linux bridge (no spanning tree, no VLAN filtering): Docker's default
+    network."""
     with ends_and_between(spec) as (ends, between):
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
         cables = [_port(spec, space, number, BRIDGE) for space, _, number in sides(spec, ends)]
@@ -75,12 +78,15 @@ def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 
 def _port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
     peer = {"name": "eth0", "index": EDGE, "netns": end.fd}
-    return netlink.new_link("veth", f"port{number}", index=PORT + number, mtu_bytes=spec.mtu_bytes, master=master, peer=peer)
+    return netlink.new_link(
+        "veth", f"port{number}", index=PORT + number, mtu_bytes=spec.mtu_bytes, master=master, peer=peer
+    )
 
 
 @contextmanager
 def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
-    """A veth from every end to a router namespace, a subnet of two addresses each: what Calico does, without its policies."""
+    """A veth from every end to a router namespace, a subnet of two addresses each: what Calico does, without
+    its policies."""
     with ends_and_between(spec) as (ends, between):
         between.sysctl("ipv4/ip_forward" if spec.family == 4 else "ipv6/conf/all/forwarding", 1)
         between.netlink.do(*(_port(spec, space, number, None) for space, _, number in sides(spec, ends)))
@@ -89,10 +95,15 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
             # RFC 3021: a /31 has two usable addresses, the even one is the router's; /127 likewise (RFC 6164)
             short = 31 if spec.family == 4 else 127
             side, even = 1 + number % 2, 2 * (number // 2) + 1
-            gateway, own = address(spec.family, side, even, short), address(spec.family, side, even + 1, short)
+            gateway, own = (
+                address(spec.family, side, even, short),
+                address(spec.family, side, even + 1, short),
+            )
             between.netlink.do(netlink.new_address(PORT + number, gateway))
             space.netlink.do(
-                netlink.set_link(EDGE), netlink.new_address(EDGE, own), netlink.default_route(EDGE, str(gateway.ip))
+                netlink.set_link(EDGE),
+                netlink.new_address(EDGE, own),
+                netlink.default_route(EDGE, str(gateway.ip)),
             )
             pairs.append(Endpoint(space.name, space, "eth0", EDGE, str(own.ip)))
         made = [Pair(client, server) for client, server in zip(pairs[::2], pairs[1::2], strict=True)]
@@ -101,14 +112,19 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """A VXLAN tunnel, point to point over a veth of each pair (RFC 7348; IPv4 outside, so the veth's MTU is 50 bytes larger)."""
+    """A VXLAN tunnel, point to point over a veth of each pair (RFC 7348; IPv4 outside, so the veth's MTU is
+    50 bytes larger)."""
     outside = spec.mtu_bytes + 50
     if outside > 65535:
-        raise BadInput(f"mtu_bytes={spec.mtu_bytes} does not fit into vxlan: its 50 bytes of headers make {outside}, a veth carries 65535")
+        raise BadInput(
+            f"mtu_bytes={spec.mtu_bytes} does not fit into vxlan:"
+            f" with its 50 bytes of headers it is {outside}, and a veth carries 65535"
+        )
     with namespaces(names(spec.pairs), family=spec.family) as made:
         under = (ip_interface("192.168.0.0/31"), ip_interface("192.168.0.1/31"))
         for client, server in zip(made[::2], made[1::2], strict=True):
-            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, which is the tunnel.
+            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, which is
+            # the tunnel.
             peer = {"name": "under", "index": EDGE + 1, "netns": server.fd}
             client.netlink.do(netlink.new_link("veth", "under", index=EDGE + 1, mtu_bytes=outside, peer=peer))
             for space, (here, there) in ((client, under), (server, under[::-1])):

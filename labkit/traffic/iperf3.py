@@ -28,7 +28,8 @@ START_S = 10.0
 
 @dataclass(frozen=True)
 class Load:
-    """What iperf3 is asked for. None leaves a choice to iperf3; `rate_bps` None is as fast as it goes. Whole seconds: its -t and -O take no others."""
+    """What iperf3 is asked for. None leaves a choice to iperf3; `rate_bps` None is as fast as it goes. Whole
+    seconds: its -t and -O take no others."""
 
     protocol: str = "tcp"
     length_bytes: int | None = None
@@ -43,7 +44,8 @@ class Load:
 
 
 def version() -> str:
-    """The version of iperf3. Raises Unsupported when there is none, or one whose JSON lacks what a row needs."""
+    """The version of iperf3. Raises Unsupported when there is none, or one whose JSON lacks what a row
+    needs."""
     words = process.output(["iperf3", "--version"]).split()
     text = words[1] if len(words) > 1 else "?"
     numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
@@ -54,7 +56,18 @@ def version() -> str:
 
 def client_argv(load: Load, address: str) -> list[str]:
     """The client's command line."""
-    argv = ["iperf3", "-J", "-c", address, "-p", str(PORT), "-t", str(load.duration_s), "--connect-timeout", "3000"]
+    argv = [
+        "iperf3",
+        "-J",
+        "-c",
+        address,
+        "-p",
+        str(PORT),
+        "-t",
+        str(load.duration_s),
+        "--connect-timeout",
+        "3000",
+    ]
     if load.protocol == "udp":
         argv += ["-u", "-b", str(int(load.rate_bps or 0))]
     elif load.rate_bps is not None:
@@ -85,7 +98,9 @@ class Flow:
 
     def connect(self, load: Load) -> None:
         """Start the client."""
-        self.client = process.Running([*self.pair.client.prefix, *client_argv(load, self.pair.server.address)])
+        self.client = process.Running(
+            [*self.pair.client.prefix, *client_argv(load, self.pair.server.address)]
+        )
 
     def programs(self) -> list[process.Running]:
         """The processes that were started."""
@@ -100,7 +115,8 @@ class Flows:
         self.flows: list[Flow] = []
 
     def start(self, load: Load) -> None:
-        """Start all clients. Each is stopped as soon as it exists and all are continued at once, so that none has a lead."""
+        """Start all clients. Each is stopped as soon as it exists and all are continued at once, so that none
+        has a lead."""
         for flow in self.flows:
             flow.connect(load)
             assert flow.client is not None
@@ -136,7 +152,8 @@ class Flows:
         return None
 
     def finish(self, deadline: float) -> tuple[list[dict[str, Any]], str | None]:
-        """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong first, or None.
+        """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong
+        first, or None.
 
         At the deadline the rest is interrupted (iperf3 then still writes what it has), a second later killed.
         """
@@ -144,7 +161,9 @@ class Flows:
         for program in late:
             program.signal(signal.SIGINT)
         late_words = f"iperf3 did not end {GRACE_S:.0f} s after its time and was ended" if late else None
-        for program in process.wait([*self.clients, *(flow.server for flow in self.flows)], time.monotonic() + 1):
+        for program in process.wait(
+            [*self.clients, *(flow.server for flow in self.flows)], time.monotonic() + 1
+        ):
             program.signal(signal.SIGCONT)
             program.kill()
         pages = [{"client": _page(flow.client), "server": _page(flow.server)} for flow in self.flows]
@@ -154,7 +173,8 @@ class Flows:
 
 @contextmanager
 def flows(pairs: Sequence[Pair]) -> Iterator[Flows]:
-    """Servers listening for each pair; when the block ends, by whatever way, none of the processes is left."""
+    """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
+    left."""
     made = Flows()
     with process.all_ended(made.programs):
         for pair in pairs:
@@ -228,8 +248,8 @@ def _why(flow: Flow) -> str:
 def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
     """The sums over the flows that a row carries, from the clients' JSON (which has both ends' totals).
 
-    throughput_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without the omitted part.
-    Raises Failed when a page lacks what this version of iperf3 should have written.
+    throughput_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
+    the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
     """
     try:
         ends = [page["client"]["end"] for page in pages]
@@ -239,8 +259,12 @@ def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
         row: dict[str, Any] = {
             "throughput_bps": sum(part["bits_per_second"] for part in received),
             "sent_bps": sum(part["bits_per_second"] for part in sent),
-            "client_cpu_s": sum(use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)),
-            "server_cpu_s": sum(use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)),
+            "client_cpu_s": sum(
+                use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
+            ),
+            "server_cpu_s": sum(
+                use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
+            ),
         }
         return row | (_udp(pages, ends) if protocol == "udp" else _tcp(ends))
     except (KeyError, TypeError) as error:
@@ -257,7 +281,9 @@ def _udp(pages: Sequence[dict[str, Any]], ends: Sequence[dict[str, Any]]) -> dic
         "lost_count": sum(part["lost_packets"] for part in received),
         "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
         "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
-        "throughput_pps": sum((part["packets"] - part["lost_packets"]) / part["seconds"] for part in received),
+        "throughput_pps": sum(
+            (part["packets"] - part["lost_packets"]) / part["seconds"] for part in received
+        ),
         "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
     }
 

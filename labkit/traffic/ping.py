@@ -1,4 +1,5 @@
-"""ping: round-trip times. Closed-loop: the next request does not wait for its intended time when the last one is late."""
+"""ping: round-trip times. Closed-loop: the next request does not wait for its intended time when the last one
+is late."""
 
 from __future__ import annotations
 
@@ -17,28 +18,37 @@ _RTT = re.compile(r"time=([0-9.]+) ms")
 
 
 def reachable(pairs: Sequence[Pair], mtu_bytes: int, family: int) -> str | None:
-    """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence about the first that does not."""
+    """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence
+    about the first that does not."""
     size = mtu_bytes - (28 if family == 4 else 48)
-    programs = [_ping(pair.client, pair.server.address, ["-c1", "-i0.2", "-w3", "-Mdo", f"-s{size}"]) for pair in pairs]
+    programs = [
+        _ping(pair.client, pair.server.address, ["-c1", "-i0.2", "-w3", "-Mdo", f"-s{size}"])
+        for pair in pairs
+    ]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + 5)
         for pair, program in zip(pairs, programs, strict=True):
             program.kill()
             if program.ended().returncode != 0:
                 words = " ".join(program.ended().stderr.split())
-                return f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes" + (
-                    f" ({words})" if words else ""
+                return (
+                    f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes"
+                    + (f" ({words})" if words else "")
                 )
     return None
 
 
 def silent(pair: Pair) -> bool:
     """Whether small pings of one pair get no answer within 0.6 s."""
-    return process.run([*pair.client.prefix, *_argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode == 1
+    return (
+        process.run([*pair.client.prefix, *_argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
+        == 1
+    )
 
 
 def latency(pairs: Sequence[Pair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
-    """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in seconds.
+    """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in
+    seconds.
 
     Raises Failed with ping's words when one of them fails or gets no answer at all.
     """
@@ -57,7 +67,10 @@ def latency(pairs: Sequence[Pair], duration_s: float, length_bytes: int | None) 
             raise Failed(one.words())
         times += own
     times.sort()
-    rank = {name: times[min(len(times) - 1, int(share * len(times)))] for name, share in (("p50", 0.5), ("p99", 0.99))}
+    rank = {
+        name: times[min(len(times) - 1, int(share * len(times)))]
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
     return {
         "loop": "closed",
         "received_count": len(times),

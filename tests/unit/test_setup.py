@@ -22,9 +22,9 @@ BUILD = PROJECT["build-system"]["requires"]
 LOCK = (ROOT / "requirements.lock").read_text()
 
 # A package that is imported under another name than its own.
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {"ipython": "IPython", "pyyaml": "yaml"}
 # What no line imports: the build, programs, types, and what others load.
-BY_OTHERS = {"ipykernel", "kaleido", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
+BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
-from scipy.stats import wilcoxon
+from scipy.special import stdtrit
+from scipy.stats import kruskal, wilcoxon
 
 from labkit import stats
 from labkit.errors import BadInput
@@ -57,9 +58,10 @@ def resampled(rng: np.random.Generator, slice_s: float, setups: int, slices: int
     return (arm - stats.centre(arm))[places] * signs[0], control[places] * signs[1]
 
 
-def words(
-    count: int, make: Callable[[], tuple[Floats, Floats]], setups: list[int] | None = None
-) -> Iterator[str]:
+Make = Callable[[], tuple[Floats, Floats]]
+
+
+def words(count: int, make: Make, setups: list[int] | None = None) -> Iterator[str]:
     slices = setups is not None
     for _ in range(count):
         arm, control = make()
@@ -81,20 +83,17 @@ def test_ten_percent_under_three_percent_noise_is_found(rng: np.random.Generator
 
 def test_control_at_95_percent_would_lose_what_it_is_to_protect(rng: np.random.Generator) -> None:
     """The reason for CONTROL_CONFIDENCE: with the same noise a veto at 95 % takes away 5 % of all findings."""
-    lost = {0.95: 0, 0.99: 0}
-    for _ in range(COUNT):
-        control = stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1])
-        lost[0.99] += stats.vetoes(control)
-        lost[0.95] += stats.vetoes(replace(control, wide_low=None, wide_high=None))
-    assert lost[0.99] / COUNT < 0.02 < 0.035 < lost[0.95] / COUNT
+    controls = [stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1]) for _ in range(COUNT)]
+    assert sum(stats.vetoes(control) for control in controls) / COUNT < 0.02
+    assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
 
 
 @pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
 @pytest.mark.parametrize("setups", [5, 10])
 def test_recorded_noise_seldom_alarms(rng: np.random.Generator, slice_s: float, setups: int) -> None:
-    count, labels = 600, [number for number in range(setups) for _ in range(12)]
-    alarms = sum(word in FOUND for word in words(count, lambda: resampled(rng, slice_s, setups, 12), labels))
-    assert alarms / count <= 0.07
+    labels = [number for number in range(setups) for _ in range(12)]
+    alarms = sum(word in FOUND for word in words(COUNT, lambda: resampled(rng, slice_s, setups, 12), labels))
+    assert alarms / COUNT <= 0.07
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 20, 40])
@@ -150,9 +149,7 @@ def test_setups_that_agree_cost_little(rng: np.random.Generator, setups: int, wi
 
 
 def holds_one(effect: Effect) -> bool:
-    assert effect.low is not None
-    assert effect.high is not None
-    return effect.low <= 1 <= effect.high
+    return effect.low is not None and effect.high is not None and effect.low <= 1 <= effect.high
 
 
 @pytest.mark.parametrize("n", [8, 11, 30, 50, 51, 200])
@@ -160,17 +157,26 @@ def test_interval_is_the_one_of_the_signed_rank_test(rng: np.random.Generator, n
     """Just inside the interval Wilcoxon's test (scipy's) does not reject at 5 %, just outside it does."""
     x = 0.2 * rng.standard_t(3, n) + 0.1
     found = stats.effect(x, slices=True)
-    exact = n <= stats.EXACT_UP_TO
-    for end, out in ((found.low, -1e-7), (found.high, 1e-7)):
-        assert end is not None
-        p = [
-            wilcoxon(
-                x - math.log(end) - step, method="exact" if exact else "asymptotic", correction=not exact
-            ).pvalue
-            for step in (-out, out)
-        ]
-        assert p[1] <= 0.0501
-        assert p[0] > 0.0499
+    assert found.low
+    assert found.high
+
+    def p(shift: float) -> float:
+        exact = n <= stats.EXACT_UP_TO
+        return float(wilcoxon(x - shift, correction=not exact, method="exact" if exact else "approx").pvalue)
+
+    for end, outwards in ((math.log(found.low), -1e-7), (math.log(found.high), 1e-7)):
+        assert p(end + outwards) <= 0.0501
+        assert p(end - outwards) > 0.0499
+
+
+def test_disagreement_is_kruskal_wallis(rng: np.random.Generator) -> None:
+    seen = set()
+    for _ in range(50):
+        groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded: with ties
+        seen.add(disagree := stats.setups_disagree(groups))
+        assert disagree == (kruskal(*groups).pvalue < stats.DISAGREE_BELOW)
+    assert seen == {True, False}
+    assert not stats.setups_disagree(groups[:1])
 
 
 def test_hodges_lehmann_by_hand() -> None:
@@ -188,14 +194,14 @@ def test_t_interval_by_hand() -> None:
 
 def test_two_thousand_slices_are_quick_and_modest(rng: np.random.Generator) -> None:
     x, setups = rng.standard_t(3, 2000), [place // 100 for place in range(2000)]
-    begin = time.perf_counter()
+    begin = time.process_time()
     stats.effect(x, setups, slices=True)
-    took_s = time.perf_counter() - begin
+    took_s = time.process_time() - begin
     tracemalloc.start()
     stats.effect(x, setups, slices=True)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert took_s < 0.5  # 0.08 s on an idle machine
+    assert took_s < 0.2
     assert peak_bytes < 50e6
 
 
@@ -208,19 +214,16 @@ def test_small_samples() -> None:
         stats.effect([0.1, 0.2], [1])
     one = stats.effect([0.1])
     assert (one.low, one.high, stats.half_width(one)) == (None, None, math.inf)
-    few = stats.effect([0.1, 0.2, 0.15], slices=True)
-    assert few.how == "Student's t over 3 slices"
+    assert stats.effect([0.1, 0.2, 0.15], slices=True).how == "Student's t over 3 slices"
     same = stats.effect([0.1] * 20, [0] * 10 + [1] * 10, slices=True)
     assert same.low == same.high == pytest.approx(math.exp(0.1))
     wild = stats.effect([-600.0, 600.0])
-    assert (wild.low, wild.ratio) == (0, 1)
-    assert stats.half_width(wild) == math.inf
+    assert (wild.low, wild.ratio, stats.half_width(wild)) == (0, 1, math.inf)
 
 
 def test_whole_runs_of_one_setup_count_once() -> None:
     found = stats.effect([0.1, 0.3, 0.2, 0.4], ["a", "a", "b", "b"])
     assert found.low == pytest.approx(stats.effect([0.2, 0.3]).low)
-    assert found.how == "Student's t over 2 rounds"
 
 
 def test_baseline_measured_twice_is_averaged(rng: np.random.Generator) -> None:
@@ -274,18 +277,15 @@ def test_control_vetoes() -> None:
         assert verdict.word == "no evidence"
         assert says in verdict.sentence
         assert "1.5" in verdict.sentence
-    for margin in (0, 1, -0.1):
-        with pytest.raises(BadInput, match="margin"):
-            stats.verdict(found, QUIET, margin)
+    with pytest.raises(BadInput, match="margin"):
+        stats.verdict(found, QUIET, 1)
 
 
 def test_welch_by_hand() -> None:
     found = stats.difference([0.0, 0.2], [0.5, 0.7, 0.6])
     assert found.ratio == pytest.approx(math.exp(0.5))
     error, freedom = math.sqrt(0.01 + 0.01 / 3), (0.01 + 0.01 / 3) ** 2 / (0.0001 + (0.01 / 3) ** 2 / 2)
-    assert freedom == pytest.approx(1.684, abs=1e-3)
-    assert found.low is not None
-    assert math.log(found.low) == pytest.approx(0.5 - 5.2 * error, abs=0.02)
+    assert found.low == pytest.approx(math.exp(0.5 - stdtrit(freedom, 0.975) * error))
     assert stats.difference([0.1], [0.2, 0.3]).low is None
     with pytest.raises(BadInput):
         stats.difference([], [0.1])

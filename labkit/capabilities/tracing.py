@@ -1,0 +1,177 @@
+"""tracefs and its tracers.
+
+Tracers are armed in an instance of our own (Documentation/trace/ftrace.rst, "Instances"), never in the one that all share:
+someone may be using that. The instance is removed on every way out; one that a killed process left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.capabilities import perf
+from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
+
+# The numbers are the same on all architectures (asm-generic/unistd.h).
+FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
+CLOEXEC, CMD_CREATE = 1, 6  # linux/mount.h
+OURS = "labkit-doctor-"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def tracers() -> list[Capability]:
+    """tracefs, tracepoints, function, function_graph and kprobe."""
+    lost = "no tracer and no tracepoint can be used"
+    with contextlib.ExitStack() as stack:
+        folder: Path | None = None
+
+        def find() -> str | None:
+            nonlocal folder
+            folder = stack.enter_context(tracefs())
+            return None
+
+        found = [attempt("tracers", "tracefs", find, lost, lambda number: _remedy(number, "TRACING"))]
+        for name, probe, lost, option in (
+            ("tracepoints", _tracepoint, "softirqs, queues and drops cannot be followed by tracepoints", "FTRACE"),
+            ("function", _function, "kernel functions cannot be counted or followed by ftrace", "FUNCTION_TRACER"),
+            ("function_graph", _function_graph, "how long a kernel function takes, and what it calls, cannot be told",
+             "FUNCTION_GRAPH_TRACER"),
+        ):  # fmt: skip
+            remedy = functools.partial(_remedy, option=option)
+            found.append(attempt("tracers", name, functools.partial(probe, folder), lost, remedy))
+    return [*found, perf.kprobe()]
+
+
+def _remedy(number: int, option: str) -> str:
+    if number in (errno.EPERM, errno.EACCES) and not _is_root():
+        return AS_ROOT
+    return kernel_with(option)
+
+
+def _is_root() -> bool:
+    """Whether our uid 0 is the machine's."""
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
+@contextmanager
+def tracefs() -> Iterator[Path]:
+    """The folder of tracefs: where it is mounted, else by a mount that has no place and ends with its descriptor. Raises OSError."""
+    for place in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
+        with contextlib.suppress(OSError):
+            if (place / "available_tracers").exists():
+                os.close(os.open(place / "available_tracers", os.O_RDONLY))
+                yield place
+                return
+    descriptor = _detached_mount(b"tracefs")
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _detached_mount(kind: bytes) -> int:
+    """fsopen(2), fsmount(2): a mount without a place in the tree."""
+    context = _checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))
+    try:
+        _checked(_libc.syscall(FSCONFIG, context, CMD_CREATE, None, None, 0))
+        return _checked(_libc.syscall(FSMOUNT, context, CLOEXEC, 0))
+    finally:
+        os.close(context)
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        raise refused(ctypes.get_errno())
+    return answer
+
+
+@contextmanager
+def instance(folder: Path) -> Iterator[Path]:
+    """A trace instance of our own. Its lock tells others that somebody lives who will remove it."""
+    _remove_left(folder)
+    path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
+    path.mkdir()
+    try:
+        holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield path
+        finally:
+            os.close(holder)
+    finally:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (path / "current_tracer").write_text("nop")
+    path.rmdir()
+
+
+def _remove_left(folder: Path) -> None:
+    for path in (folder / "instances").glob(f"{OURS}*"):
+        with contextlib.suppress(OSError):  # it is in use, or somebody else has just removed it
+            holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path)
+            finally:
+                os.close(holder)
+
+
+def _there(folder: Path | None) -> Path:
+    if folder is None:
+        raise refused(errno.EACCES, "tracefs cannot be read")
+    return folder
+
+
+def _tracepoint(folder: Path | None) -> None:
+    number = _there(folder) / "events/net/netif_receive_skb/id"
+    perf.tracepoint(int(number.read_text()))
+
+
+def _function(folder: Path | None) -> None:
+    place = _there(folder)
+    _known(place, "function")
+    with instance(place) as own:
+        _arm(own, "function")
+
+
+def _function_graph(folder: Path | None) -> None:
+    place = _there(folder)
+    _known(place, "function_graph")
+    with instance(place) as own:
+        try:
+            _arm(own, "function_graph")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # Before Linux 6.11 this tracer is not allowed in an instance.
+            _arm(own, "function")
+            words = "listed, and the function tracer works; not tried, since this kernel has it only in the instance that all share"
+            raise NotTried(words) from None
+
+
+def _known(folder: Path, tracer: str) -> None:
+    if tracer not in (folder / "available_tracers").read_text().split():
+        raise refused(errno.ENOENT, "this kernel does not have it")
+
+
+def _arm(own: Path, tracer: str) -> None:
+    """Arm it for one function only: to arm it for all of them rewrites some ten thousand places in the kernel."""
+    try:
+        with open(own.parents[1] / "available_filter_functions") as file:
+            function = file.readline().split()[0]
+        (own / "set_ftrace_filter").write_text(function)
+        (own / "current_tracer").write_text(tracer)
+    except PermissionError as error:
+        raise refused(error.errno or 0, "the kernel lists it and does not let it be armed") from None

@@ -1,0 +1,287 @@
+"""Tables of rows with known effects: loading, pairing, verdicts, doubts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_rows import ROW, Row, rows, save
+
+from labkit import tables
+from labkit.errors import BadInput
+from labkit.loading import PROVENANCE
+
+
+def verdict(some: list[Row], **given: Any) -> Any:
+    """The only verdict of some rows."""
+    found = tables.verdicts(pd.DataFrame(some), **given)
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_slices_decide() -> None:
+    found = verdict(rows())
+    assert list(tables.verdicts(pd.DataFrame(rows())).columns) == [*tables.GROUP, *tables.VERDICTS]
+    assert (found["word"], found["topology"], found["baseline"]) == (
+        "faster",
+        "macvlan_bridge",
+        "veth_bridge",
+    )
+    assert found["low"] < 1.2 < found["high"]
+    assert (found["n_count"], found["rounds_count"], found["pairs"]) == (60, 5, 1)
+    assert found["control_low"] < 1 < found["control_high"]
+    assert math.isnan(found["whole_ratio"])
+    assert "% faster than veth_bridge [" in found["sentence"]
+    assert found["sentence"].endswith("(Hodges-Lehmann over 60 slices in 5 set-ups)")
+
+
+def test_whole_runs_decide_where_there_are_no_slices() -> None:
+    found = verdict(rows(slices=0, rounds=10, whole=10))
+    assert (found["word"], found["how"]) == ("faster", "Student's t over 10 rounds")
+    ping = verdict(rows(slices=0, rounds=10, whole=10, protocol="ping"))
+    assert (ping["word"], ping["ratio"]) == ("slower", pytest.approx(found["ratio"]))
+
+
+def test_whole_runs_may_contradict_the_slices() -> None:
+    some = rows(whole=4)
+    found = verdict(some)
+    assert found["word"] == "faster"
+    assert found["whole_low"] < 1.2 < found["whole_high"]
+    for row in some:
+        if row["method"] == "whole" and row["role"] == "variant":
+            row["throughput_bps"] /= 1.5
+    found = verdict(some)
+    assert found["word"] == "no evidence"
+    assert "slices and whole runs contradict each other, ratio 1" in found["sentence"]
+    assert "slices in 5 set-ups) and ratio 0." in found["sentence"]
+    assert any("contradict" in doubt for doubt in tables.doubts(pd.DataFrame(some)))
+
+
+def test_no_control_no_evidence() -> None:
+    found = verdict(rows({"veth_bridge": 1, "macvlan_bridge": 1.2}))
+    assert found["word"] == "no evidence"
+    assert "veth_bridge was not measured twice" in found["sentence"]
+    assert math.isnan(found["control_ratio"])
+    assert 1.15 < found["ratio"] < 1.25
+
+
+def test_control_vetoes() -> None:
+    some = rows({"veth_bridge": 1, "veth_bridge (again)": 1.1, "macvlan_bridge": 1.3})
+    assert verdict(some)["word"] == "no evidence"
+    assert verdict(some)["vetoed"]
+    assert any("the baseline differs from itself" in doubt for doubt in tables.doubts(pd.DataFrame(some)))
+
+
+def test_one_setup_cannot_decide() -> None:
+    assert "one set-up" in verdict(rows(rounds=1, slices=100))["sentence"]
+    assert verdict(rows(rounds=1, slices=100))["word"] == "no evidence"
+
+
+def test_setups_that_disagree_are_told() -> None:
+    some = rows()
+    for row in some:
+        row["throughput_bps"] *= 1 + 0.1 * row["round"] * (row["role"] == "variant")
+    assert verdict(some)["disagree"]
+    assert "tcp, 1 pair, MTU 1500: the set-ups disagree" in " ".join(tables.doubts(pd.DataFrame(some)))
+
+
+def test_pairs_are_those_of_one_run_round_and_slice() -> None:
+    some = rows(rounds=3, slices=4) + rows(rounds=2, slices=4, run="b", seed=2)
+    found = tables.ratios(pd.DataFrame(some))
+    assert len(found) == 5 * 4
+    assert found["setup"].nunique() == 5
+    one = {row["arm"]: math.log(row["throughput_bps"]) for row in some[:3]}
+    mean = (one["veth_bridge"] + one["veth_bridge (again)"]) / 2
+    first = found[found["setup"].eq("a:0") & found["slice"].eq(0)].iloc[0]
+    assert first["log_ratio"] == pytest.approx(one["macvlan_bridge"] - mean)
+    assert first["log_control"] == pytest.approx(one["veth_bridge (again)"] - one["veth_bridge"])
+
+
+def test_only_valid_rows_enter() -> None:
+    some = rows()
+    for place in (0, 3):  # two measurements of the baseline
+        some[place] |= {"status": "invalid", "reason": "generator-limited", "throughput_bps": 1.0}
+    some[5] |= {"throughput_bps": 0.0}
+    found = verdict(some)
+    assert found["n_count"] == 59
+    assert 1.18 < found["low"] < 1.2 < found["high"] < 1.22
+    said = tables.doubts(pd.DataFrame(some))
+    assert "veth_bridge: 2 of 120 rows left out as invalid: generator-limited" in said
+    assert "1 row left out: status ok, but the compared metric is null or zero" in said
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "sentence"),
+    [
+        ("unsupported", "unsupported", "this kernel has no ipvlan"),
+        ("isolated", "isolated", "this kernel has no ipvlan"),
+        ("failed", "failed", "this kernel has no ipvlan"),
+        (
+            "invalid",
+            "no evidence",
+            "no evidence about ipvlan_l2: ipvlan_l2 has no valid measurement (this kernel",
+        ),
+    ],
+)
+def test_what_was_not_measured_says_why(status: str, word: str, sentence: str) -> None:
+    absent = ROW | {
+        "topology": "ipvlan_l2",
+        "arm": "ipvlan_l2",
+        "status": status,
+        "reason": "this kernel has no ipvlan",
+    }
+    found = tables.verdicts(pd.DataFrame([*rows(), absent])).set_index("topology")
+    assert list(found["word"]) == ["faster", word]
+    assert str(found.loc["ipvlan_l2", "sentence"]).startswith(sentence)
+    assert found["ratio"].isna().tolist() == [False, True]
+    assert not found["vetoed"].any()
+    assert not found["disagree"].any()
+    alone = tables.verdicts(pd.DataFrame([absent, absent | {"topology": "ipvlan_l3"}]))
+    assert list(alone["word"]) == ["no evidence"] * 2 if word == "no evidence" else [word] * 2
+    assert tables.summary(pd.DataFrame([absent])).empty
+
+
+def test_baseline_that_was_not_measured() -> None:
+    some = rows()
+    for row in some:
+        if row["topology"] == "veth_bridge":
+            row |= {"status": "failed", "reason": "iperf3 was killed"}
+    found = verdict(some)
+    assert found["word"] == "no evidence"
+    assert "veth_bridge has no valid measurement (iperf3 was killed)" in found["sentence"]
+
+
+def test_nothing_to_compare() -> None:
+    for some in ([], rows({"veth_bridge": 1})):
+        found = tables.verdicts(pd.DataFrame(some))
+        assert found.empty
+        assert list(found.columns) == [*tables.GROUP, *tables.VERDICTS]
+        assert tables.ratios(pd.DataFrame(some)).empty
+        assert len(tables.summary(pd.DataFrame(some))) == bool(some)
+    assert tables.doubts(pd.DataFrame([])) == []
+
+
+@pytest.mark.parametrize("name", PROVENANCE)
+def test_different_machines_are_never_pooled(name: str) -> None:
+    another: dict[str, Any] = {name: "another"}
+    some = pd.DataFrame(rows(rounds=2) + rows(rounds=2, run="b", seed=2, **another))
+    with pytest.raises(BadInput, match=f"differ in {name} are never pooled: .* and another"):
+        tables.verdicts(some)
+    some["where"] = np.where(some["run"].eq("b"), "vm:6.12", "here")
+    assert len(tables.verdicts(some)) == 2
+
+
+def test_unknown_provenance_is_a_doubt() -> None:
+    some = rows(rounds=2) + rows(rounds=2, run="b", seed=2, kernel=None, labkit="0.2.0", duration_s=9)
+    said = tables.doubts(pd.DataFrame(some))
+    assert "kernel is not recorded in 72 of 144 rows: it may have differed" in said
+    assert "rows that differ in labkit were compared with each other" in said
+    assert "rows that differ in duration_s were compared with each other" in said
+
+
+def test_baselines_are_not_mixed() -> None:
+    other = rows({"veth": 1, "veth (again)": 1, "macvlan_bridge": 1.2}, run="b")
+    with pytest.raises(BadInput, match="several baselines are not compared: veth"):
+        tables.verdicts(pd.DataFrame(rows() + other))
+    with pytest.raises(BadInput, match="comparing carrier pigeon"):
+        tables.verdicts(pd.DataFrame(rows(protocol="carrier pigeon")))
+
+
+def test_every_doubt_is_told() -> None:
+    some = rows(rounds=2, accelerator="tcg", steal_s=0.007)
+    for row in some[::4]:
+        row["doubts"] = "load was high; a flow began late"
+    some[4]["offloads"] = "none"
+    df = pd.DataFrame(some)
+    df.attrs["unfinished"] = ["the run a is not finished"]
+    said = "\n".join(tables.doubts(df))
+    for doubt in (
+        "the run a is not finished",
+        "1 comparison at 95 %: with no difference anywhere, about 0.05 of them would still show one",
+        "tcp, 1 pair, MTU 1500: fewer than 5 fresh set-ups",
+        "macvlan_bridge: a flow began late (in 6 of 24 rows)",
+        "veth_bridge: load was high (in 12 of 48 rows)",
+        "steal: the hypervisor took 5 % of all CPU time, up to 5 %",
+        "emulated CPU (TCG) in 72 of 72 rows",
+        "rows that differ in offloads of veth_bridge",
+    ):
+        assert doubt in said
+    assert tables.verdicts(df)["accelerator"].eq("tcg").all()
+
+
+def test_summary() -> None:
+    found = tables.summary(
+        pd.DataFrame(rows(noise=0, whole=2) + rows(protocol="ping", slices=0, whole=3, noise=0))
+    )
+    tcp = found[found["protocol"].eq("tcp")].set_index("topology")
+    assert tcp.loc["veth_bridge", "n_count"] == 120
+    assert tcp.loc["macvlan_bridge", "median"] == pytest.approx(1.2e10)
+    assert set(found["method"]) == {"slice", "whole"}
+    ping = found[found["protocol"].eq("ping")].set_index("topology")
+    assert ping.loc["veth_bridge", "high_quartile"] == pytest.approx(1e-3)
+    assert ping.loc["veth_bridge", "metric"] == "latency_p50_s"
+
+
+def test_null_and_unknown_columns() -> None:
+    df = pd.DataFrame(rows(flavour="vanilla")).drop(
+        columns=["where", "machine", "doubts", "rate_bps", "steal_s"]
+    )
+    assert tables.verdicts(df)["word"].tolist() == ["faster"]
+    assert any("machine is not recorded" in doubt for doubt in tables.doubts(df))
+
+
+def test_load(tmp_path: Path) -> None:
+    folder = save(tmp_path / "a", rows())
+    df = tables.load(folder)
+    assert len(df) == 180
+    assert set(df["folder"]) == {str(folder)}
+    assert df["throughput_bps"].dtype == float
+    assert df["parent"].isna().all()
+    assert tables.verdicts(df)["word"].tolist() == ["faster"]
+    assert df.attrs["unfinished"] == []
+    save(tmp_path / "s" / "1", rows(run="1"))
+    save(tmp_path / "s" / "2", rows(run="2", mtu_bytes=9000), finished=None)
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps({"points": ["1", "2", "3"]}))
+    df = tables.load(str(tmp_path / "s"))
+    assert len(tables.verdicts(df)) == 2
+    assert tables.doubts(df)[:2] == [
+        "1 of 3 points of the sweep s are not measured yet",
+        "the run 2 is not finished",
+    ]
+    assert tables.load(save(tmp_path / "empty", [])).empty
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("run.json", None, "neither run.json nor sweep.json"),
+        ("run.json", "{", "run.json cannot be read"),
+        ("run.json", "[]", "run.json cannot be read: it holds no JSON object"),
+        ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
+        ("sweep.json", '{"points": ["rows"]}', "run.json is not there"),
+        ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
+        ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
+        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p that has None for status"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has '8' for pairs"),
+    ],
+)  # fmt: skip
+def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:
+    folder = save(tmp_path / "a", rows())
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(BadInput) as error:
+        tables.load(folder)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no run folder"):
+        tables.load(tmp_path / "nowhere")
