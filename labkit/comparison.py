@@ -31,7 +31,7 @@ _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: its name for sentences; all rows; those that count, also by group; the paired ratios."""
+    """One of the two: its name for sentences; all rows; those that count, and by group; paired ratios."""
 
     name: str
     rows: pd.DataFrame
@@ -126,7 +126,7 @@ def _line(left: Side, right: Side, key: Key, topology: str, margin: float) -> di
         "right_setups_count": len(levels[1]), "ratio": plain.ratio, "low": plain.low, "high": plain.high,
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
-        "sentence": verdict.sentence,
+        "sentence": f"{point(key)}: {verdict.sentence}",
     }  # fmt: skip
 
 

@@ -30,8 +30,8 @@ CONFIDENCE = 0.95
 # log-ratio, an interval of +-2.6 %; the effect is 9.5 %), and only the veto loses some: 1 % at 99 %.
 CONTROL_CONFIDENCE = 0.99
 # Set-ups disagree at p < 0.25, not 0.05: with 5 set-ups of 12 slices the test seldom sees a standard
-# deviation of 5 % between them, and the interval over all slices then alarms falsely in 13 %. At 0.25 that
-# falls to 7 %; with nothing between set-ups the interval is on average a fifth wider (10 set-ups: a tenth).
+# deviation of 5 % between them, and the interval over all slices then alarms falsely in 13 to 17 %. At 0.25
+# that falls to 6 or 7 %; with nothing between set-ups the mean interval is a quarter too wide (10: a tenth).
 DISAGREE_BELOW = 0.25
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is good enough
 FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01): Student's t stands in

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import nbformat
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from nbformat import v4
 
 from labkit import figures
 
@@ -21,6 +24,7 @@ LEVEL_BPS = {
 }
 NO_IPVLAN = "this kernel has no ipvlan (CONFIG_IPVLAN is not set): run with where='vm:…'"
 ROUNDS, SLICES = 5, 6
+EVIL = "<script>alert(1)</script>"
 
 
 def rows(
@@ -122,3 +126,50 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, path)
     else:
         yield path, tree
+
+
+def notebook(table: pd.DataFrame) -> nbformat.NotebookNode:
+    """An executed notebook as papermill leaves it: figures, prose, a table, and what should not look odd."""
+
+    def code(
+        source: str, *outputs: nbformat.NotebookNode, tags: tuple[str, ...] = ()
+    ) -> nbformat.NotebookNode:
+        return v4.new_code_cell(source, outputs=list(outputs), metadata={"tags": list(tags)})
+
+    def shown(**data: Any) -> nbformat.NotebookNode:
+        return v4.new_output(
+            "display_data", data={kind.replace("_", "/", 1): it for kind, it in data.items()}
+        )
+
+    def drawn(figure: go.Figure) -> nbformat.NotebookNode:
+        forms = {
+            "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
+            "text/html": "<script>big()</script>",
+        }
+        return v4.new_output("display_data", data=forms)
+
+    return v4.new_notebook(
+        cells=[
+            v4.new_markdown_cell(
+                "# How do *veth* and `macvlan` compare?\n\nThe **question**.\n\n|a|b|\n|-|-|\n|1|2|"
+            ),
+            code("pairs: list = [1, 2]  # how many", tags=("parameters",)),
+            code("# Parameters\npairs = [1, 2, 8]\n", tags=("injected-parameters",)),
+            code(""),
+            code(
+                "measure()",
+                v4.new_output("stream", name="stderr", text="10 %\r100 %\n\x1b[31mred\x1b[0m <b>bold</b>\n"),
+            ),
+            code("pass", v4.new_output("stream", name="stdout", text="\n")),
+            *(code(f"figures.{name}(rows)", drawn(figure(table))) for name, figure in FIGURES.items()),
+            code("verdicts", shown(text_html=verdicts(table).to_html(), text_plain="plain table")),
+            code("prose", shown(text_markdown=f"found {EVIL} ![far](http://example.org/far.png)")),
+            code("picture", shown(image_png="iVBORw0KGgo=\n", text_plain="<Figure>")),
+            code(
+                "1 / 0",
+                v4.new_output(
+                    "error", ename="ZeroDivisionError", evalue=EVIL, traceback=["\x1b[31mTraceback", EVIL]
+                ),
+            ),
+        ]
+    )

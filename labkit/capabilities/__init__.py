@@ -1,7 +1,8 @@
 """What this kernel and this machine can do, each tried by doing it; nothing stays behind.
 
-To be called in a process that is PID 1 of its own network, mount and PID namespaces. Link kinds are made in one more network
-namespace, which is thrown away; tracers in a trace instance that is removed; the rest ends with a file descriptor.
+To be called in a process that is PID 1 of its own network, mount and PID namespaces. Links are made in one more network
+namespace, which is thrown away; tracers are armed in a trace instance, which is removed; the rest ends with a file
+descriptor.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ NLMSG_ERROR = 2
 def new_nftables_table(name: str) -> int:
     """Make an nftables table in the namespace of the calling thread: 0, or the number of the kernel's error.
 
-    A transaction as nft(8) sends it: NFNL_MSG_BATCH_BEGIN, NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END (linux/netfilter/nfnetlink.h).
+    A transaction as nft(8) sends it: NFNL_MSG_BATCH_BEGIN, NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END (nfnetlink.h).
     """
     subsystem, inet = 10, 1
     bracket = struct.pack(">BBH", 0, 0, subsystem)  # struct nfgenmsg; the number is in network order

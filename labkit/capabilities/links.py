@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from labkit import netlink
 from labkit.capabilities import genetlink
-from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
+from labkit.capabilities.base import (
+    AS_ROOT,
+    Capability,
+    NotTried,
+    attempt,
+    kernel_with,
+    refused,
+    unloaded_module,
+)
 
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
 UNKNOWN = "this kernel does not know it"
@@ -59,7 +67,7 @@ LINKS = (
     Kind("ipvlan", "IPVLAN", _datapaths("ipvlan_l2, ipvlan_l3 and ipvlan_l3s"), {"IFLA_IPVLAN_MODE": 0}, on_lower=True),
     Kind("ipvtap", "IPVTAP", "no guest can be attached by ipvtap", on_lower=True),
     Kind("vlan", "VLAN_8021Q", "networks cannot be kept apart by VLAN tags", {"IFLA_VLAN_ID": 42}, on_lower=True),
-    Kind("dummy", "DUMMY", "there is no interface that swallows what is sent, to measure sending alone", leaves="dummy0"),
+    Kind("dummy", "DUMMY", "no interface swallows what is sent, to measure sending alone", leaves="dummy0"),
     Kind("ifb", "IFB", "arriving traffic cannot be queued or shaped", leaves="ifb0 and ifb1"),
     Kind("bond", "BONDING", "links cannot be bundled", leaves="bond0"),
     Kind("vrf", "NET_VRF", "one namespace cannot hold several routing domains", {"IFLA_VRF_TABLE": 42}),
@@ -84,7 +92,11 @@ _HTB = {"TCA_HTB_INIT": {"version": 3, "rate2quantum": 10, "defcls": 0, "debug":
 QDISCS = (
     Kind("tbf", "NET_SCH_TBF", "no link can be held to a rate by a token bucket", _TBF),
     Kind("netem", "NET_SCH_NETEM", "delay, loss and reordering of a network cannot be emulated", _NETEM),
-    Kind("fq", "NET_SCH_FQ", "flows are neither paced nor kept apart in the queue; TCP paces by timers of its own"),
+    Kind(
+        "fq",
+        "NET_SCH_FQ",
+        "flows are neither paced nor kept apart in the queue; TCP paces by timers of its own",
+    ),
     Kind("fq_codel", "NET_SCH_FQ_CODEL", "the default queue of most distributions cannot be measured"),
     Kind("htb", "NET_SCH_HTB", "a link's rate cannot be divided among classes", _HTB),
 )
@@ -110,13 +122,14 @@ class Space:
         return self._next
 
     def lower(self) -> int:
-        """One end of a new veth: macvlan and ipvlan will not share one, and it can have one root qdisc. Raises NotTried."""
+        """One end of a new veth: macvlan and ipvlan do not share one, and it has one root qdisc. Raises NotTried."""
         near, far = self.index(), self.index()
         peer = {"name": f"far{far}", "index": far}
         try:
             self.socket.do(netlink.new_link("veth", f"near{near}", index=near, peer=peer))
         except netlink.LinkError as error:
-            raise NotTried(f"there is no veth to put it on ({os.strerror(error.errno)})") from None
+            words = f"there is no veth to put it on ({os.strerror(error.errno)})"
+            raise NotTried(words, kernel_with("VETH")) from None
         return near
 
     def do(self, message: netlink.Message, unknown: tuple[int, ...]) -> None:
@@ -146,14 +159,19 @@ def links() -> list[Capability]:
     except netlink.LinkError as error:
         words = f"no namespace can be made to try it in ({os.strerror(error.errno)})"
         kinds = [("link kinds", LINKS), ("tunnels", TUNNELS), ("queueing disciplines", (*QDISCS, *INGRESS))]
-        return [Capability(group, kind.name, None, words, kind.lost, AS_ROOT) for group, some in kinds for kind in some]
+        return [
+            Capability(group, kind.name, None, words, kind.lost, AS_ROOT)
+            for group, some in kinds
+            for kind in some
+        ]
 
 
 def _all(here: Space) -> list[Capability]:
     found = [_try("link kinds", kind, _link(here, kind)) for kind in LINKS]
     lost = "no guest, and no switch in user space (OVS without its kernel part, DPDK), can be attached by {}"
     for name, flag in (("tun", IFF_TUN), ("tap", IFF_TAP)):
-        found.append(attempt("link kinds", name, lambda flag=flag: _tun(here, flag), lost.format(name), _tun_remedy))
+        probe = functools.partial(_tun, here, flag)
+        found.append(attempt("link kinds", name, probe, lost.format(name), _tun_remedy))
     found += [_try("tunnels", kind, _link(here, kind)) for kind in TUNNELS]
     found += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
     found += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
@@ -163,8 +181,8 @@ def _all(here: Space) -> list[Capability]:
 
 
 def _try(group: str, kind: Kind, probe: Callable[[], None]) -> Capability:
-    if kind.leaves and (module := unloaded(f"rtnl-link-{kind.name}")):
-        words = f"its module {module} is installed; not tried, as loading it leaves {kind.leaves} in the machine's network"
+    if kind.leaves and (module := unloaded_module(f"rtnl-link-{kind.name}")):
+        words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, words, None, f"as root: modprobe {module}, then ask again")
     return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
 
@@ -178,18 +196,6 @@ def _remedy_of(option: str) -> Callable[[int], str]:
         return "look for the reason in the kernel's log (dmesg)"
 
     return remedy
-
-
-def unloaded(alias: str, modules: Path | None = None, loaded: Path = Path("/proc/modules")) -> str | None:
-    """The module of an alias when it is installed for this kernel and not loaded."""
-    folder = modules or Path("/lib/modules", os.uname().release)
-    try:
-        lines = (folder / "modules.alias").read_text().splitlines()
-        names = {line.split()[0] for line in loaded.read_text().splitlines()}
-    except OSError:
-        return None
-    found = [line.split()[2] for line in lines if line.startswith(f"alias {alias} ")]
-    return found[0] if found and names.isdisjoint(found) else None
 
 
 def _link(here: Space, kind: Kind) -> Callable[[], None]:
@@ -207,7 +213,9 @@ def _link(here: Space, kind: Kind) -> Callable[[], None]:
 
 def _qdisc(here: Space, kind: Kind) -> Callable[[], None]:
     # tc_modify_qdisc: an unknown kind is ENOENT; a kernel without CONFIG_NET_SCHED does not know the request
-    return lambda: here.do(netlink.new_qdisc(here.lower(), kind.name, kind.data), (errno.ENOENT, errno.EOPNOTSUPP))
+    return lambda: here.do(
+        netlink.new_qdisc(here.lower(), kind.name, kind.data), (errno.ENOENT, errno.EOPNOTSUPP)
+    )
 
 
 def _ingress(here: Space, kind: Kind) -> Callable[[], None]:
@@ -227,7 +235,7 @@ def _tun(here: Space, flag: int) -> None:
 def _tun_remedy(number: int) -> str:
     if number in (errno.EPERM, errno.EACCES):
         return "as root: chmod 0666 /dev/net/tun (as udev does), or run as root"
-    return kernel_with("TUN")
+    return kernel_with("TUN", "devname:net/tun")
 
 
 def _table(here: Space) -> None:
@@ -235,4 +243,6 @@ def _table(here: Space) -> None:
         number = genetlink.new_nftables_table("labkit")
     if number:
         unknown = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL)
-        raise refused(errno.EOPNOTSUPP if number in unknown else number, UNKNOWN if number in unknown else None)
+        raise refused(
+            errno.EOPNOTSUPP if number in unknown else number, UNKNOWN if number in unknown else None
+        )

@@ -11,13 +11,27 @@ import struct
 from pathlib import Path
 
 from labkit import machine
-from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, debian_kernel, kernel_with, refused
+from labkit.capabilities.base import (
+    AS_ROOT,
+    Capability,
+    NotTried,
+    attempt,
+    debian_kernel,
+    kernel_with,
+    refused,
+)
 
 # linux/perf_event.h
 HARDWARE, SOFTWARE, TRACEPOINT = 0, 1, 2
 EXCLUDE_KERNEL = 1 << 5
 # perf_event_open, bpf (asm/unistd.h)
-_NUMBERS = {"x86_64": (298, 321), "aarch64": (241, 280), "riscv64": (241, 280), "ppc64le": (319, 361), "s390x": (331, 351)}
+_NUMBERS = {
+    "x86_64": (298, 321),
+    "aarch64": (241, 280),
+    "riscv64": (241, 280),
+    "ppc64le": (319, 361),
+    "s390x": (331, 351),
+}
 _PMUS = Path("/sys/bus/event_source/devices")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +40,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _system_call(which: int, *arguments: int) -> int:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
-        raise NotTried(f"labkit does not know the number of the system call on {platform.machine()}")
+        words = f"labkit does not know the number of the system call on {platform.machine()}"
+        raise NotTried(words, "try it with perf(1) or bpftool(8)")
     answer = int(_libc.syscall(ctypes.c_long(numbers[which]), *(ctypes.c_long(one) for one in arguments)))
     if answer < 0:
         raise refused(ctypes.get_errno())
@@ -34,8 +49,9 @@ def _system_call(which: int, *arguments: int) -> int:
 
 
 def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int = 0, period: int = 0) -> int:
-    """A file descriptor of a perf event: of this process, or of everything on `cpu` when one is given. Raises OSError."""
-    # struct perf_event_attr, PERF_ATTR_SIZE_VER1: type size config period sample_type read_format flags wakeup bp_type config1 config2
+    """The descriptor of a perf event: of this process, or of all that runs on `cpu` if one is given. Raises OSError."""
+    # struct perf_event_attr, PERF_ATTR_SIZE_VER1: type, size, config, sample_period, sample_type, read_format, flags,
+    # wakeup_events, bp_type, config1 (kprobe_func), config2 (probe_offset)
     attributes = struct.pack("IIQQQQQIIQQ", kind, 72, config, period, 0, 0, flags, 0, 0, address, 0)
     buffer = ctypes.create_string_buffer(attributes)
     cloexec = 8
@@ -112,7 +128,7 @@ def _counter_remedy(number: int) -> str:
 
 
 def kprobe() -> Capability:
-    """A probe on a kernel function, by the kprobe PMU (Linux 4.17): unlike one in kprobe_events, it ends with its descriptor."""
+    """A probe on a kernel function, by the kprobe PMU (Linux 4.17): unlike one in kprobe_events, it ends with us."""
 
     def probe() -> None:
         try:
@@ -169,5 +185,3 @@ def _symbols_remedy(number: int) -> str:
     if number == errno.EPERM:
         return f"{AS_ROOT}, or have root set: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1"
     return f"boot a kernel with CONFIG_KALLSYMS; Debian's {debian_kernel()} has it"
-
-

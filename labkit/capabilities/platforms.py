@@ -32,7 +32,9 @@ def open_vswitch() -> list[Capability]:
             raise refused(number, "this kernel does not know it" if number == errno.ENOENT else None)
 
     lost = "Open vSwitch cannot switch in the kernel, only in user space, several times slower"
-    found = [attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))]
+    found = [
+        attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))
+    ]
     version = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
     lost = "no topology with Open vSwitch can be built"
     remedy = "apt install openvswitch-switch; its service need not run"
@@ -61,7 +63,9 @@ def kvm() -> Capability:
             return "switch virtualization on in the firmware, and load kvm_intel or kvm_amd"
         return "let the host of this virtual machine nest virtualization, or use a machine of metal"
 
-    return attempt("virtual machines", "KVM", probe, "guests are emulated (TCG), several times slower", remedy)
+    return attempt(
+        "virtual machines", "KVM", probe, "guests are emulated (TCG), several times slower", remedy
+    )
 
 
 def vsock() -> list[Capability]:
@@ -77,13 +81,20 @@ def vsock() -> list[Capability]:
     def host() -> None:
         os.close(os.open("/dev/vhost-vsock", os.O_RDWR | os.O_CLOEXEC))
 
-    def remedy(option: str) -> Remedy:
-        return lambda number: AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option)
+    def remedy(option: str, node: str) -> Remedy:
+        alias = f"devname:{node}"
+        return lambda number: AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option, alias)
 
     lost = "a {} cannot be talked to by vsock; a serial port serves as well"
     return [
-        attempt("virtual machines", "vsock", own, lost.format("host"), remedy("VSOCKETS")),
-        attempt("virtual machines", "vhost-vsock", host, lost.format("guest"), remedy("VHOST_VSOCK")),
+        attempt("virtual machines", "vsock", own, lost.format("host"), remedy("VSOCKETS", "vsock")),
+        attempt(
+            "virtual machines",
+            "vhost-vsock",
+            host,
+            lost.format("guest"),
+            remedy("VHOST_VSOCK", "vhost-vsock"),
+        ),
     ]
 
 
@@ -98,7 +109,8 @@ def hugepages() -> Capability:
         try:
             mmap.mmap(-1, int(size[1]) * 1024, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB).close()
         except OSError as error:
-            raise refused(error.errno, "none is free" if error.errno == errno.ENOMEM else None) from None
+            words = "none is free" if error.errno == errno.ENOMEM else None
+            raise refused(error.errno or 0, words) from None
         free = re.search(r"HugePages_Free:\s+(\d+)", text)
         return f"{free[1] if free else '?'} of {size[1]} kB are free"
 
@@ -113,15 +125,27 @@ def hugepages() -> Capability:
 
 def privilege() -> list[Capability]:
     """Who we are, and what follows from it."""
-    found = [attempt("privilege", "root", _root, "no machine-wide profiles, tracers, BPF, or sysctls of the machine", AS_ROOT)]
+    found = [
+        attempt(
+            "privilege",
+            "root",
+            _root,
+            "no machine-wide profiles, tracers, BPF, or sysctls of the machine",
+            AS_ROOT,
+        )
+    ]
     lost = "without root labkit cannot run on this machine"
     found.append(attempt("privilege", "user namespaces", _user_namespace, lost, _user_namespace_remedy))
     lost = "nothing can be measured: every experiment lives in namespaces of its own"
-    found.append(attempt("privilege", "network namespaces", _namespace, lost, "run as root, or allow user namespaces"))
+    found.append(
+        attempt("privilege", "network namespaces", _namespace, lost, "run as root, or allow user namespaces")
+    )
     lost = "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)"
     found.append(attempt("privilege", "NIC as parent", _nic, lost, AS_ROOT))
     lost = "128 pairs at once fail for want of file descriptors"
-    remedy = f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
+    remedy = (
+        f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
+    )
     return [*found, attempt("privilege", "open files", _open_files, lost, remedy)]
 
 
@@ -135,7 +159,9 @@ def _capable(number: int) -> bool:
 
 def _root() -> str | None:
     if not _capable(CAP_SYS_ADMIN):
-        raise refused(errno.EPERM, "uid 0 in a user namespace only" if os.geteuid() == 0 else "an ordinary user")
+        raise refused(
+            errno.EPERM, "uid 0 in a user namespace only" if os.geteuid() == 0 else "an ordinary user"
+        )
     return None
 
 
@@ -147,7 +173,10 @@ def _user_namespace() -> str | None:
 
 
 def _user_namespace_remedy(number: int) -> str:
-    for name, value in (("kernel.unprivileged_userns_clone", "1"), ("kernel.apparmor_restrict_unprivileged_userns", "0")):
+    for name, value in (
+        ("kernel.unprivileged_userns_clone", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+    ):
         path = Path("/proc/sys", *name.split("."))
         if path.exists() and path.read_text().strip() != value:
             return f"as root: sysctl {name}={value}"

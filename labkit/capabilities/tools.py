@@ -23,8 +23,8 @@ TOOLS = {
     "bpftrace": ("no one-line BPF programs", "bpftrace"),
     "tshark": ("captures are decoded by tcpdump only", "tshark"),
     "qemu-system-x86_64": ("no guests, and no other kernel than this one", "qemu-system-x86"),
-    "virtiofsd": ("a guest cannot have this machine's files as its own", "virtiofsd, or before Debian 13 qemu-system-common"),
-    "ovs-vswitchd": ("no Open vSwitch", "openvswitch-switch"),
+    "virtiofsd": ("a guest cannot share this machine's files", "virtiofsd (before Debian 13: qemu-system-common)"),
+    "ovs-vswitchd": ("no topology with Open vSwitch can be built", "openvswitch-switch"),
     "chromium": ("figures are HTML only, not PNG and SVG", "chromium"),
     "docker": ("no containers of Docker's as endpoints", "docker.io"),
     "podman": ("no containers of Podman's as endpoints", "podman"),
@@ -47,17 +47,26 @@ def _tool(name: str, version: str | None) -> Capability:
     oldest = OLDEST.get(name)
     if oldest and tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < oldest:
         wanted = ".".join(map(str, oldest))
-        return Capability("tools", name, False, f"{version} is too old", lost, f"install {name} {wanted} or newer")
+        return Capability(
+            "tools", name, False, f"{version} is too old", lost, f"install {name} {wanted} or newer"
+        )
     told = "its version it does not tell" if version == "?" else version
     return Capability("tools", name, True, "; ".join(filter(None, (told, ONLY_CLIENT.get(name)))))
 
 
 def _trex() -> Capability:
-    """TRex is unpacked, not installed. It is looked for where its manual puts it, and not started: that seizes interfaces."""
+    """TRex is unpacked, not installed: it is looked for where its manual puts it, and not started (it seizes NICs)."""
     places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted(Path("/opt").glob("trex/*"))
     for place in places:
         if (place / "_t-rex-64").exists():
             return Capability("tools", "trex", True, str(place))
     lost = "no traffic of millions of flows or packets a second, and none at an exact rate"
-    return Capability("tools", "trex", False, "not here", lost, "unpack a release of TRex into /opt/trex (no package has it)")
+    return Capability(
+        "tools",
+        "trex",
+        False,
+        "not here",
+        lost,
+        "unpack a release of TRex into /opt/trex (no package has it)",
+    )

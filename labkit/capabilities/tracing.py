@@ -1,7 +1,7 @@
 """tracefs and its tracers.
 
-Tracers are armed in an instance of our own (Documentation/trace/ftrace.rst, "Instances"), never in the one that all share:
-someone may be using that. The instance is removed on every way out; one that a killed process left is removed by the next.
+Tracers are armed in an instance of our own (Documentation/trace/ftrace.rst, "Instances"), never in the one that all
+share: someone may be using that. The instance is removed on every way out; what SIGKILL left is removed by the next.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_root() -> bool:
 
 @contextmanager
 def tracefs() -> Iterator[Path]:
-    """The folder of tracefs: where it is mounted, else by a mount that has no place and ends with its descriptor. Raises OSError."""
+    """The folder of tracefs: where it is mounted, else a mount without a place, which ends with us. Raises OSError."""
     for place in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
         with contextlib.suppress(OSError):
             if (place / "available_tracers").exists():
@@ -157,8 +157,8 @@ def _function_graph(folder: Path | None) -> None:
                 raise
             # Before Linux 6.11 this tracer is not allowed in an instance.
             _arm(own, "function")
-            words = "listed, and the function tracer works; not tried, since this kernel has it only in the instance that all share"
-            raise NotTried(words) from None
+            words = "listed, and the function tracer works; not tried, as this kernel has no instance for it"
+            raise NotTried(words, "see that nobody traces, and try: perf ftrace -G ip_rcv") from None
 
 
 def _known(folder: Path, tracer: str) -> None:

@@ -59,6 +59,14 @@ class Endpoint:
         return self.namespace.prefix
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two ends between which load is run, from client to server."""
+
+    client: Endpoint
+    server: Endpoint
+
+
 @contextmanager
 def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
     """One namespace for each name, released on the way out.

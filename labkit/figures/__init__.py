@@ -17,12 +17,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit import stats, theme
-from labkit.figures.forest import forest
+from labkit.figures.forest import forest, ratio_ticks
 from labkit.figures.panels import Panel, arms, finish, grid, pairs_word, panels
 
 __all__ = ["cpu_per_gigabyte", "forest", "slices", "throughput"]
 
 PANEL_PX, SLICES_PX = 330, 250
+STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
+FAINT = "faint: single rounds (open: whole runs, arrow: beyond)"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
         rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
     )
     said = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
-    subtitle = "median of the rounds and 95 % interval; faint: single rounds (open: whole runs)"
+    subtitle = f"median of the rounds and 95 % interval; {FAINT}"
     return finish(figure, rows, f"{' and '.join(said)} against number of pairs", subtitle)
 
 
@@ -69,9 +71,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     figure = _against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
-    subtitle = (
-        "whole machine, less is better; median of the rounds and 95 % interval; thin dotted: softirq alone"
-    )
+    subtitle = f"whole machine, less is better; thin dotted: softirq alone; {FAINT}"
     return finish(figure, rows, "CPU time per gigabyte received", subtitle)
 
 
@@ -83,26 +83,34 @@ def slices(rows: pd.DataFrame) -> go.Figure:
     for panel in parts:
         wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
         baseline, *others = arms(panel.table)
-        for arm, role in others if baseline[1] == "baseline" else []:
-            ratios = (wide[arm] / wide[baseline[0]]).reset_index(drop=True)
-            _slices_arm(figure, panel, arm, role, ratios.where(ratios > 0), arm not in seen)
+        if baseline[1] != "baseline":
+            continue
+        ratios = wide.div(wide[baseline[0]], axis=0).reset_index(drop=True)
+        ratios = ratios.where(ratios > 0)
+        # Noise is heavy-tailed: the axis is for nineteen of twenty slices, the others are put to its edge.
+        far = max(
+            1.5, math.exp(float(np.nanquantile(np.abs(np.log(ratios[[arm for arm, _ in others]])), 0.95)))
+        )
+        for arm, role in others:
+            _slices_arm(figure, panel, theme.arm_style(arm, role), ratios[arm], far, arm not in seen)
             seen.add(arm)
-    figure.update_yaxes(type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10], title_text="ratio")
+        span = math.log10(far * 1.05)
+        axis = {"type": "log", "tickvals": ratio_ticks(1 / far, far), "range": [-span, span]}
+        figure.update_yaxes(title_text="ratio", **axis, **panel.place)
     figure.update_xaxes(title_text="slice, in the order of measurement")
-    subtitle = "throughput ratio; faint: one slice; line: running median of 25 slices"
+    subtitle = "throughput ratio; faint: one slice (at the edge: beyond); line: running median of 25 slices"
     return finish(figure, rows, "Every slice against the baseline", subtitle)
 
 
 def _slices_arm(
-    figure: go.Figure, panel: Panel, arm: str, role: str, ratios: pd.Series[float], first: bool
+    figure: go.Figure, panel: Panel, style: theme.ArmStyle, ratios: pd.Series[float], far: float, first: bool
 ) -> None:
-    style = theme.arm_style(arm, role)
-    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "x": ratios.index}
+    common: dict[str, Any] = {"name": theme.plain(ratios.name), "legendgroup": ratios.name, "x": ratios.index}
     marker = {"color": style.color, "symbol": style.symbol, "size": 4}
-    points = go.Scatter(y=ratios, mode="markers", opacity=0.3, marker=marker, showlegend=False, **common)
+    points = go.Scatter(y=ratios.clip(1 / far, far), mode="markers", marker=marker, **common)
     middle = ratios.rolling(25, center=True, min_periods=5).median()
     line = {"color": style.color, "dash": style.dash}
-    figure.add_trace(points.update(hoverinfo="skip"), **panel.place)
+    figure.add_trace(points.update(hoverinfo="skip", opacity=0.4, showlegend=False), **panel.place)
     figure.add_trace(go.Scatter(y=middle, mode="lines", line=line, showlegend=first, **common), **panel.place)
 
 
@@ -115,31 +123,34 @@ def _against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
         rounds = _rounds(panel.table)
         pairs = sorted(panel.table["pairs"].unique())
         gap = min((math.log2(more / fewer) for fewer, more in pairwise(pairs)), default=1.0)
-        drawn = arms(rounds)
+        drawn, top = arms(rounds), _top(rounds)
         for number, (arm, role) in enumerate(drawn):
             # Arms stand beside each other at one number of pairs, so that intervals do not cover each other.
             shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
             own = rounds[rounds["arm"] == arm]
-            _arm(figure, panel, own.assign(x=own["pairs"] * shift), role, quantity, arm not in seen)
+            _arm(figure, panel, own.assign(x=own["pairs"] * shift, top=top), role, quantity, arm not in seen)
             seen.add(arm)
-        _axes(figure, panel, pairs, gap * 0.5 * math.log10(2), quantity, rounds["value"])
+        _axes(figure, panel, pairs, gap * 0.5 * math.log10(2), quantity, top)
     return figure
 
 
+def _top(rounds: pd.DataFrame) -> float | None:
+    """Where the y axis ends: above all rounds, but not so far that one strange round would flatten all others."""
+    if rounds.empty:
+        return None
+    middles = rounds.groupby(["arm", "pairs"])["value"].median()
+    return float(min(rounds["value"].max(), STRANGE * middles.max()) * 1.12)
+
+
 def _axes(
-    figure: go.Figure,
-    panel: Panel,
-    pairs: list[float],
-    room: float,
-    quantity: Quantity,
-    values: pd.Series[float],
+    figure: go.Figure, panel: Panel, pairs: list[float], room: float, quantity: Quantity, top: float | None
 ) -> None:
     ends = [math.log10(pairs[0]) - room, math.log10(pairs[-1]) + room]
     labels = {"tickvals": pairs, "ticktext": [f"{count:.0f}" for count in pairs]}
     figure.update_xaxes(type="log", range=ends, title_text="pairs at once", **labels, **panel.place)
-    top = float(values.max()) / quantity.scale * 1.12 if len(values) else 1.0
-    figure.update_yaxes(title_text=quantity.title, range=[0, top], **panel.place)
-    if values.empty:  # plotly draws no axes for a plot without data
+    end = 1.0 if top is None else top / quantity.scale
+    figure.update_yaxes(title_text=quantity.title, range=[0, end], **panel.place)
+    if top is None:  # plotly draws no axes for a plot without data
         words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
         figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
 
@@ -192,12 +203,17 @@ def _arm(
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
     whole = rounds["method"].eq("whole")
     symbols = np.where(whole, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    beyond = rounds["value"] > rounds["top"]
     points = go.Scatter(
         x=rounds["x"],
-        y=rounds["value"] / quantity.scale,
+        y=rounds["value"].mask(beyond, rounds["top"] * 0.985) / quantity.scale,
         mode="markers",
         opacity=0.5,
-        marker={"color": style.color, "symbol": symbols, "size": 5},
+        marker={
+            "color": style.color,
+            "symbol": np.where(beyond, "arrow-up", symbols),
+            "size": 5 + 4 * beyond,
+        },
         hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
     )
     middles = _middles(rounds if whole.all() else rounds[~whole])

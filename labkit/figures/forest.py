@@ -34,7 +34,7 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
     figure, height = _empty(parts)
     low, high = _range(verdicts)
-    ticks, ends = _ticks(low, high), [math.log10(low), math.log10(high)]
+    ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
     figure.update_yaxes(visible=bool(parts))
     for panel in parts:
@@ -75,7 +75,7 @@ def _range(verdicts: pd.DataFrame) -> tuple[float, float]:
     return min(0.93, *drawn, 1) / 1.01, max(1.07, *drawn, 1) * 1.01
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ratio_ticks(low: float, high: float) -> list[float]:
     """Labels within the range, each at least a ninth of the axis away from the next."""
     taken: list[float] = []
     for tick in _TICKS:

@@ -18,6 +18,7 @@ KEYS = ("protocol", "mtu_bytes", "where", "family", "length_bytes", "rate_bps", 
 PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # beside each other at 900 px
 BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
+MOST_REASONS = 3
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
 
@@ -152,18 +153,28 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
 
 
 def gaps(table: pd.DataFrame) -> list[str]:
-    """A sentence for each reason for which rows are not "ok": `ipvlan_l2: this kernel has no ipvlan`.
+    """A sentence for each reason for which rows are not "ok": `ipvlan_l2, ipvlan_l3: this kernel has no ipvlan`.
 
-    Needs columns topology, protocol, pairs, status, reason. Where only some of the topology's protocols or numbers of
-    pairs are affected, the sentence names them; where others of its rows are ok, it counts.
+    Needs columns topology, protocol, pairs, status, reason. Where only some of a topology's protocols or numbers of
+    pairs are affected, the sentence names them; where others of its rows are ok, it counts. Of many reasons of one
+    topology and status the first few are told.
     """
     left = table[table["status"] != "ok"]
-    found: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for key, rows in _groups(left.assign(reason=left["reason"].fillna("")), ["topology", "status", "reason"]):
         topology, status, reason = (str(part) for part in key)
         scope = _scope(rows, table[table["topology"] == topology])
-        found.setdefault((topology, status), []).append(f"{topology}{scope}: {reason or status}")
-    return [line for lines in found.values() for line in _shortened(lines)]
+        reasons.setdefault((topology, status), []).append(f"{scope}: {reason or status}")
+    topologies: dict[str, list[str]] = {}
+    for (topology, _), said in reasons.items():
+        more = (
+            [f": … and {len(said) - MOST_REASONS} more reasons of that kind"]
+            if len(said) > MOST_REASONS
+            else []
+        )
+        for sentence in said[:MOST_REASONS] + more:
+            topologies.setdefault(sentence, []).append(topology)
+    return [", ".join(names) + sentence for sentence, names in topologies.items()]
 
 
 def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
@@ -176,9 +187,3 @@ def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
     if whole["status"].eq("ok").any() and rows["status"].iloc[0] in ("invalid", "failed"):
         words.append(f"{len(rows)} of {len(whole)} rows left out")
     return f" ({'; '.join(words)})" if words else ""
-
-
-def _shortened(lines: list[str], most: int = 3) -> Iterator[str]:
-    yield from lines[:most]
-    if len(lines) > most:
-        yield f"… and {len(lines) - most} more reasons of that kind: see the table of rows."

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from labkit.topologies.base import Pair
+from labkit.endpoints import Pair
 
 
 @dataclass(frozen=True)

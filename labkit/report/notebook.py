@@ -56,7 +56,7 @@ def read(path: Path) -> nbformat.NotebookNode:
         return document
     except FileNotFoundError:
         raise BadInput(f"there is no notebook {path}") from None
-    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as error:
         raise BadInput(f"{path} is no notebook: {' '.join(str(error).split())[:200]}") from None
 
 

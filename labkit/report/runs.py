@@ -74,13 +74,14 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """environment.json; kernel and accelerator are taken from a row if it has none."""
+    """environment.json, with kernel and accelerator at the top: from its machine, else from a row."""
     content = _object(run / "environment.json")
-    if not {"kernel", "accelerator"} <= content.keys():
+    machine = content.get("machine")
+    facts = content | (machine if isinstance(machine, dict) else {})
+    if not (facts.get("kernel") and facts.get("accelerator")):
         with contextlib.suppress(BadInput):
-            row = next(iter(records.read_rows(run)), {})
-            content = {name: row[name] for name in ("kernel", "accelerator") if row.get(name)} | content
-    return content
+            facts = next(iter(records.read_rows(run)), {})
+    return {name: facts[name] for name in ("kernel", "accelerator") if facts.get(name)} | content
 
 
 def _said(name: str, value: Any) -> Any:

@@ -3,7 +3,7 @@
 A new topology is one function in a module of this package and one entry in TABLE.
 """
 
-from labkit.topologies.base import Pair, Spec, Topology
+from labkit.topologies.base import Spec, Topology
 from labkit.topologies.table import TABLE, build, check_names
 
-__all__ = ["TABLE", "Pair", "Spec", "Topology", "build", "check_names"]
+__all__ = ["TABLE", "Spec", "Topology", "build", "check_names"]

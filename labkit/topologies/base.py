@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 from labkit import netlink
-from labkit.endpoints import Endpoint, Namespace, namespaces
+from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in every endpoint
 PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace between the endpoints
@@ -27,14 +27,6 @@ class Spec:
     family: int = 4
     parent: str | None = None
     machine_netns: int | None = None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two ends between which load is run, from client to server."""
-
-    client: Endpoint
-    server: Endpoint
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from ipaddress import ip_interface
 
 from labkit import netlink
-from labkit.endpoints import Endpoint, Namespace, namespaces
+from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.errors import BadInput
 from labkit.topologies.base import (
     EDGE,
     PORT,
-    Pair,
     Spec,
     Topology,
     address,

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from labkit import process
-from labkit.endpoints import Endpoint
+from labkit.endpoints import Endpoint, Pair
 from labkit.errors import Failed, Unsupported
-from labkit.topologies.base import Pair
 
 PORT = 5201
 OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on

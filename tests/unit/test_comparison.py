@@ -36,7 +36,8 @@ def test_drift_cancels_where_there_is_a_common_baseline(tmp_path: Path) -> None:
     assert arm["ratio"] == pytest.approx(0.95, rel=0.01)
     assert arm["relative_ratio"] == pytest.approx(1, rel=0.01)
     assert arm["sentence"].startswith(
-        "no difference beyond 5 % between macvlan_bridge to veth_bridge in tuesday and in monday: ratio "
+        "tcp, 1 pair, MTU 1500: no difference beyond 5 % between"
+        " macvlan_bridge to veth_bridge in tuesday and in monday: ratio "
     )
     assert arm["how"] == "Welch's t over 8 and 8 set-ups"
     assert baseline["word"] == "no evidence"  # 5 % is what drift does

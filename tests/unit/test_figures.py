@@ -35,6 +35,19 @@ def test_throughput_draws_every_round_and_its_median() -> None:
     assert "Gbit/s" in line.hovertext[0]
 
 
+def test_a_strange_round_does_not_flatten_the_others() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")
+    rows.loc[whole, "throughput_bps"] = 900e9
+    figure = figures.throughput(rows)
+    top = next(figure.select_yaxes()).range[1]
+    assert top < 50
+    [raw] = [t for t in figure.data if t.mode == "markers" and t.name == "macvlan_bridge"]
+    [beyond] = [at for at, symbol in enumerate(raw.marker.symbol) if symbol == "arrow-up"]
+    assert raw.y[beyond] < top
+    assert "900 Gbit/s" in raw.hovertext[beyond]
+
+
 def test_axes_have_units_and_the_numbers_of_pairs() -> None:
     figure = figures.throughput(simulated.rows(protocols=("udp", "tcp", "ping"), mtus=(9000, 1500)))
     assert [axis.title.text for axis in figure.select_yaxes()] == 2 * [

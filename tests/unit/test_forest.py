@@ -31,7 +31,11 @@ def test_forest_has_a_line_for_each_ratio_and_a_band_for_each_group() -> None:
 
 def test_forest_opens_the_symbol_where_the_interval_holds_1() -> None:
     verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=(1, 2)))
-    verdicts.loc[verdicts["pairs"] == 2, ["ratio", "low", "high"]] = [1.01, 0.97, 1.05]
+    verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
+        1.01,
+        0.97,
+        1.05,
+    ]
     sure, unsure = figures.forest(verdicts).data
     assert not sure.marker.symbol.endswith("-open")
     assert unsure.marker.symbol.endswith("-open")

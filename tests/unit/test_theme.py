@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pandas as pd
 import plotly.io as pio
 import pytest
 import simulated
@@ -78,6 +79,15 @@ def test_what_is_left_out_is_counted_and_placed() -> None:
     said = simulated.notes(FIGURES["throughput"](rows))
     counted = f"{bad.sum()} of {6 * bad.sum()} rows left out"
     assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in said
+
+
+def test_one_reason_of_several_arms_is_said_once() -> None:
+    rows = simulated.rows()
+    other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
+    assert (
+        simulated.notes(FIGURES["throughput"](pd.concat([rows, other])))
+        == f"ipvlan_l2, ipvlan_l3: {NO_IPVLAN}"
+    )
 
 
 def test_many_reasons_are_cut_short_and_that_is_said() -> None:

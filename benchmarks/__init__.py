@@ -1,0 +1,1 @@
+"""What labkit promises about its own speed, each measured against a reference in the same run: `make bench`."""

@@ -1,0 +1,201 @@
+"""The throughput of a row beside that of iperf3 typed by hand on the same topology, by slices.
+
+In one veth_bridge topology of one pair stand two flows: one started, held and measured by what makes labkit's rows,
+the other by `iperf3 -s` and `iperf3 -c`, signals and /proc/net/dev, knowing nothing of labkit. They take turns of
+100 ms in random order, over several fresh set-ups, until the interval of their ratio is narrow enough.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from benchmarks.promise import LABKIT, Promise, inside, note, output
+from labkit import stats
+from labkit.experiments import arms
+from labkit.experiments.datapaths import Datapaths
+from labkit.experiments.events import Surroundings
+from labkit.experiments.slices import SETTLE_S, SLICE_S, _Sender
+from labkit.observers.receivers import receivers
+from labkit.topologies.base import Pair
+from labkit.traffic import iperf3
+
+WIDTH = 0.04
+BUDGET_S, QUICK_S = 80.0, 25.0
+SLICES = 40  # a set-up
+LEAST_SETUPS = 3
+PORT = 5202  # labkit's flow has iperf3's own
+START_S = 10.0
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """The ratio with its interval, and one whole run whose row must say what iperf3's JSON says."""
+    note("a row beside iperf3 typed by hand")
+    yield _whole()
+    found = inside("benchmarks.by_hand", QUICK_S if quick else BUDGET_S)
+    ratio, low, high = found["ratio"], found["low"], found["high"]
+    measured = f"{found['labkit_bps'] / 1e9:.3g} Gbit/s ({found['how']}, {found['seconds']:.0f} s)"
+    # The control of a comparison is judged at 99 % (labkit.stats), so is this: at 95 % one honest run in twenty fails.
+    kept = found["wide_low"] <= 1 <= found["wide_high"] and found["half_width"] <= WIDTH
+    yield Promise(
+        "throughput of a row against iperf3 typed by hand, by slices",
+        measured,
+        f"by hand: {found['hand_bps'] / 1e9:.3g} Gbit/s",
+        ratio,
+        f"[{low:.3f}, {high:.3f}] holds 1, within ±{WIDTH:.0%}",
+        kept,
+    )
+
+
+def _whole() -> Promise:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        words = ["topology=veth_bridge", "duration_s=2", "omit_s=0", "slices=0"]
+        rows = output([*LABKIT, "run", "datapaths", *words, "--json", "--folder", str(folder)])
+        row = json.loads(rows.splitlines()[0])
+        (page,) = json.loads(gzip.decompress(next(folder.glob("artefacts/*/*.json.gz")).read_bytes()))
+    said = page["client"]["end"]["sum_received"]["bits_per_second"]
+    return Promise(
+        "a whole run: the row's number is iperf3's own",
+        f"{row['throughput_bps']:.0f} bit/s",
+        f"iperf3's JSON: {said:.0f} bit/s",
+        row["throughput_bps"] / said,
+        "equal",
+        row["throughput_bps"] == said,
+    )
+
+
+class Typed:
+    """iperf3 as a person types it: a server, a client, and the interface's counters in /proc/net/dev."""
+
+    def __init__(self, pair: Pair, client: subprocess.Popen[bytes], counters: IO[str]) -> None:
+        self._interface = pair.server.interface
+        self._client = client
+        self._counters = counters
+
+    def received_bytes(self) -> int:
+        """What the server's interface has received."""
+        text = os.pread(self._counters.fileno(), 1 << 14, 0).decode()
+        line = next(line for line in text.splitlines() if line.strip().startswith(f"{self._interface}:"))
+        return int(line.split(":")[1].split()[0])
+
+    def slice_bps(self) -> float:
+        """Let it send for one slice, as long as labkit does and with as much left out at the beginning."""
+        end = time.monotonic() + SLICE_S
+        self._client.send_signal(signal.SIGCONT)
+        time.sleep(SETTLE_S)
+        begin, got = time.monotonic(), self.received_bytes()
+        time.sleep(max(0.01, end - time.monotonic()))
+        finish, total = time.monotonic(), self.received_bytes()
+        self._client.send_signal(signal.SIGSTOP)
+        return (total - got) * 8 / (finish - begin)
+
+
+@contextmanager
+def typed(pair: Pair) -> Iterator[Typed]:
+    """Server and client started, data flowing, then held; ended when the block ends."""
+    words = {
+        "server": [*pair.server.prefix, "iperf3", "-s", "-p", str(PORT)],
+        "client": [*pair.client.prefix, "iperf3", "-c", pair.server.address, "-p", str(PORT), "-t", "3600"],
+    }
+    with (
+        pair.server.namespace.open("/proc/net/dev") as counters,
+        pair.server.namespace.open("/proc/net/tcp6") as sockets,
+        subprocess.Popen(words["server"], stdout=subprocess.DEVNULL) as server,
+    ):
+        try:
+            _until(lambda: f":{PORT:04X} " in os.pread(sockets.fileno(), 1 << 14, 0).decode())
+            with subprocess.Popen(words["client"], stdout=subprocess.DEVNULL) as client:
+                try:
+                    one = Typed(pair, client, counters)
+                    before = one.received_bytes()
+                    _until(lambda: one.received_bytes() > before + (1 << 20))
+                    client.send_signal(signal.SIGSTOP)
+                    yield one
+                finally:
+                    client.kill()
+        finally:
+            server.kill()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not true():
+        assert time.monotonic() < deadline, f"iperf3 by hand did not get going within {START_S:.0f} s"
+        time.sleep(0.005)
+
+
+class Found:
+    """The throughput of both flows, slice by slice."""
+
+    def __init__(self) -> None:
+        self.labkit: list[float] = []
+        self.hand: list[float] = []
+        self.setups: list[int] = []
+
+    def effect(self) -> stats.Effect:
+        """labkit's flow to the one by hand."""
+        logs = [math.log(row / hand) for row, hand in zip(self.labkit, self.hand, strict=True)]
+        return stats.effect(logs, self.setups, slices=True)
+
+
+def main() -> None:
+    """In the namespaces of an experiment: set-up after set-up until it is enough; what was found as JSON."""
+    budget_s, begin, found, number = float(sys.argv[1]), time.monotonic(), Found(), 0
+    rng = random.Random()
+    while True:
+        _one_setup(number, rng, found)
+        number += 1
+        passed = time.monotonic() - begin
+        effect = found.effect()
+        narrow = number >= LEAST_SETUPS and stats.half_width(effect) < WIDTH
+        if narrow or passed * (number + 1) / number > budget_s:
+            break
+    centre = [math.exp(stats.centre(stats.np.log(values))) for values in (found.labkit, found.hand)]
+    answer = vars(effect) | {
+        "labkit_bps": centre[0],
+        "hand_bps": centre[1],
+        "half_width": stats.half_width(effect),
+        "seconds": passed,
+    }
+    print(json.dumps(answer))
+
+
+def _one_setup(number: int, rng: random.Random, found: Found) -> None:
+    asked = Datapaths(topology=("veth_bridge",), slices=SLICES)
+    arm = arms.Arm("veth_bridge", "baseline")
+    with tempfile.TemporaryDirectory() as folder:
+        around = Surroundings(Path(folder), 0)
+        with arms.built(asked, around, 1, [arm], rng) as ((live,), _failed):
+            pairs = live.topology.pairs
+            with (
+                receivers(pairs, "tcp", None) as counters,
+                iperf3.flows(pairs) as flows,
+                typed(pairs[0]) as hand,
+            ):
+                sender = _Sender(live, flows, counters)
+                sender.establish(iperf3.Load(duration_s=3600, omit_s=0))
+                for place in range(SLICES):
+                    first = rng.random() < 0.5
+                    if first:
+                        found.hand.append(hand.slice_bps())
+                    found.labkit.append(sender.slice(place)[1]["throughput_bps"])
+                    if not first:
+                        found.hand.append(hand.slice_bps())
+                    found.setups.append(number)
+
+
+if __name__ == "__main__":
+    main()

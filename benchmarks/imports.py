@@ -1,0 +1,41 @@
+"""How long a process of the measuring wing takes to be ready: its imports, beside those of pyroute2 that it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from benchmarks.promise import ROOT, Promise, at_most, median, note
+
+REPEATS = 15
+BOUND = 1.75  # 0.35 s, of which pyroute2 is 0.2, on the machine that the promise was made on
+WAYS = {
+    "empty": "",
+    # What labkit.netlink imports of it, and no more.
+    "pyroute2": "from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, rtmsg, tcmsg",
+    "labkit": "import labkit.agent",
+}
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """Medians of fresh interpreters, less that of an interpreter that imports nothing; the ways take turns."""
+    note("imports")
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(1 + (5 if quick else REPEATS)):
+        for way, code in WAYS.items():
+            taken = _seconds(code)
+            if number:  # the first writes what Python compiled
+                seconds[way].append(taken)
+    start, pyroute2, labkit = (median(seconds[way]) for way in WAYS)
+    reference = f"pyroute2 alone: {pyroute2 - start:.3f} s"
+    ratio = (labkit - start) / (pyroute2 - start)
+    what = "import of the measuring wing (labkit.agent)"
+    yield Promise(what, f"{labkit - start:.3f} s", reference, ratio, f"<= {BOUND:g}", ratio <= BOUND)
+
+
+def _seconds(code: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    return time.perf_counter() - begin

@@ -1,0 +1,99 @@
+"""A promise, the table of them, and what the benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.hosts import here
+
+ROOT = Path(__file__).resolve().parents[1]
+LABKIT = [sys.executable, "-m", "labkit.cli"]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One line of the table: what was promised, what was measured, beside which reference in the same run.
+
+    `ratio` is what `bound` is about; `kept` is None for a line that only informs.
+    """
+
+    what: str
+    measured: str
+    reference: str = ""
+    ratio: float | None = None
+    bound: str = ""
+    kept: bool | None = None
+
+
+HEAD = ("promise", "measured", "reference in the same run", "ratio", "bound", "")
+KEPT = {True: "kept", False: "BROKEN", None: "(information)"}
+
+
+def at_most(
+    what: str, measured_s: float, reference_s: float, reference: str, bound: float, unit: str = "s"
+) -> Promise:
+    """The promise that something takes at most `bound` times what its reference takes."""
+    ratio = measured_s / reference_s
+    return Promise(
+        what,
+        f"{measured_s:.3g} {unit}",
+        f"{reference}: {reference_s:.3g} {unit}",
+        ratio,
+        f"<= {bound:g}",
+        ratio <= bound,
+    )
+
+
+def cells(promise: Promise) -> tuple[str, ...]:
+    """One line of the table."""
+    ratio = "" if promise.ratio is None else f"{promise.ratio:.3f}"
+    return (
+        promise.what,
+        promise.measured,
+        promise.reference,
+        ratio,
+        promise.bound,
+        KEPT[promise.kept],
+    )
+
+
+def table(promises: Iterable[Promise]) -> str:
+    """All lines, in columns."""
+    lines = [HEAD, *map(cells, promises)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(HEAD))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def median(values: Iterable[float]) -> float:
+    """The median: half a benchmark's repetitions may be disturbed before it moves far."""
+    return statistics.median(values)
+
+
+def inside(module: str, *arguments: object) -> Any:
+    """What `python -m module arguments` prints as JSON, as PID 1 of its own namespaces, like an experiment."""
+    argv = [*here.prefix(), sys.executable, "-m", module, *map(str, arguments)]
+    return json.loads(output(argv))
+
+
+def output(argv: Sequence[str], **environment: str) -> str:
+    """What a program prints; its errors go to ours. Raises CalledProcessError unless it ends with 0."""
+    whole = {**os.environ, **environment}
+    done = subprocess.run(argv, cwd=ROOT, env=whole, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def note(text: str) -> None:
+    """Tell on standard error what goes on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)

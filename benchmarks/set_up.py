@@ -1,0 +1,173 @@
+"""The time to build veth_bridge, by labkit and by `ip -batch`, to the same end state.
+
+The reference is what a careful engineer writes who wants it quick: all namespaces by one `ip -batch`, all links by
+another, and one process chain for each namespace (nsenter, sh, `ip -batch`), in which IPv6 is switched off and the
+address given. The namespaces have names, because ip wants names, in a private /run/netns. Files are written before
+the clock starts, and what was built is compared after it has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.promise import Promise, at_most, inside, median
+from labkit import netlink, topologies
+from labkit.topologies import Spec, Topology
+from labkit.topologies.base import address
+
+SIZES = {8: 7, 32: 5, 128: 3}  # pairs, and how often each way
+BOUND = 1.0
+NETNS = Path("/run/netns")
+GONE_S = 60.0
+IPV6 = "/proc/sys/net/ipv6/conf"
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """A promise for each size; the absolute time of the largest is information."""
+    for pairs, repeats in SIZES.items():
+        found = inside("benchmarks.set_up", pairs, 3 if quick else repeats)
+        what = f"set-up of {pairs} pairs on veth_bridge"
+        if found["differ"]:
+            yield Promise(what, "", found["differ"], None, "the same end state", False)
+            continue
+        yield at_most(what, median(found["labkit"]), median(found["ip"]), "ip -batch", BOUND)
+
+
+def main() -> None:
+    """In the namespaces of an experiment: both ways alternately, seconds of each as JSON."""
+    pairs, repeats = int(sys.argv[1]), int(sys.argv[2])
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    NETNS.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "bench", NETNS], check=True)
+    seconds: dict[str, list[float]] = {"labkit": [], "ip": []}
+    states: dict[str, Any] = {}
+    ways = {"labkit": _by_labkit, "ip": _by_ip}
+    for number in range(repeats):
+        for way in list(ways)[:: -1 if number % 2 else 1]:  # A B B A
+            taken, states[way] = ways[way](pairs, compare=number == repeats - 1)
+            seconds[way].append(taken)
+            all_gone()
+    print(json.dumps({**seconds, "differ": _difference(states["labkit"], states["ip"])}))
+
+
+def _by_labkit(pairs: int, compare: bool) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    with topologies.build("veth_bridge", Spec(pairs)) as topology:
+        taken = time.perf_counter() - begin
+        return taken, _state(_descriptors(topology), pairs) if compare else None
+
+
+def _descriptors(topology: Topology) -> dict[str, str]:
+    return {space.name: f"/proc/{os.getpid()}/fd/{space.fd}" for space in topology.namespaces}
+
+
+def _by_ip(pairs: int, compare: bool) -> tuple[float, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        script = _script(pairs, Path(folder))
+        begin = time.perf_counter()
+        subprocess.run(["sh", "-e", script], check=True)
+        taken = time.perf_counter() - begin
+        names = sorted(path.name for path in NETNS.iterdir())
+        state = _state({name: str(NETNS / name) for name in names}, pairs) if compare else None
+        lines = "".join(f"netns del {name}\n" for name in names)
+        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+        return taken, state
+
+
+def _script(pairs: int, folder: Path) -> Path:
+    """The reference as a shell script and the batch files that it reads."""
+    ends = [
+        (f"{role}{number}", address(4, side, number))
+        for number in range(pairs)
+        for side, role in ((1, "client"), (2, "server"))
+    ]
+    names = ["between", *(name for name, _ in ends)]
+    (folder / "namespaces").write_text("".join(f"netns add {name}\n" for name in names))
+    links = ["link set lo up", "link add bridge mtu 1500 up type bridge"]
+    for number, (name, _) in enumerate(ends):
+        peer = f"peer name eth0 mtu 1500 netns {name}"
+        links.append(f"link add port{number} mtu 1500 master bridge up type veth {peer}")
+    (folder / "links").write_text("\n".join(links) + "\n")
+    script = [f"ip -batch {folder}/namespaces", _enter("between", "default", folder / "links")]
+    for name, at in ends:
+        (folder / name).write_text(f"link set lo up\nlink set eth0 up\naddr add {at} dev eth0\n")
+        script.append(_enter(name, "default eth0", folder / name))
+    (folder / "script").write_text("\n".join(script) + "\n")
+    return folder / "script"
+
+
+def _enter(name: str, without_ipv6: str, batch: Path) -> str:
+    off = " ".join(f"echo 1 >{IPV6}/{one}/disable_ipv6;" for one in without_ipv6.split())
+    return f"nsenter --net={NETNS}/{name} sh -c '{off} exec ip -batch {batch}'"
+
+
+def _state(spaces: dict[str, str], pairs: int) -> Any:
+    """How many namespaces there are, and all links and addresses of the first pair, the last and what is between."""
+    seen: dict[str, Any] = {"count": len(spaces)}
+    for name in ("client0", "server0", f"client{pairs - 1}", f"server{pairs - 1}", "between"):
+        enter = ["nsenter", f"--net={spaces[name]}"]
+        listed = subprocess.check_output([*enter, "ip", "-json", "-details", "address"])
+        off = subprocess.check_output([*enter, "sh", "-c", f"head -n1 {IPV6}/*/disable_ipv6"], text=True)
+        links = sorted((_link(one) for one in json.loads(listed)), key=lambda link: str(link["ifname"]))
+        seen[name] = {"links": links, "ipv6 off": off}
+    return seen
+
+
+def _link(told: dict[str, Any]) -> dict[str, Any]:
+    # Not operstate: the kernel's link watch brings it up to date at its leisure.
+    kept = {key: told.get(key) for key in ("ifname", "mtu", "master", "qdisc")}
+    addresses = sorted(f"{one['local']}/{one['prefixlen']}" for one in told["addr_info"])
+    return kept | {
+        "kind": told.get("linkinfo", {}).get("info_kind"),
+        "up": "UP" in told["flags"],
+        "at": addresses,
+    }
+
+
+def _difference(labkit: Any, ip: Any) -> str | None:
+    """The first thing that is not the same, in words; None if all is."""
+    for name in labkit:
+        here, there = labkit[name], ip[name]
+        if here == there:
+            continue
+        if name != "count" and here["ipv6 off"] == there["ipv6 off"]:
+            pairs = itertools.zip_longest(here["links"], there["links"])
+            here, there = next(pair for pair in pairs if pair[0] != pair[1])
+        return f"{name}: {here} by labkit, {there} by ip"
+    return None
+
+
+def all_gone() -> None:
+    """Return when the kernel has taken down all namespaces that were let go before.
+
+    It does so in order, some time after the last reference has gone, and what it still has to do would slow down
+    what is built next. So a last one is let go, in which one end of a veth lies; its other end here goes with it.
+    """
+    (descriptor, inner), *_ = netlink.new_namespaces(1)
+    outer = netlink.Netlink()
+    peer = {"name": "probe", "index": 50, "netns": descriptor}
+    with contextlib.closing(outer):
+        outer.do(netlink.new_link("veth", "probe", up=False, peer=peer))
+    inner.close()
+    os.close(descriptor)
+    deadline = time.monotonic() + GONE_S
+    while "probe" in (name for _, name in socket.if_nameindex()):
+        assert time.monotonic() < deadline, f"namespaces were not taken down within {GONE_S:.0f} s"
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main()

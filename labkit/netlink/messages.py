@@ -1,0 +1,167 @@
+"""Requests to the kernel, encoded by pyroute2."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface, ip_address
+from typing import Any
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+# linux/rtnetlink.h, linux/netlink.h, linux/if.h
+RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWQDISC = 16, 20, 24, 36
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x200, 0x400
+IFF_UP = 1
+
+# Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
+FIRST_INDEX = 100
+
+
+@dataclass(frozen=True)
+class Message:
+    """One encoded request and what it asks for, in words, for the error."""
+
+    what: str
+    body: bytes = field(repr=False)
+
+
+def _encode(message: Any, kind: int, flags: int, what: str) -> Message:
+    message["header"]["type"] = kind
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | flags
+    message.encode()
+    return Message(what, bytes(message.data))
+
+
+def new_link(
+    kind: str,
+    name: str,
+    *,
+    index: int = 0,
+    netns: int | None = None,
+    link: int | None = None,
+    master: int | None = None,
+    mtu_bytes: int | None = None,
+    up: bool = True,
+    data: dict[str, Any] | None = None,
+    peer: dict[str, Any] | None = None,
+) -> Message:
+    """A request for a new interface, up from the start; `index` chosen by the caller saves asking for it
+    afterwards.
+
+    `netns` is the file descriptor of the namespace that it is made in, `link` the index of its lower device
+    in the namespace of the socket. `data` are the attributes of the kind (IFLA_INFO_DATA) by their kernel
+    names; `peer` the far end of a veth: name, index, netns; it is left down (veth_open refuses before its two
+    ends know each other).
+    """
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = IFF_UP
+    attributes = _link_attributes(name, netns, mtu_bytes)
+    if link is not None:
+        attributes.append(("IFLA_LINK", link))
+    if master is not None:
+        attributes.append(("IFLA_MASTER", master))
+    info: list[tuple[str, Any]] = [("IFLA_INFO_KIND", kind)]
+    inner = list((data or {}).items())
+    if peer is not None:
+        far = {"attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes), "index": peer["index"]}
+        inner.append(("VETH_INFO_PEER", far))
+    if inner:
+        info.append(("IFLA_INFO_DATA", {"attrs": inner}))
+    attributes.append(("IFLA_LINKINFO", {"attrs": info}))
+    message["attrs"] = attributes
+    return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}")
+
+
+def _link_attributes(name: str, netns: int | None, mtu_bytes: int | None) -> list[tuple[str, Any]]:
+    attributes: list[tuple[str, Any]] = [("IFLA_IFNAME", name)]
+    if mtu_bytes is not None:
+        attributes.append(("IFLA_MTU", mtu_bytes))
+    if netns is not None:
+        attributes.append(("IFLA_NET_NS_FD", netns))
+    return attributes
+
+
+def set_link(
+    index: int, *, up: bool = True, mtu_bytes: int | None = None, hairpin: bool | None = None
+) -> Message:
+    """A request that changes an interface; `hairpin` lets a bridge port send a frame back out where it came
+    in (VEPA)."""
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = IFF_UP
+    attributes: list[tuple[str, Any]] = []
+    if mtu_bytes is not None:
+        attributes.append(("IFLA_MTU", mtu_bytes))
+    if hairpin is not None:
+        port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
+        attributes.append(
+            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", port)]})
+        )
+    message["attrs"] = attributes
+    return _encode(message, RTM_NEWLINK, 0, f"change interface {index}")
+
+
+def set_master(index: int, master: int) -> Message:
+    """A request that makes an interface a port of a bridge."""
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = [("IFLA_MASTER", master)]
+    return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
+
+
+def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
+    """A request for an address, usable at once: duplicate address detection (1-2 s) is left out, the
+    addresses are ours."""
+    message = ifaddrmsg()
+    message["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    message["prefixlen"] = address.network.prefixlen
+    message["index"] = index
+    message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
+    if address.version == 6:
+        message["attrs"].append(("IFA_FLAGS", 0x02))  # IFA_F_NODAD
+    return _encode(message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, f"add address {address}")
+
+
+def default_route(index: int, gateway: str) -> Message:
+    """A request for the default route by way of `gateway`."""
+    message = rtmsg()
+    message["family"] = socket.AF_INET if ip_address(gateway).version == 4 else socket.AF_INET6
+    message["table"], message["proto"], message["scope"], message["type"] = (
+        254,
+        4,
+        0,
+        1,
+    )  # main, static, universe, unicast
+    message["attrs"] = [("RTA_GATEWAY", gateway), ("RTA_OIF", index)]
+    return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add default route via {gateway}")
+
+
+def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> Message:
+    """A request for a root queueing discipline."""
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0x10000, 0xFFFFFFFF
+    message["attrs"] = [("TCA_KIND", kind)]
+    if options:
+        message["attrs"].append(("TCA_OPTIONS", {"attrs": list(options.items())}))
+    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+
+
+def new_ingress(index: int, kind: str) -> Message:
+    """A request for `ingress` or `clsact`, the places for filters on arriving traffic: parent TC_H_INGRESS
+    (linux/pkt_sched.h)."""
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = (
+        0,
+        index,
+        0xFFFF0000,
+        0xFFFFFFF1,
+    )
+    message["attrs"] = [("TCA_KIND", kind)]
+    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")

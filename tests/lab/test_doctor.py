@@ -1,0 +1,249 @@
+"""The probes, for real: as root and as a user namespace's root; held against ip and tc; and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import IN_A_NAMESPACE, ROOT, Need
+
+from labkit.hosts import here
+
+PROGRAM = """
+import json, sys, time, msgspec
+from labkit import capabilities, machine
+begin = time.monotonic()
+found = capabilities.capabilities()
+took_s = time.monotonic() - begin
+answer = {"machine": machine.describe(), "details": machine.details(), "capabilities": found, "took_s": took_s}
+sys.stdout.buffer.write(msgspec.json.encode(answer))
+"""
+# Without capabilities, as an ordinary user is; the one that stays lets uid 0 be mapped into a new user namespace at all.
+ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
+UNSHARE = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount"]
+
+# What `ip link add` is told for each link kind and tunnel, `tc qdisc add` for each queueing discipline.
+LINKS = {
+    "veth": "name probe type veth peer name far",
+    "bridge": "name probe type bridge",
+    "macvlan": "name probe link lower type macvlan mode bridge",
+    "macvtap": "name probe link lower type macvtap mode bridge",
+    "ipvlan": "name probe link lower type ipvlan mode l2",
+    "ipvtap": "name probe link lower type ipvtap mode l2",
+    "vlan": "name probe link lower type vlan id 42",
+    "dummy": "name probe type dummy",
+    "ifb": "name probe type ifb",
+    "bond": "name probe type bond",
+    "vrf": "name probe type vrf table 42",
+    "vxlan": "name probe type vxlan id 42 dstport 4789",
+    "geneve": "name probe type geneve id 42 remote 192.0.2.2",
+    "gre": "name probe type gre local 192.0.2.1 remote 192.0.2.2",
+    "gretap": "name probe type gretap local 192.0.2.1 remote 192.0.2.2",
+    "ip6gre": "name probe type ip6gre local 2001:db8::1 remote 2001:db8::2",
+    "ipip": "name probe type ipip local 192.0.2.1 remote 192.0.2.2",
+    "sit": "name probe type sit local 192.0.2.1 remote 192.0.2.2",
+    "wireguard": "name probe type wireguard",
+}
+QDISCS = {
+    "tbf": "root tbf rate 1mbit burst 10k latency 50ms",
+    "netem": "root netem delay 1ms",
+    "fq": "root fq",
+    "fq_codel": "root fq_codel",
+    "htb": "root htb",
+    "ingress": "ingress",
+    "clsact": "clsact",
+}
+
+Answer = dict[str, Any]
+
+
+def ask(prefix: list[str]) -> Answer:
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", PROGRAM],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    answer: Answer = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def asked(need: Need) -> Answer:
+    need("namespaces")
+    return ask(here.prefix())
+
+
+@pytest.fixture(scope="module")
+def rootless(need: Need) -> Answer:
+    need("namespaces")
+    ordinary = ORDINARY if os.geteuid() == 0 else []
+    return ask([*ordinary, *UNSHARE[:1], "--user", "--map-root-user", *UNSHARE[1:], "--"])
+
+
+def available(answer: Answer, group: str | None = None) -> dict[str, bool | None]:
+    return {
+        one["name"]: one["available"]
+        for one in answer["capabilities"]
+        if group is None or one["group"] == group
+    }
+
+
+def test_all_groups_answer(asked: Answer) -> None:
+    groups = {one["group"] for one in asked["capabilities"]}
+    assert groups == {
+        "privilege", "link kinds", "tunnels", "queueing disciplines", "packet filters", "Open vSwitch", "tracers",
+        "perf events", "BPF", "virtual machines", "tools",
+    }  # fmt: skip
+    failed = [one for one in asked["capabilities"] if "probes of this group failed" in (one["detail"] or "")]
+    assert failed == []
+    assert asked["took_s"] < 3
+
+
+def test_what_is_missing_says_what_is_lost_and_what_to_do(asked: Answer, rootless: Answer) -> None:
+    for one in asked["capabilities"] + rootless["capabilities"]:
+        if one["available"] is False:
+            assert one["detail"], one
+            assert one["lost"], one
+        if one["available"] is not True:
+            assert one["remedy"], one
+
+
+@pytest.mark.parametrize("kind", ["veth", "bridge"])
+def test_veth_and_bridge(kind: str, asked: Answer, rootless: Answer, need: Need) -> None:
+    need(kind)
+    assert available(asked, "link kinds")[kind] is True
+    assert available(rootless, "link kinds")[kind] is True
+
+
+def test_rootless_knows_its_limits(rootless: Answer) -> None:
+    assert available(rootless, "privilege") | {"open files": True} == {
+        "root": False, "user namespaces": True, "network namespaces": True, "NIC as parent": False, "open files": True,
+    }  # fmt: skip
+
+
+def test_rootless_makes_what_root_makes(asked: Answer, rootless: Answer) -> None:
+    for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters"):
+        both = available(asked, group), available(rootless, group)
+        differ = {name for name in both[0] if both[0][name] != both[1][name]}
+        assert differ <= {"tun", "tap"}  # /dev/net/tun may be root's
+
+
+def test_root(asked: Answer, need: Need) -> None:
+    need("root")
+    assert available(asked, "privilege")["root"] is True
+
+
+def ip_says(kind: str) -> bool:
+    lines = f"link add name lower type veth peer name beyond\nlink add {LINKS[kind]}\n"
+    done = subprocess.run(
+        [*IN_A_NAMESPACE, "ip", "-batch", "-"], input=lines, text=True, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+def tc_says(kind: str) -> bool:
+    script = f"ip link add name lower type veth peer name beyond && tc qdisc add dev lower {QDISCS[kind]}"
+    done = subprocess.run([*IN_A_NAMESPACE, "sh", "-c", script], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_ip_agrees(kind: str, asked: Answer, need: Need) -> None:
+    need("ip", "veth")
+    said = available(asked, "link kinds") | available(asked, "tunnels")
+    if said[kind] is not None:  # None: its module would leave something on this machine, here as well
+        assert ip_says(kind) is said[kind]
+
+
+@pytest.mark.parametrize("kind", QDISCS)
+def test_tc_agrees(kind: str, asked: Answer, need: Need) -> None:
+    need("ip", "veth")
+    assert tc_says(kind) is available(asked, "queueing disciplines")[kind]
+
+
+def test_versions_are_the_tools_own(asked: Answer, need: Need) -> None:
+    need("iperf3")
+    [iperf3] = [one for one in asked["capabilities"] if (one["group"], one["name"]) == ("tools", "iperf3")]
+    said = subprocess.run(["iperf3", "--version"], capture_output=True, text=True, check=True).stdout
+    assert iperf3["detail"] in said.split()
+
+
+@pytest.fixture
+def tracefs(tmp_path: Path, need: Need) -> Iterator[Path]:
+    """tracefs, mounted for this test alone: the place it is mounted at everywhere may be empty."""
+    need("root")
+    script = f"mount -t tracefs tracefs {tmp_path} && echo mounted && cat"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "mounted\n"
+            yield Path(f"/proc/{holder.pid}/root{tmp_path}")
+        finally:
+            holder.stdin.close()
+            holder.wait(10)
+
+
+def ours(tracefs: Path) -> list[str]:
+    return [path.name for path in (tracefs / "instances").iterdir() if path.name.startswith("labkit-doctor-")]
+
+
+def interfaces() -> set[str]:
+    return set(os.listdir("/sys/class/net"))
+
+
+def test_nothing_stays_behind(tracefs: Path) -> None:
+    before = interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()
+    left = tracefs / "instances" / "labkit-doctor-killed"  # as SIGKILL would leave one
+    left.mkdir()
+    with subprocess.Popen(
+        [*here.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE
+    ) as asked:
+        assert asked.stdout is not None
+        children = Path(f"/proc/{asked.pid}/task/{asked.pid}/children")
+        inner: list[str] = []
+        while asked.poll() is None and not inner:
+            inner = children.read_text().split()
+        asked.stdout.read()
+        assert asked.wait(60) == 0
+    assert ours(tracefs) == []
+    assert (interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()) == before
+    assert inner
+    assert not Path(f"/proc/{inner[0]}").exists()
+
+
+def test_an_instance_in_use_is_left_alone(tracefs: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom labkit.capabilities import tracing\n"
+        f"with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:\n    print(own.name, flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        name = other.stdout.readline().strip()
+        ask(here.prefix())
+        assert ours(tracefs) == [name]
+        other.communicate(timeout=10)
+    assert ours(tracefs) == []
+
+
+def test_many_at_once(need: Need) -> None:
+    need("namespaces")
+    begin = time.monotonic()
+    running = [
+        subprocess.Popen([*here.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    answers = [json.loads(one.communicate(timeout=60)[0]) for one in running]
+    assert all(one.returncode == 0 for one in running)
+    assert available(answers[0]) == available(answers[1]) == available(answers[2])
+    assert time.monotonic() - begin < 20

@@ -1,0 +1,115 @@
+"""Every command of the README is run here, as it stands there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    for line in block.splitlines()
+]
+OTHERWISE = {"make test", "make report", "make lab"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "LABKIT_DATA": str(tmp_path / "data")}
+
+
+def test_the_readme_has_commands() -> None:
+    assert set(COMMANDS) > OTHERWISE
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in OTHERWISE])
+@pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "macvlan", "vxlan")
+def test_a_command_ends_well(command: str, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        shlex.split(command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_make_test_is_what_ci_runs() -> None:
+    assert re.search(r"^exec make test\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+@pytest.mark.needs("set-up", "namespaces", "iperf3", "macvlan")
+def test_make_report_measures_once_and_ends_with_the_report(environment: dict[str, str]) -> None:
+    first = subprocess.run(
+        ["make", "report"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert first.returncode == 0, first.stderr
+    last = first.stdout.splitlines()[-1]
+    page = Path(last.removeprefix("report: "))
+    assert "Plotly.newPlot" in page.read_text()
+    for topology in ("macvlan_bridge", "ipvlan_l2", "ipvlan_l3"):
+        assert re.search(rf"^(tcp|udp) .*{topology}.*veth_bridge", first.stdout, re.MULTILINE), first.stdout
+    rows = {path: path.read_bytes() for path in page.parent.glob("*/rows/*.jsonl")}
+    measured = [json.loads(line) for content in rows.values() for line in content.splitlines()]
+    assert {row["protocol"] for row in measured if row["status"] == "ok"} == {"tcp", "udp"}
+    assert {row["pairs"] for row in measured} == {1, 2, 8}
+    again = subprocess.run(
+        ["make", "report"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert again.stdout.splitlines()[-1] == last
+    assert "Installing" not in again.stdout + again.stderr
+    assert {path: path.read_bytes() for path in page.parent.glob("*/rows/*.jsonl")} == rows
+
+
+@pytest.fixture
+def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """JupyterLab as `make lab` starts it; its address with the token."""
+    log = tmp_path / "lab.log"
+    home = {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            ["make", "lab"],
+            cwd=ROOT,
+            env={**environment, **home},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+        try:
+            found = None
+            deadline = time.monotonic() + 90
+            while found is None and time.monotonic() < deadline and server.poll() is None:
+                time.sleep(0.2)
+                found = re.search(r"http://127\.0\.0\.1:\d+/lab\S*token=\w+", log.read_text())
+            assert found, log.read_text()
+            yield found[0]
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)  # its own session, which this test made
+            server.wait(30)
+
+
+def _status(address: str) -> int:
+    try:
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.needs("set-up")
+def test_make_lab_serves_this_machine_only_and_asks_for_the_token(lab: str) -> None:
+    token = lab.partition("token=")[2]
+    contents = re.sub(r"/lab\S*", "/api/contents", lab)
+    assert _status(contents) == 403
+    assert _status(f"{contents}?token={token}") == 200

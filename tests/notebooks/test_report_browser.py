@@ -1,0 +1,129 @@
+"""The report in a real browser: its figures are drawn, its code is folded away, and it asks the network for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import simulated
+
+from labkit import report
+
+pytestmark = pytest.mark.needs("chromium")
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+VISIBLE = "it => it.checkVisibility()"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("run")
+    nbformat.write(simulated.notebook(simulated.rows()), folder / "notebook.ipynb")
+    return report.html(folder / "notebook.ipynb", folder / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        profile = tmp_path_factory.mktemp("profile")
+        context = playwright.chromium.launch_persistent_context(
+            str(profile), executable_path="/usr/bin/chromium", headless=True, args=ARGUMENTS
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The opened report; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
+    page = browser.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(address)
+    page.wait_for_function(
+        "document.querySelectorAll('.figure .main-svg .legend, .figure .main-svg .plot').length > 0"
+    )
+    yield page
+    page.close()
+    assert not wrong
+    assert asked
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_every_figure_is_drawn(page: Any) -> None:
+    places = page.query_selector_all(".figure")
+    assert len(places) == len(simulated.FIGURES)
+    for place in places:
+        size = place.query_selector(".main-svg").bounding_box()
+        assert size["width"] > 600
+        assert size["height"] > 200
+        points = place.query_selector_all(".scatterlayer .points path.point")
+        assert len(points) >= 3
+        box = points[0].bounding_box()
+        assert size["y"] <= box["y"] <= size["y"] + size["height"]
+        assert place.query_selector(".gtitle").text_content()
+
+
+def test_words_of_figures_stay_inside(page: Any) -> None:
+    """No title, note or label is cut off by the edge of its figure."""
+    outside = page.evaluate("""() => [...document.querySelectorAll('.figure')].flatMap(place => {
+        const edge = place.querySelector('.main-svg').getBoundingClientRect();
+        return [...place.querySelectorAll('.main-svg text')].filter(it => {
+            const box = it.getBoundingClientRect();
+            return box.width && (box.left < edge.left - 1 || box.right > edge.right + 1
+                || box.top < edge.top - 1 || box.bottom > edge.bottom + 1);
+        }).map(it => it.textContent);
+    })""")
+    assert outside == []
+
+
+def test_code_is_folded_and_unfolds(page: Any) -> None:
+    codes = page.query_selector_all("details.code")
+    assert codes
+    for code in codes:
+        assert not code.query_selector("pre").evaluate(VISIBLE)
+    codes[0].query_selector("summary").click()
+    assert codes[0].query_selector("pre").evaluate(VISIBLE)
+
+
+def test_a_hover_shows_numbers_with_units(page: Any) -> None:
+    # The drag layer lies over the points, so the pointer is put where one is.
+    box = page.query_selector(".figure .scatterlayer .errorbars ~ .points path.point").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".figure .hoverlayer .hovertext")
+    assert "Gbit/s" in page.query_selector(".hoverlayer .hovertext").text_content()
+
+
+def test_a_dark_screen_gets_light_words(page: Any) -> None:
+    page.emulate_media(color_scheme="dark")
+    colours = "['body', '.gtitle'].map(it => getComputedStyle(document.querySelector(it)))"
+    background, words = page.evaluate(
+        f"{colours}.map((style, at) => at ? style.fill : style.backgroundColor)"
+    )
+
+    def brightness(colour: str) -> float:
+        return sum(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]) / 3
+
+    assert brightness(background) < 60
+    assert brightness(words) > 180
+
+
+def test_a_narrow_screen_scrolls_figures_and_not_the_page(page: Any) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_it_prints(page: Any, tmp_path: Path) -> None:
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert (tmp_path / "report.pdf").stat().st_size > 20_000
