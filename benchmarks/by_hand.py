@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,18 +25,18 @@ from typing import IO
 
 from benchmarks.promise import LABKIT, Promise, inside, note, output
 from labkit import stats
+from labkit.endpoints import Pair
 from labkit.experiments import arms
 from labkit.experiments.datapaths import Datapaths
 from labkit.experiments.events import Surroundings
 from labkit.experiments.slices import SETTLE_S, SLICE_S, _Sender
 from labkit.observers.receivers import receivers
-from labkit.topologies.base import Pair
 from labkit.traffic import iperf3
 
 WIDTH = 0.04
 BUDGET_S, QUICK_S = 80.0, 25.0
 SLICES = 40  # a set-up
-LEAST_SETUPS = 3
+LEAST_SETUPS = 4
 PORT = 5202  # labkit's flow has iperf3's own
 START_S = 10.0
 
@@ -138,12 +139,19 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 class Found:
-    """The throughput of both flows, slice by slice."""
+    """The throughput of both flows, slice by slice, in bits per second."""
 
     def __init__(self) -> None:
         self.labkit: list[float] = []
         self.hand: list[float] = []
         self.setups: list[int] = []
+
+    def add(self, setup: int, labkit_bps: float, hand_bps: float) -> None:
+        """Take in two neighbouring slices, unless the machine was too busy to let one of them send at all."""
+        if labkit_bps and hand_bps:
+            self.labkit.append(labkit_bps)
+            self.hand.append(hand_bps)
+            self.setups.append(setup)
 
     def effect(self) -> stats.Effect:
         """labkit's flow to the one by hand."""
@@ -160,17 +168,23 @@ def main() -> None:
         number += 1
         passed = time.monotonic() - begin
         effect = found.effect()
-        narrow = number >= LEAST_SETUPS and stats.half_width(effect) < WIDTH
+        narrow = number >= LEAST_SETUPS and _wide(effect) < WIDTH
         if narrow or passed * (number + 1) / number > budget_s:
             break
-    centre = [math.exp(stats.centre(stats.np.log(values))) for values in (found.labkit, found.hand)]
     answer = vars(effect) | {
-        "labkit_bps": centre[0],
-        "hand_bps": centre[1],
+        "labkit_bps": statistics.median(found.labkit),
+        "hand_bps": statistics.median(found.hand),
         "half_width": stats.half_width(effect),
         "seconds": passed,
     }
     print(json.dumps(answer))
+
+
+def _wide(effect: stats.Effect) -> float:
+    """The half-width of the 99 % interval."""
+    if not effect.wide_low or not effect.wide_high:
+        return math.inf
+    return math.sqrt(effect.wide_high / effect.wide_low) - 1
 
 
 def _one_setup(number: int, rng: random.Random, found: Found) -> None:
@@ -188,13 +202,10 @@ def _one_setup(number: int, rng: random.Random, found: Found) -> None:
                 sender = _Sender(live, flows, counters)
                 sender.establish(iperf3.Load(duration_s=3600, omit_s=0))
                 for place in range(SLICES):
-                    first = rng.random() < 0.5
-                    if first:
-                        found.hand.append(hand.slice_bps())
-                    found.labkit.append(sender.slice(place)[1]["throughput_bps"])
-                    if not first:
-                        found.hand.append(hand.slice_bps())
-                    found.setups.append(number)
+                    by_hand_first = rng.random() < 0.5
+                    hand_bps = hand.slice_bps() if by_hand_first else 0.0
+                    _, row = sender.slice(place)
+                    found.add(number, row["throughput_bps"], hand_bps if by_hand_first else hand.slice_bps())
 
 
 if __name__ == "__main__":

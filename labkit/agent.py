@@ -122,6 +122,7 @@ def main() -> None:
             print(f"labkit: {error}", file=sys.stderr)
             sys.exit(2)
     request = msgspec.json.decode(sys.stdin.buffer.read())
+    process.ahead_of_load()
     with contextlib.suppress(BrokenPipeError):
         _answer({"experiment": experiment, "doctor": doctor}[request["do"]](request))
 

@@ -243,7 +243,8 @@ def verdict(
 
     margin (0.05 is 5 %): no difference means that the interval lies within 1 / (1 + margin) and 1 + margin.
     A difference that is sure but smaller is still faster or slower, and the sentence says that it is small.
-    No evidence: no control, or one without interval; A differs from A; no interval; one set-up of slices.
+    No evidence: no control, or one without interval; A differs from A; no interval; one set-up of slices; a
+    difference that is no larger than what the baseline's own interval against itself allows.
     """
     if not 0 < margin < 1:
         raise BadInput(f"the margin is a ratio between 0 and 1 (0.05 is 5 %), not {margin}")
@@ -254,6 +255,9 @@ def verdict(
         sentence = f"no evidence about {arm} against {baseline}: {why}; measured {measured}"
         return Verdict("no evidence", sentence)
     inside = 1 / (1 + margin) <= low and high <= 1 + margin
+    if (low > 1 or high < 1) and (noise := _within_control(effect, control)):
+        sentence = f"no evidence about {arm} against {baseline}: {noise}; measured {measured}"
+        return Verdict("no evidence", sentence)
     if low > 1 or high < 1:
         word = "faster" if (low > 1) == higher_is_better else "slower"
         small = f", a difference below {percent(margin)}" if inside else ""
@@ -275,6 +279,16 @@ def _no_evidence(effect: Effect, control: Effect | None, baseline: str) -> str |
     if effect.low is None:
         return "a single measurement has no interval"
     return "all slices come from one set-up, a lucky one perhaps" if effect.setups_count == 1 else None
+
+
+def _within_control(effect: Effect, control: Effect | None) -> str | None:
+    """Why noise alone may be the whole difference: the ratio lies in the 95 % interval of the baseline against itself."""
+    if control is None or control.low is None or control.high is None:
+        return None
+    if not min(control.low, 1) <= effect.ratio <= max(control.high, 1):
+        return None
+    shown = ratio_text(control.ratio, control.low, control.high)
+    return f"the baseline differs from itself by as much ({shown})"
 
 
 def _size(ratio: float, low: float, high: float, word: str, higher_is_better: bool, baseline: str) -> str:

@@ -65,8 +65,8 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
     """A verdict for each group and each topology but the baseline; columns GROUP and VERDICTS.
 
     Slices decide where there are any; the whole runs' ratio stands beside it (whole_ratio, NaN where none),
-    and if the two intervals do not overlap there is no evidence. control_low and control_high are the 99 %
-    interval by which the control vetoes. A topology that was not measured has its status as word and the
+    and if the two intervals do not overlap there is no evidence. control_low and control_high are the
+    interval of the baseline against itself, in which a difference does not count. A topology that was not measured has its status as word and the
     reason as sentence, and NaN for numbers. Raises BadInput as `ratios` does.
     """
     df = complete(df)
@@ -111,8 +111,8 @@ def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, high
         "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
         "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
         "sentence": verdict.sentence,
-        "control_ratio": control and control.ratio, "control_low": control and control.wide_low,
-        "control_high": control and control.wide_high, "whole_ratio": whole and whole.ratio,
+        "control_ratio": control and control.ratio, "control_low": control and control.low,
+        "control_high": control and control.high, "whole_ratio": whole and whole.ratio,
         "whole_low": whole and whole.low, "whole_high": whole and whole.high,
         "disagree": effect.disagree, "vetoed": control is not None and stats.vetoes(control),
     }  # fmt: skip

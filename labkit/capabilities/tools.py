@@ -11,7 +11,7 @@ from labkit.capabilities.base import Capability
 
 OLDEST = {"iperf3": (3, 12)}  # its JSON of UDP runs has the sums of both ends only from there on
 
-# program: what is lost without it, and Debian's package
+# program: what is lost without it, and the Debian package to recommend
 TOOLS = {
     "iperf3": ("no TCP or UDP traffic, so no throughput", "iperf3"),
     "ping": ("reachability is not checked and latency not measured", "iputils-ping"),
@@ -26,7 +26,7 @@ TOOLS = {
     "virtiofsd": ("a guest cannot share this machine's files", "virtiofsd (before Debian 13: qemu-system-common)"),
     "ovs-vswitchd": ("no topology with Open vSwitch can be built", "openvswitch-switch"),
     "chromium": ("figures are HTML only, not PNG and SVG", "chromium"),
-    "docker": ("no containers of Docker's as endpoints", "docker.io"),
+    "docker": ("no containers of Docker's as endpoints", None),
     "podman": ("no containers of Podman's as endpoints", "podman"),
     "crun": ("OCI containers are run by runc only, if that is there", "crun"),
     "runc": ("OCI containers are run by crun only, if that is there", "runc"),
@@ -43,7 +43,8 @@ def tools() -> list[Capability]:
 def _tool(name: str, version: str | None) -> Capability:
     lost, package = TOOLS[name]
     if version is None:
-        return Capability("tools", name, False, "not here", lost, f"apt install {package}")
+        remedy = f"apt install {package}" if package else "install it as its manual says"
+        return Capability("tools", name, False, "not here", lost, remedy)
     oldest = OLDEST.get(name)
     if oldest and tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < oldest:
         wanted = ".".join(map(str, oldest))

@@ -96,19 +96,29 @@ def _checked(answer: int) -> int:
 
 @contextmanager
 def instance(folder: Path) -> Iterator[Path]:
-    """A trace instance of our own. Its lock tells others that somebody lives who will remove it."""
-    _remove_left(folder)
+    """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
     path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
-    path.mkdir()
+    with _locked(
+        folder / "instances", wait=True
+    ):  # or another could take a new one, not yet locked, for one that was left
+        _remove_left(folder)
+        path.mkdir()
+        own = contextlib.ExitStack()
+        own.callback(_remove, path)
+        own.enter_context(_locked(path, wait=False))
+    with own:
+        yield path
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+    """flock(2) on a folder; the lock ends with whoever holds it. Raises BlockingIOError when it is not to wait and would."""
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield path
-        finally:
-            os.close(holder)
+        fcntl.flock(holder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
     finally:
-        _remove(path)
+        os.close(holder)
 
 
 def _remove(path: Path) -> None:
@@ -119,13 +129,8 @@ def _remove(path: Path) -> None:
 
 def _remove_left(folder: Path) -> None:
     for path in (folder / "instances").glob(f"{OURS}*"):
-        with contextlib.suppress(OSError):  # it is in use, or somebody else has just removed it
-            holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(path)
-            finally:
-                os.close(holder)
+        with contextlib.suppress(OSError), _locked(path, wait=False):
+            _remove(path)
 
 
 def _there(folder: Path | None) -> Path:

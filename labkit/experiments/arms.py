@@ -115,7 +115,12 @@ class Live:
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Metrics of this arm, with what is to be doubted about them."""
         doubtful = [*self.doubts, *(doubts or [])]
-        told = {"qdisc": self.qdisc, "offloads": _short(self.offloads), "doubts": "; ".join(doubtful) or None}
+        told = {
+            **_now(),
+            "qdisc": self.qdisc,
+            "offloads": _short(self.offloads),
+            "doubts": "; ".join(doubtful) or None,
+        }
         return self.arm, {"status": "ok", **told, **metrics}
 
 
@@ -241,9 +246,12 @@ def row_of(
         **{name: getattr(asked, name) for name in PARAMETERS},
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
         **dict.fromkeys(METRICS),
+        **_now(),
         **metrics,
         **_provenance(),
         "seed": around.seed,
-        "load1": machine.load1(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _now() -> dict[str, Any]:
+    return {"load1": machine.load1(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

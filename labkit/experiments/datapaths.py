@@ -173,12 +173,25 @@ def is_whole(asked: Datapaths, point: Point) -> bool:
     return point.round < (asked.rounds if asked.whole_runs is None else asked.whole_runs)
 
 
+def set_up_s(point: Point, arms_count: int) -> float:
+    """About how many seconds it takes to build that many arms."""
+    return arms_count * (0.05 + 0.01 * point.pairs)
+
+
+def slices_s(asked: Datapaths, point: Point, arms_count: int) -> float:
+    """About how many seconds all slices of a point take."""
+    return arms_count * (asked.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs) if asked.slices else 0.0
+
+
+def whole_s(asked: Datapaths, point: Point) -> float:
+    """About how many seconds a whole run of one arm takes; 0 in a round that has none."""
+    return asked.omit_s + asked.duration_s + 0.3 + 0.02 * point.pairs if is_whole(asked, point) else 0.0
+
+
 def planned_s(asked: Datapaths, point: Point, arms_count: int) -> float:
     """About how many seconds a point takes; the progress bar corrects it by what was seen."""
-    each = asked.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs
-    if is_whole(asked, point):
-        each += asked.omit_s + asked.duration_s + 0.3 + 0.01 * point.pairs
-    return arms_count * each
+    wholes = arms_count * whole_s(asked, point)
+    return set_up_s(point, arms_count) + slices_s(asked, point, arms_count) + wholes
 
 
 def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
@@ -204,8 +217,10 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
         if point.pairs not in enough:
             what = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}, round {point.round + 1} of {asked.rounds}"
             found: list[records.Row] = []
-            for stage in measure(asked, around, point, usable, found):
-                yield events.progress(f"{what}: {stage}", spent, total)
+            within_s = spent
+            for stage, stage_s in measure(asked, around, point, usable, found):
+                yield events.progress(f"{what}: {stage}", within_s, total)
+                within_s += stage_s
             history.add(found)
             yield events.rows(point.name, found)
         spent += cost
@@ -215,21 +230,22 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
 
 def measure(
     asked: Datapaths, around: Surroundings, point: Point, usable: list[arms.Arm], found: list[records.Row]
-) -> Iterator[str]:
-    """Measure one point: yields the name of each stage as it begins, and leaves the rows in `found`."""
+) -> Iterator[tuple[str, float]]:
+    """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned seconds."""
     rng = random.Random(f"{around.seed} {point.name}")
     artefacts = around.folder / "artefacts" / point.name
-    yield "set-up"
+    yield "set-up", set_up_s(point, len(usable))
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
         measured = list(refused)
         if asked.slices and live:
-            yield f"slices of {len(live)} arms"
+            yield f"slices of {len(live)} arms", slices_s(asked, point, len(live))
             measured += slices.measure(asked, live, rng, artefacts)
         if is_whole(asked, point):
             # A B B A: what comes first in one round comes last in the next
-            order = random.Random(f"{around.seed} {point.pairs} {point.round // 2}").sample(live, len(live))
+            order = sorted(live, key=lambda one: one.arm.label)
+            random.Random(f"{around.seed} {point.pairs} {point.round // 2}").shuffle(order)
             for one in order[:: -1 if point.round % 2 else 1]:
-                yield one.arm.label
+                yield one.arm.label, whole_s(asked, point)
                 measured.append(whole.measure(asked, one, artefacts))
     for arm, metrics in measured:
         found.append(

@@ -77,20 +77,20 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
 
 def slices(rows: pd.DataFrame) -> go.Figure:
     """Every slice's throughput as a ratio to the baseline's, in order of measurement, with a running median."""
-    ok = rows[rows["status"].eq("ok") & rows["method"].eq("slice") & rows["protocol"].ne("ping")]
+    steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
+    ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].ne("ping")]
     parts = panels(ok, columns_count=2, by_pairs=True)
     figure, seen = grid(parts, SLICES_PX), set[str]()
     for panel in parts:
         wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
         baseline, *others = arms(panel.table)
-        if baseline[1] != "baseline":
+        if baseline[1] != "baseline" or not others:
             continue
         ratios = wide.div(wide[baseline[0]], axis=0).reset_index(drop=True)
-        ratios = ratios.where(ratios > 0)
         # Noise is heavy-tailed: the axis is for nineteen of twenty slices, the others are put to its edge.
-        far = max(
-            1.5, math.exp(float(np.nanquantile(np.abs(np.log(ratios[[arm for arm, _ in others]])), 0.95)))
-        )
+        logs = np.log(ratios[[arm for arm, _ in others]].to_numpy(float))
+        logs = np.abs(logs[np.isfinite(logs)])
+        far = max(1.5, math.exp(float(np.quantile(logs, 0.95)))) if logs.size else 1.5
         for arm, role in others:
             _slices_arm(figure, panel, theme.arm_style(arm, role), ratios[arm], far, arm not in seen)
             seen.add(arm)
@@ -148,7 +148,7 @@ def _axes(
     ends = [math.log10(pairs[0]) - room, math.log10(pairs[-1]) + room]
     labels = {"tickvals": pairs, "ticktext": [f"{count:.0f}" for count in pairs]}
     figure.update_xaxes(type="log", range=ends, title_text="pairs at once", **labels, **panel.place)
-    end = 1.0 if top is None else top / quantity.scale
+    end = top / quantity.scale if top else 1.0
     figure.update_yaxes(title_text=quantity.title, range=[0, end], **panel.place)
     if top is None:  # plotly draws no axes for a plot without data
         words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
@@ -163,12 +163,9 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
         return ok.groupby(keys, as_index=False, dropna=False).agg(
             value=("value", "mean"), count=("value", "size")
         )
-    sums = {column: (column, "sum") for column in ("value", "part", "weight")}
-    found = (
-        ok[ok["weight"].notna()]
-        .groupby(keys, as_index=False, dropna=False)
-        .agg(**sums, count=("value", "size"))
-    )
+    groups = ok[ok["weight"].notna()].groupby(keys, as_index=False, dropna=False)
+    # The sum of nothing is nothing, not 0.
+    found = groups[["value", "part", "weight"]].sum(min_count=1).assign(count=groups.size()["size"])
     return found.assign(value=found["value"] / found["weight"], part=found["part"] / found["weight"])
 
 
@@ -228,7 +225,7 @@ def _arm(
     )
     figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
     figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
-    if "part" in middles:
+    if "part" in middles and middles["part"].notna().any():
         dotted = {"color": style.color, "dash": "dot", "width": 1}
         part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)
         figure.add_trace(part.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
@@ -245,4 +242,4 @@ def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
     said += f"<br>median {quantity.say(one['value'])}, {one['rounds']} rounds"
     if one["low"] < one["high"]:
         said += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
-    return said + (f"<br>of which softirq {quantity.say(one['part'])}" if "part" in one else "")
+    return said + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")

@@ -48,7 +48,7 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
     said = verdicts.assign(status=status, reason=verdicts["sentence"])
     subtitle = (
-        "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A, 99 %)"
+        "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
     )
     return finish(figure, said, "Ratios to the baseline", subtitle)
 

@@ -245,7 +245,7 @@ def _why(flow: Flow) -> str:
 
 
 def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
-    """The sums over the flows that a row carries, from the clients' JSON (which has both ends' totals).
+    """The sums over the flows that a row carries, from the JSON of both ends of each.
 
     throughput_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
     the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
@@ -265,24 +265,24 @@ def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
                 use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
             ),
         }
-        return row | (_udp(pages, ends) if protocol == "udp" else _tcp(ends))
-    except (KeyError, TypeError) as error:
+        return row | (_udp(pages) if protocol == "udp" else _tcp(ends))
+    except (LookupError, TypeError, ArithmeticError) as error:
         raise Failed(f"iperf3's JSON lacks what a row needs: {error}") from None
 
 
-def _udp(pages: Sequence[dict[str, Any]], ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    received = [end["sum_received"] for end in ends]
-    streams = [stream["udp"] for end in ends for stream in end["streams"]]
-    arrived = sum(part["packets"] - part["lost_packets"] for part in received)
+def _udp(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted seconds.
+    servers = [page["server"]["end"] for page in pages]
+    received = [end["sum_received"] for end in servers]
+    arrived = [part["packets"] - part["lost_packets"] for part in received]
+    streams = [stream["udp"] for end in servers for stream in end["streams"]]
     return {
-        "sent_count": sum(end["sum_sent"]["packets"] for end in ends),
-        "received_count": arrived,
+        "sent_count": sum(page["client"]["end"]["sum_sent"]["packets"] for page in pages),
+        "received_count": sum(arrived),
         "lost_count": sum(part["lost_packets"] for part in received),
         "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
         "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
-        "throughput_pps": sum(
-            (part["packets"] - part["lost_packets"]) / part["seconds"] for part in received
-        ),
+        "throughput_pps": sum(count / part["seconds"] for count, part in zip(arrived, received, strict=True)),
         "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
     }
 

@@ -25,7 +25,7 @@ took_s = time.monotonic() - begin
 answer = {"machine": machine.describe(), "details": machine.details(), "capabilities": found, "took_s": took_s}
 sys.stdout.buffer.write(msgspec.json.encode(answer))
 """
-# Without capabilities, as an ordinary user is; the one that stays lets uid 0 be mapped into a new user namespace at all.
+# Without capabilities, like an ordinary user; the one that stays lets uid 0 be mapped into a new user namespace at all.
 ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 UNSHARE = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount"]
 
@@ -102,7 +102,7 @@ def test_all_groups_answer(asked: Answer) -> None:
     }  # fmt: skip
     failed = [one for one in asked["capabilities"] if "probes of this group failed" in (one["detail"] or "")]
     assert failed == []
-    assert asked["took_s"] < 3
+    assert asked["took_s"] < (30 if asked["machine"]["accelerator"] == "tcg" else 3)
 
 
 def test_what_is_missing_says_what_is_lost_and_what_to_do(asked: Answer, rootless: Answer) -> None:
@@ -221,10 +221,13 @@ def test_nothing_stays_behind(tracefs: Path) -> None:
 
 
 def test_an_instance_in_use_is_left_alone(tracefs: Path) -> None:
-    code = (
-        "import sys, pathlib\nfrom labkit.capabilities import tracing\n"
-        f"with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:\n    print(own.name, flush=True); sys.stdin.read()\n"
-    )
+    code = f"""
+import sys, pathlib
+from labkit.capabilities import tracing
+with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
+    print(own.name, flush=True)
+    sys.stdin.read()
+"""
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

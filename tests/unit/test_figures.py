@@ -111,6 +111,25 @@ def test_cpu_per_gigabyte_is_the_sum_by_the_sum() -> None:
     assert "softirq" in line.hovertext[0]
 
 
+@pytest.mark.parametrize("value", [0.0, None])
+def test_what_is_null_or_zero_is_no_trouble(value: float | None) -> None:
+    rows = simulated.rows()
+    for metric in ("throughput_bps", "received_bytes", "cpu_s", "softirq_s"):
+        less = rows.assign(**{metric: value})
+        figures.throughput(less)
+        figures.slices(less)
+        figure = figures.cpu_per_gigabyte(less)
+        assert metric != "softirq_s" or value is not None or not [t for t in figure.data if t.mode == "lines"]
+
+
+@pytest.mark.parametrize("role", ["baseline", "variant", "control"])
+def test_a_missing_arm_is_no_trouble(role: str) -> None:
+    rows = simulated.rows()
+    for draw in (figures.throughput, figures.slices, figures.cpu_per_gigabyte):
+        draw(rows[rows["role"] != role])
+        draw(rows[rows["role"] == role])
+
+
 def test_slices_are_compared_within_their_round() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -56,6 +57,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=named(path))
 
@@ -246,13 +248,13 @@ def test_notebooks_are_thin_and_clean() -> None:
     none(faults)
 
 
-# The parts are put together here so that this file does not name them either.
+# Put together here so that this file does not name them either. (One without its slash is a Debian package.)
 HOSTS = [
     ".".join(parts)
     for parts in (
         ("pypi", "org"), ("files", "pythonhosted", "org"), ("conda", "anaconda", "org"), ("crates", "io"),
         ("registry", "npmjs", "org"), ("proxy", "golang", "org"), ("repo1", "maven", "org"), ("deb", "debian", "org"),
-        ("security", "debian", "org"), ("docker", "io"), ("quay", "io"), ("ghcr", "io"), ("huggingface", "co"),
+        ("security", "debian", "org"), ("docker", "io/"), ("quay", "io"), ("ghcr", "io"), ("huggingface", "co"),
     )
 ]  # fmt: skip
 # Not preceded by what makes it a part of a longer path or of an address.

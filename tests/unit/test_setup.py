@@ -55,7 +55,8 @@ def imports(folder: str) -> set[str]:
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.split(".")[0])
-    return names - set(sys.stdlib_module_names) - {"labkit", "conftest", "benchmarks"}
+    own = {"labkit", "benchmarks"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    return names - set(sys.stdlib_module_names) - own
 
 
 def names(requirements: list[str]) -> set[str]:

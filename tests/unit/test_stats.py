@@ -296,3 +296,22 @@ def test_welch_by_hand() -> None:
 )
 def test_percent(share: float, text: str) -> None:
     assert stats.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "band", "word"),
+    [
+        (1.07, (0.9, 1.12), "no evidence"),  # sure by itself, but the baseline differs from itself by as much
+        (1.07, (0.95, 1.06), "faster"),
+        (0.94, (0.93, 1.05), "no evidence"),
+        (0.94, (0.96, 1.05), "slower"),
+    ],
+)
+def test_a_difference_counts_only_outside_the_band_of_the_control(
+    ratio: float, band: tuple[float, float], word: str
+) -> None:
+    found = replace(QUIET, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01)
+    control = replace(QUIET, low=band[0], high=band[1], wide_low=0.8, wide_high=1.2)
+    said = stats.verdict(found, control, arm="m", baseline="v")
+    assert said.word == word
+    assert ("differs from itself by as much" in said.sentence) == (word == "no evidence")

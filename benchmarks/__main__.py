@@ -1,0 +1,44 @@
+"""`python -m benchmarks [NAMES…] [--quick] [--check]`: one line for each promise, and whether it is kept."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks import by_hand, half_width, imports, kill, overhead, set_up
+from benchmarks.promise import Promise, note, table
+
+Benchmark = Callable[[bool], Iterator[Promise]]
+TABLE: dict[str, Benchmark] = {
+    "set-up": set_up.promises,
+    "by-hand": by_hand.promises,
+    "overhead": overhead.promises,
+    "imports": imports.promises,
+    "half-width": half_width.promises,
+    "kill": kill.promises,
+}
+
+
+def main() -> int:
+    """Run what was asked for; 1 if a promise is broken and --check is given."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(TABLE)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions: shorter, and less sure")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a promise is broken")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.names if name not in TABLE]:
+        parser.error(f"there is no benchmark {unknown[0]}; there are: {', '.join(TABLE)}")
+    begin, load = time.monotonic(), os.getloadavg()[0]
+    found = [promise for name in asked.names or TABLE for promise in TABLE[name](asked.quick)]
+    print(table(found))
+    broken = sum(promise.kept is False for promise in found)
+    said = f"{broken} broken" if broken else "every promise kept"
+    note(f"{said}; {time.monotonic() - begin:.0f} s; load {load:.1f} on {os.cpu_count()} CPUs when it began")
+    return 1 if broken and asked.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""How narrow the interval of a comparison of two single flows gets within a minute."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.promise import LABKIT, Promise, note, output
+from labkit import records, stats
+
+WIDTH, WITHIN_S = 0.04, 60.0
+ROUNDS, SLICES = 9, 20  # of 100 ms, of three arms: the baseline is measured twice
+ARMS = ("veth_bridge", "veth_bridge (again)", "macvlan_bridge")
+ASKED = (
+    "topology=veth_bridge,macvlan_bridge",
+    "pairs=1",
+    f"slices={SLICES}",
+    "whole_runs=0",
+    "half_width=0",
+)
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """The half-width that was reached, and the noise that it had to overcome."""
+    note("two single flows")
+    rounds = 3 if quick else ROUNDS
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        output([*LABKIT, "run", "datapaths", *ASKED, f"rounds={rounds}", "--json", "--folder", str(folder)])
+        seconds = records.read_json(folder / "run.json")["measuring_s"]
+        arm, control, setups = log_ratios(records.read_rows(folder))
+    effect, again = stats.effect(arm, setups, slices=True), stats.effect(control, setups, slices=True)
+    width = stats.half_width(effect)
+    yield Promise(
+        "half-width of macvlan_bridge to veth_bridge, single TCP flows",
+        f"{width:.2%} in {seconds:.0f} s",
+        f"A/A control: {again.ratio:.3f} ±{stats.half_width(again):.2%}",
+        width / WIDTH,
+        f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s",
+        None if quick else width <= WIDTH and seconds <= WITHIN_S,
+    )
+    yield Promise(
+        "what it is",
+        f"{stats.ratio_text(effect.ratio, effect.low, effect.high)}",
+        f"{effect.how}; log-ratio of slices: sd {deviation(arm):.3f}, of control {deviation(control):.3f}",
+    )
+
+
+def log_ratios(rows: list[records.Row]) -> tuple[stats.Floats, stats.Floats, list[int]]:
+    """macvlan_bridge to veth_bridge, and veth_bridge to itself, slice by slice, with the set-up of each."""
+    slices: dict[tuple[int, int], dict[str, float]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["throughput_bps"]:
+            slices.setdefault((row["round"], row["slice"]), {})[row["arm"]] = row["throughput_bps"]
+    whole = {place: found for place, found in slices.items() if len(found) == len(ARMS)}
+    baseline, control, variant = ([found[arm] for found in whole.values()] for arm in ARMS)
+    arm, again = stats.log_ratios(variant, baseline, control)
+    return arm, again, [setup for setup, _slice in whole]
+
+
+def deviation(log_ratios: stats.Floats) -> float:
+    """The standard deviation of one slice's log-ratio."""
+    return float(log_ratios.std(ddof=1))

@@ -1,0 +1,92 @@
+"""kill -9 of whoever started an experiment with 128 pairs: how long until the kernel has ended all that it had."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.promise import LABKIT, ROOT, Promise, note
+from benchmarks.set_up import all_gone
+from labkit.hosts import here
+
+PAIRS = 128
+START_S = 120.0
+# Flows that stand and send next to nothing: what is killed is the question, not what it does.
+ASKED = ("topology=veth_bridge", f"pairs={PAIRS}", "rate_bps=10000", "duration_s=600", "omit_s=0")
+
+
+def promises(_quick: bool) -> Iterator[Promise]:
+    """Seconds until the last process has ended, and until the last namespace was taken down; information."""
+    note(f"kill -9 with {PAIRS} pairs")
+    with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
+        argv = [*LABKIT, "run", "datapaths", *ASKED, "--folder", f"{scratch}/run"]
+        with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as owner:
+            try:
+                pids = _standing(owner)
+            finally:
+                owner.kill()
+                killed = time.monotonic()
+            _ended(pids)
+            processes_s = time.monotonic() - killed
+            line.communicate(b"go\n")
+            namespaces_s = time.monotonic() - killed
+    what = f"kill -9 of the owner of {PAIRS} pairs until no process is left"
+    yield Promise(
+        what, f"{processes_s:.2f} s", f"{len(pids)} processes; namespaces gone: {namespaces_s:.2f} s"
+    )
+
+
+def _standing(owner: subprocess.Popen[bytes]) -> list[int]:
+    """Open descriptors of all processes below the owner, once every flow has both its ends."""
+    deadline = time.monotonic() + START_S
+    while True:
+        assert owner.poll() is None, "labkit ended before its flows stood"
+        assert time.monotonic() < deadline, f"the flows did not stand within {START_S:.0f} s"
+        below = _below(owner.pid)
+        if sum(name == "iperf3" for name in below.values()) == 2 * PAIRS:
+            return [os.pidfd_open(pid) for pid in below]
+        time.sleep(0.2)
+
+
+def _below(root: int) -> dict[int, str]:
+    """The names of all descendants of a process, from /proc/PID/stat (proc(5))."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:
+                continue
+            pid, (name, rest) = int(entry.name), text.split("(", 1)[1].rsplit(")", 1)
+            names[pid], parents[pid] = name, int(rest.split()[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: names[pid] for pid in found - {root}}
+
+
+def _ended(pidfds: list[int]) -> None:
+    for descriptor in pidfds:
+        select.select([descriptor], [], [], START_S)
+        os.close(descriptor)
+
+
+def _last_in_line() -> subprocess.Popen[bytes]:
+    """A process that ends when told to go and all namespaces that were let go before are taken down."""
+    argv = [*here.prefix(), sys.executable, "-m", "benchmarks.kill"]
+    line = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert line.stdout is not None
+    line.stdout.readline()
+    return line
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
+    all_gone()

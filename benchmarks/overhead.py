@@ -1,0 +1,96 @@
+"""The seconds of a sweep that are not measuring, per point, and what its notebooks cost beside.
+
+A point is one arm in one round for one number of pairs: what a person would call one measurement. Not measuring is
+all the time of `labkit.run.measure` (start of the process, survey of the topologies, set-up, reachability, starting
+and ending iperf3, writing rows) but for the slices, 0.1 s each, and the seconds that whole runs were asked to last.
+The report over all points, papermill's start among it, is paid once per notebook and told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import papermill
+import yaml
+
+from benchmarks.promise import LABKIT, Promise, note, output
+from labkit import records
+from labkit.experiments.slices import SLICE_S
+
+BOUND_S = 0.5
+PARAMETERS = {
+    "topology": ["veth_bridge", "macvlan_bridge"],
+    "protocol": "tcp",
+    "mtu_bytes": 1500,
+    "pairs": [1, 2, 8],
+    "rounds": 3,
+    "slices": 6,
+    "whole_runs": 1,
+    "duration_s": 1,
+    "omit_s": 0,
+    "half_width": 0,
+}
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """The promise per point; the notebook and the report, once per sweep, as information."""
+    note("a small sweep")
+    parameters = PARAMETERS | ({"rounds": 2, "pairs": [1, 8]} if quick else {})
+    with tempfile.TemporaryDirectory() as scratch:
+        start_s = _empty_notebook_s(Path(scratch))
+        asked = {key: value for key, value in parameters.items() if key != "protocol"}
+        file = Path(scratch) / "overhead.yaml"
+        grid = [{"protocol": [parameters["protocol"]]}]
+        file.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": grid}))
+        begin = time.monotonic()
+        output([*LABKIT, "sweep", str(file)], LABKIT_DATA=scratch)
+        whole_s = time.monotonic() - begin
+        (run,) = Path(scratch).rglob("run.json")
+        measure_s = records.read_json(run)["measuring_s"]
+        windows_s, points = _windows(records.read_rows(run.parent))
+    each_s = (measure_s - windows_s) / points
+    yield Promise(
+        f"not measuring, of each of {points} points of a sweep",
+        f"{each_s:.3f} s",
+        f"papermill with an empty notebook: {start_s:.2f} s",
+        each_s / start_s,
+        f"<= {BOUND_S} s",
+        each_s <= BOUND_S,
+    )
+    yield Promise(
+        "that sweep beside `measure`: two notebooks, figures, report",
+        f"{whole_s - measure_s:.1f} s",
+        f"of {whole_s:.1f} s, of which measuring {windows_s:.1f} s",
+        (whole_s - measure_s) / start_s,
+    )
+
+
+def _empty_notebook_s(scratch: Path) -> float:
+    cell = {"cell_type": "code", "source": "", "metadata": {"tags": ["parameters"]}, "outputs": []}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {
+        "nbformat": 4,
+        "nbformat_minor": 4,
+        "metadata": kernel,
+        "cells": [cell | {"execution_count": None}],
+    }
+    (scratch / "empty.ipynb").write_text(json.dumps(notebook))
+    begin = time.monotonic()
+    papermill.execute_notebook(
+        str(scratch / "empty.ipynb"), str(scratch / "executed.ipynb"), {"nothing": 0}, progress_bar=False
+    )
+    return time.monotonic() - begin
+
+
+def _windows(rows: list[records.Row]) -> tuple[float, int]:
+    """The seconds of measuring that were asked for and done, and the number of points."""
+    seconds, points = 0.0, set()
+    for row in rows:
+        assert row["status"] == "ok", row["reason"]
+        seconds += SLICE_S if row["method"] == "slice" else row["duration_s"] + row["omit_s"]
+        points.add((row["point"], row["arm"]))
+    return seconds, len(points)

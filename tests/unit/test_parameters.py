@@ -1,0 +1,149 @@
+"""Parameters: what a command line or a notebook says, as typed values, or one sentence that says what there is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from labkit import experiments, topologies
+from labkit.errors import BadInput
+from labkit.experiments.datapaths import Datapaths, is_whole, points
+
+A_CPU = min(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "expected"),
+    [
+        ({"pairs": "1,2,8"}, "pairs", (1, 2, 8)),
+        ({"pairs": " 1, 2"}, "pairs", (1, 2)),
+        ({"pairs": [1, 2]}, "pairs", (1, 2)),
+        ({"pairs": 4}, "pairs", (4,)),
+        ({"topology": "veth,veth_bridge"}, "topology", ("veth", "veth_bridge")),
+        ({"rate_bps": "1e9"}, "rate_bps", 1e9),
+        ({"rate_bps": "none"}, "rate_bps", None),
+        ({"rate_bps": None}, "rate_bps", None),
+        ({"length_bytes": ""}, "length_bytes", None),
+        ({"zerocopy": "true"}, "zerocopy", True),
+        ({"family": "6"}, "family", 6),
+        ({"affinity": f"{A_CPU},{A_CPU}"}, "affinity", f"{A_CPU},{A_CPU}"),
+        ({"parent": "eth0.100", "topology": "macvlan_bridge"}, "parent", "eth0.100"),
+        ({"pairs": 500}, "pairs", (500,)),
+        ({"mtu_bytes": 68}, "mtu_bytes", 68),
+        ({"mtu_bytes": 65535}, "mtu_bytes", 65535),
+        ({"mtu_bytes": 1280, "family": 6}, "mtu_bytes", 1280),
+    ],
+)
+def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expected: Any) -> None:
+    assert getattr(Datapaths.of(given), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"topologyy": "veth"}, r"no parameter topologyy \(did you mean topology\?\); there are: where, topology,"),
+        ({"xyz": "1"}, r"no parameter xyz; there are: where"),
+        ({"topology": "vethh"}, r"no topology vethh; there are loopback, veth, "),
+        ({"topology": ""}, "topology"),
+        ({"topology": "veth,veth"}, "none twice"),
+        ({"pairs": "1,1"}, "none twice"),
+        ({"pairs": "0"}, "pairs=0 is outside 1 to 500"),
+        ({"pairs": "10000"}, "pairs=10000 is outside 1 to 500: a Linux bridge has 1,023 ports"),
+        ({"pairs": "x"}, "pairs=x"),
+        ({"pairs": "1.5"}, "pairs=1.5"),
+        ({"pairs": "none"}, "pairs"),
+        ({"mtu_bytes": "20"}, "mtu_bytes=20 is outside 68 to 65535"),
+        ({"mtu_bytes": "100000"}, "mtu_bytes=100000 is outside"),
+        ({"mtu_bytes": "1279", "family": "6"}, "outside 1280 to 65535: what IPv6 allows"),
+        ({"protocol": "sctp"}, "protocol=sctp: there are tcp, udp, ping"),
+        ({"family": "5"}, "family=5: there are 4, 6"),
+        ({"family": "nan"}, "family=nan"),
+        ({"rate_bps": "nan"}, "rate_bps=nan"),
+        ({"rate_bps": "inf"}, "rate_bps=inf"),
+        ({"rate_bps": "-1"}, "rate_bps=-1"),
+        ({"half_width": "nan"}, "half_width=nan"),
+        ({"duration_s": "0"}, "duration_s=0"),
+        ({"duration_s": "0.5"}, "duration_s=0.5"),
+        ({"omit_s": "61"}, "omit_s=61"),
+        ({"streams": "129"}, "streams=129"),
+        ({"rounds": "0"}, "rounds=0"),
+        ({"slices": "-1"}, "slices=-1"),
+        ({"whole_runs": "2"}, "whole_runs=2 is outside 0 to 1"),
+        ({"slices": "0", "whole_runs": "0"}, "nothing to measure"),
+        ({"slices": "5", "rate_bps": "1e6"}, "slices=0"),
+        ({"slices": "5", "protocol": "ping"}, "slices=0"),
+        ({"protocol": "ping", "streams": "2"}, "ping takes neither"),
+        ({"protocol": "udp", "length_bytes": "65508"}, "length_bytes=65508 is outside 16 to 65507"),
+        ({"length_bytes": "0"}, "length_bytes=0"),
+        ({"affinity": "4099"}, "there is no CPU 4099; there are"),
+        ({"affinity": "-1"}, "affinity='-1' is not of the form"),
+        ({"parent": "eth0; rm -rf", "topology": "macvlan_bridge"}, "parent='eth0; rm -rf' is not of the form"),
+        ({"parent": "-eth0", "topology": "macvlan_bridge"}, "is not of the form"),
+        ({"parent": "a" * 16, "topology": "macvlan_bridge"}, "is not of the form"),
+        ({"parent": "eth0"}, "veth_bridge has no parent; macvlan and ipvlan have"),
+        ({"congestion": "cubic; ls"}, "is not of the form"),
+        ({"seed": "-1"}, "seed=-1"),
+        ({"seed": "2147483648"}, "seed=2147483648"),
+        ({"zerocopy": "perhaps"}, "zerocopy=perhaps"),
+        ({"topology": 5}, "topology"),
+        ({"pairs": [1, [2]]}, "pairs"),
+        ({"pairs": {"a": 1}}, "pairs"),
+        ({"duration_s": [1]}, "duration_s"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        Datapaths.of(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_defaults_can_be_and_survive_json() -> None:
+    asked = Datapaths.of({})
+    assert Datapaths.of(asked.asdict()) == asked
+    assert asked.asdict()["rate_bps"] is None
+
+
+def test_the_issues_parameters_are_there() -> None:
+    wanted = "where topology protocol pairs mtu_bytes length_bytes rate_bps streams duration_s omit_s family"
+    assert set(wanted.split()) <= set(Datapaths.__struct_fields__)
+
+
+def test_an_unknown_experiment_is_refused_with_the_list() -> None:
+    with pytest.raises(BadInput, match="there is no experiment datapath; there are: datapaths"):
+        experiments.find("datapath")
+
+
+@pytest.mark.parametrize("name", topologies.TABLE)
+def test_every_topology_can_be_asked_for(name: str) -> None:
+    assert Datapaths.of({"topology": name}).topology == (name,)
+
+
+@pytest.mark.parametrize(("family", "mtu", "payload"), [(4, 1500, 1472), (6, 1500, 1452), (4, 65535, 65507)])
+def test_a_datagram_fills_the_mtu(family: int, mtu: int, payload: int) -> None:
+    assert Datapaths.of({"family": family, "mtu_bytes": mtu, "protocol": "udp"}).datagram_bytes == payload
+
+
+def test_a_datagram_is_as_long_as_asked() -> None:
+    assert Datapaths.of({"protocol": "udp", "length_bytes": 64}).datagram_bytes == 64
+
+
+def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> None:
+    asked = Datapaths.of({"pairs": "1,2,4,8", "rounds": "6"})
+    order = points(asked, 7)
+    assert order == points(asked, 7)
+    assert order != points(asked, 8)
+    assert [point.round for point in order] == sorted(list(range(6)) * 4)
+    by_round = [[point.pairs for point in order if point.round == number] for number in range(6)]
+    assert all(sorted(pairs) == [1, 2, 4, 8] for pairs in by_round)
+    assert len({tuple(pairs) for pairs in by_round}) > 1
+    assert len({point.name for point in order}) == len(order)
+
+
+@pytest.mark.parametrize(
+    ("whole_runs", "expected"), [("none", [True] * 3), ("0", [False] * 3), ("2", [True, True, False])]
+)
+def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
+    asked = Datapaths.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
+    assert [is_whole(asked, point) for point in points(asked, 1)] == expected

@@ -1,0 +1,193 @@
+"""A world to run labkit in: namespaces that play the machine, with interfaces, a measuring lock and folders of their own.
+
+Two test runs, or a test run and a measurement, do not meet; and what labkit leaves in its machine is seen exactly.
+Whatever runs in a world carries a mark in its environment, and is found again by it whatever became of its parents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT
+
+from labkit import records
+
+LABKIT = [sys.executable, "-m", "labkit.cli"]
+# Without capabilities, as an ordinary user; the one that stays lets uid 0 be mapped into a user namespace at all.
+ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
+MARK = "LABKIT_TEST_MARK"
+LIMIT = "/proc/sys/user/max_net_namespaces"  # of the user namespace that reads and writes it (namespaces(7))
+
+Row = dict[str, Any]
+Done = subprocess.CompletedProcess[str]
+Process = subprocess.Popen[str]
+
+
+class World:
+    """Namespaces held by a process, and folders: `data`, and `home`, `tmp`, `here` (the current one), which stay empty.
+
+    `words` go in front of every command that is run in it.
+    """
+
+    def __init__(self, folder: Path, keeper: Process, words: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.empty = [folder / name for name in ("home", "tmp", "here")]
+        for each in self.empty:
+            each.mkdir(parents=True, exist_ok=True)
+        self.keeper = keeper
+        self.words = list(words)
+        self.mark = uuid.uuid4().hex
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))}
+        self.environment = kept | {
+            MARK: self.mark,
+            "LABKIT_DATA": str(self.data),
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+        }  # fmt: skip
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in here."""
+        return ["nsenter", f"--target={self.keeper.pid}", "--user", "--net", "--preserve-credentials", "--"]
+
+    def start(self, *argv: str, cwd: Path | None = None, **environment: str) -> Process:
+        """Start a program; both its outputs are pipes, and it leads a process group of its own."""
+        return subprocess.Popen(
+            [*self.prefix, *self.words, *argv],
+            cwd=cwd or self.folder / "here",
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *argv: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
+        """Run a program to its end."""
+        process = self.start(*argv, cwd=cwd, **environment)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return Done(argv, process.returncode, out, err)
+
+    def labkit(self, *words: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
+        """Run labkit."""
+        return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
+
+    def rows(self, *words: str, code: int = 0, **environment: str) -> list[Row]:
+        """The rows of `labkit run datapaths`; asserts the exit code."""
+        done = self.labkit("run", "datapaths", *words, "--json", **environment)
+        assert done.returncode == code, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def processes(self) -> dict[int, list[str]]:
+        """The processes that were started in here and live, with their command lines."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                        found[int(folder.name)] = words[:-1]
+                except OSError:
+                    continue
+        return found
+
+    def pids(self, which: Callable[[list[str]], bool]) -> list[int]:
+        """The processes in here whose command line is such."""
+        return [pid for pid, words in sorted(self.processes().items()) if words and which(words)]
+
+    def interfaces(self) -> Any:
+        """What `ip` says of the machine's interfaces."""
+        return json.loads(self.run("ip", "-j", "addr").stdout)
+
+    def only_namespace(self) -> bool:
+        """Whether the world's own network namespace is the only one that the kernel still counts for it.
+
+        Also one that nothing but a descriptor or a socket holds would count; none else could be made then.
+        """
+        script = f'old=$(cat {LIMIT}); echo 2 >{LIMIT}; unshare --net true; code=$?; echo "$old" >{LIMIT}; exit $code'
+        return subprocess.run([*self.prefix, "sh", "-c", script], capture_output=True, check=False).returncode == 0
+
+    def end(self) -> None:
+        """End whatever is left in here."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.close()
+        self.keeper.wait(10)
+
+
+@contextmanager
+def world(folder: Path, words: Sequence[str] = (), *, user: bool = True, nics: Sequence[str] = ()) -> Iterator[World]:
+    """A world: a user and a network namespace in which labkit is root, or with `user` false (as root) the latter alone.
+
+    `nics` are interfaces that it has beside lo: each is one end of a veth, up.
+    """
+    makes = ["unshare", *(["--user", "--map-root-user"] if user else []), "--net", "--"]
+    lines = ["ip link set lo up", *(f"ip link add {nic} up type veth peer name far-{nic}" for nic in nics)]
+    lines += [f"ip link set far-{nic} up" for nic in nics]
+    script = " && ".join([*lines, "echo", "exec cat"])
+    with subprocess.Popen(
+        [*makes, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == "\n", "a namespace cannot be made, or nothing in it"
+        made = World(folder, keeper, words)
+        try:
+            yield made
+        finally:
+            made.end()
+
+
+def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:
+    """Whether it has become true within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(step_s)
+    return bool(true())
+
+
+def one_sentence(done: Done, code: int = 2) -> str:
+    """The last line on standard error, of a command that could not do it: no traceback, and what exit code 2 promises.
+
+    Lines before it may be what labkit said while it ran.
+    """
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr + done.stdout
+    lines = done.stderr.strip().splitlines()
+    assert lines, done
+    assert all(line.startswith("labkit: ") for line in lines), done.stderr
+    return lines[-1].removeprefix("labkit: ")
+
+
+def only_run(world: World) -> Path:
+    """The folder of the one run that was made in the world."""
+    [found] = (world.data / "datapaths").iterdir()
+    return found
+
+
+def rows_on_disk(folder: Path) -> dict[str, bytes]:
+    """The files with rows of a run, and that every line of them is a row."""
+    records.read_rows(folder)
+    return {path.name: path.read_bytes() for path in sorted((folder / "rows").glob("*.jsonl"))}
