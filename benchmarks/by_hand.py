@@ -29,7 +29,7 @@ from labkit.endpoints import Pair
 from labkit.experiments import arms
 from labkit.experiments.datapaths import Datapaths
 from labkit.experiments.events import Surroundings
-from labkit.experiments.slices import SETTLE_S, SLICE_S, _Sender
+from labkit.experiments.slices import SETTLE_S, SLICE_S, Sender
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3
 
@@ -114,11 +114,13 @@ def typed(pair: Pair) -> Iterator[Typed]:
     with (
         pair.server.namespace.open("/proc/net/dev") as counters,
         pair.server.namespace.open("/proc/net/tcp6") as sockets,
-        subprocess.Popen(words["server"], stdout=subprocess.DEVNULL) as server,
+        subprocess.Popen(words["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
     ):
         try:
             _until(lambda: f":{PORT:04X} " in os.pread(sockets.fileno(), 1 << 14, 0).decode())
-            with subprocess.Popen(words["client"], stdout=subprocess.DEVNULL) as client:
+            with subprocess.Popen(
+                words["client"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as client:
                 try:
                     one = Typed(pair, client, counters)
                     before = one.received_bytes()
@@ -199,7 +201,7 @@ def _one_setup(number: int, rng: random.Random, found: Found) -> None:
                 iperf3.flows(pairs) as flows,
                 typed(pairs[0]) as hand,
             ):
-                sender = _Sender(live, flows, counters)
+                sender = Sender(live, flows, counters)
                 sender.establish(iperf3.Load(duration_s=3600, omit_s=0))
                 for place in range(SLICES):
                     by_hand_first = rng.random() < 0.5

@@ -82,15 +82,21 @@ def median(values: Iterable[float]) -> float:
 
 
 def inside(module: str, *arguments: object) -> Any:
-    """What `python -m module arguments` prints as JSON, as PID 1 of its own namespaces, like an experiment."""
+    """What `python -m module arguments` prints as JSON, as PID 1 of its own namespaces, like an experiment.
+
+    Under the machine's measuring lock, which what labkit's own commands measure takes by itself.
+    """
     argv = [*here.prefix(), sys.executable, "-m", module, *map(str, arguments)]
-    return json.loads(output(argv))
+    with here.measuring_lock(note):
+        return json.loads(output(argv))
 
 
 def output(argv: Sequence[str], **environment: str) -> str:
-    """What a program prints; its errors go to ours. Raises CalledProcessError unless it ends with 0."""
+    """What a program prints on standard output. Ends this one with the program's own words when it fails."""
     whole = {**os.environ, **environment}
-    done = subprocess.run(argv, cwd=ROOT, env=whole, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(argv, cwd=ROOT, env=whole, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"bench: {' '.join(map(str, argv))} ended with {done.returncode}\n{done.stderr}")
     return done.stdout
 
 

@@ -282,7 +282,7 @@ def _no_evidence(effect: Effect, control: Effect | None, baseline: str) -> str |
 
 
 def _within_control(effect: Effect, control: Effect | None) -> str | None:
-    """Why noise alone may be the whole difference: the ratio lies in the 95 % interval of the baseline against itself."""
+    """Why noise alone may be all of it: the ratio lies in the interval of the baseline against itself."""
     if control is None or control.low is None or control.high is None:
         return None
     if not min(control.low, 1) <= effect.ratio <= max(control.high, 1):

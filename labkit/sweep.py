@@ -75,6 +75,8 @@ def load(path: Path) -> Sweep:
         "parameters",
     }:
         raise BadInput(f"{path} is no sweep: it needs notebook and grid, and may have parameters")
+    if content["grid"] == []:
+        raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
         raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
     notebook = records.project_root() / "notebooks" / f"{content['notebook']}.ipynb"

@@ -65,9 +65,9 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
     """A verdict for each group and each topology but the baseline; columns GROUP and VERDICTS.
 
     Slices decide where there are any; the whole runs' ratio stands beside it (whole_ratio, NaN where none),
-    and if the two intervals do not overlap there is no evidence. control_low and control_high are the
-    interval of the baseline against itself, in which a difference does not count. A topology that was not measured has its status as word and the
-    reason as sentence, and NaN for numbers. Raises BadInput as `ratios` does.
+    and if the two intervals do not overlap there is no evidence. control_low and control_high are the interval
+    of the baseline against itself, in which a difference does not count. A topology that was not measured has
+    its status as word and the reason as sentence, and NaN for numbers. Raises BadInput as `ratios` does.
     """
     df = complete(df)
     pairs = dict(groups(ratios(df)))

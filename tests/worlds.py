@@ -1,4 +1,4 @@
-"""A world to run labkit in: namespaces that play the machine, with interfaces, a measuring lock and folders of their own.
+"""A world to run labkit in: namespaces that play the machine, with interfaces, a lock and folders of their own.
 
 Two test runs, or a test run and a measurement, do not meet; and what labkit leaves in its machine is seen exactly.
 Whatever runs in a world carries a mark in its environment, and is found again by it whatever became of its parents.
@@ -48,7 +48,9 @@ class World:
         self.keeper = keeper
         self.words = list(words)
         self.mark = uuid.uuid4().hex
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))
+        }
         self.environment = kept | {
             MARK: self.mark,
             "LABKIT_DATA": str(self.data),
@@ -122,7 +124,10 @@ class World:
         Also one that nothing but a descriptor or a socket holds would count; none else could be made then.
         """
         script = f'old=$(cat {LIMIT}); echo 2 >{LIMIT}; unshare --net true; code=$?; echo "$old" >{LIMIT}; exit $code'
-        return subprocess.run([*self.prefix, "sh", "-c", script], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run([*self.prefix, "sh", "-c", script], capture_output=True, check=False).returncode
+            == 0
+        )
 
     def end(self) -> None:
         """End whatever is left in here."""
@@ -137,7 +142,9 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, words: Sequence[str] = (), *, user: bool = True, nics: Sequence[str] = ()) -> Iterator[World]:
+def world(
+    folder: Path, words: Sequence[str] = (), *, user: bool = True, nics: Sequence[str] = ()
+) -> Iterator[World]:
     """A world: a user and a network namespace in which labkit is root, or with `user` false (as root) the latter alone.
 
     `nics` are interfaces that it has beside lo: each is one end of a veth, up.

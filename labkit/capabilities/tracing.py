@@ -98,21 +98,21 @@ def _checked(answer: int) -> int:
 def instance(folder: Path) -> Iterator[Path]:
     """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
     path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
-    with _locked(
-        folder / "instances", wait=True
-    ):  # or another could take a new one, not yet locked, for one that was left
-        _remove_left(folder)
-        path.mkdir()
-        own = contextlib.ExitStack()
-        own.callback(_remove, path)
-        own.enter_context(_locked(path, wait=False))
-    with own:
+    with contextlib.ExitStack() as own:
+        # Else another could take a new one, not yet locked, for one that was left.
+        with _locked(folder / "instances", wait=True):
+            _remove_left(folder)
+            path.mkdir()
+            own.enter_context(_locked(path, wait=False))
+            own.callback(
+                _remove, path
+            )  # the last to come is the first to go: it is removed while it is locked
         yield path
 
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
-    """flock(2) on a folder; the lock ends with whoever holds it. Raises BlockingIOError when it is not to wait and would."""
+    """flock(2) on a folder; it ends with whoever holds it. Raises BlockingIOError when it is not to wait and would."""
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -45,7 +45,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def _value(name: str, value: Any, kind: Any) -> Any:
+def _value(name: str, given: Any, kind: Any) -> Any:
+    value = given
     if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
         value = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     if isinstance(value, str) and value.lower() in ("none", "null", ""):
@@ -53,13 +54,14 @@ def _value(name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{name}={value}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
+        raise BadInput(f"{name}={given}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
 
 
 def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:
     """Raises BadInput unless value is absent or lies within the bounds."""
     if value is not None and not least <= value <= most:
-        raise BadInput(f"{name}={value:g} is outside {least:g} to {most:g}{f': {why}' if why else ''}")
+        because = f": {why}" if why else ""
+        raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -29,7 +29,7 @@ ESTABLISH_S = 10.0
 ENOUGH_FRAMES = 20  # of data on every flow, so that none is still shaking hands
 
 
-class _Sender:
+class Sender:
     """An arm with its established flows and the counters of its receivers."""
 
     def __init__(self, live: Live, flows: iperf3.Flows, counters: Receivers) -> None:
@@ -94,7 +94,7 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
                 receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
             )
             try:
-                sender = _Sender(one, stack.enter_context(iperf3.flows(one.topology.pairs)), counters)
+                sender = Sender(one, stack.enter_context(iperf3.flows(one.topology.pairs)), counters)
                 sender.establish(long)
                 senders.append(sender)
             except Failed as error:
@@ -118,7 +118,7 @@ def _failed(reason: str) -> dict[str, Any]:
     return {"status": "failed", "reason": reason, "method": "slice"}
 
 
-def _end(sender: _Sender, artefacts: Path) -> None:
+def _end(sender: Sender, artefacts: Path) -> None:
     """End the flows early, which makes iperf3 write what it counted; kept as it is."""
     for client in sender.flows.clients:
         client.signal(signal.SIGINT)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -241,7 +240,6 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
 
 def test_many_at_once(need: Need) -> None:
     need("namespaces")
-    begin = time.monotonic()
     running = [
         subprocess.Popen([*here.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)
         for _ in range(3)
@@ -249,4 +247,3 @@ def test_many_at_once(need: Need) -> None:
     answers = [json.loads(one.communicate(timeout=60)[0]) for one in running]
     assert all(one.returncode == 0 for one in running)
     assert available(answers[0]) == available(answers[1]) == available(answers[2])
-    assert time.monotonic() - begin < 20

@@ -132,7 +132,10 @@ def test_each_missing_part_is_a_failure(missing: str) -> None:
         (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
         (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
         (iperf3.Load(rate_bps=1e9), "-b 1000000000"),
-        (iperf3.Load(mss_bytes=536, congestion="reno", zerocopy=True, affinity="0,1"), "-M 536 -C reno -A 0,1 -Z"),
+        (
+            iperf3.Load(mss_bytes=536, congestion="reno", zerocopy=True, affinity="0,1"),
+            "-M 536 -C reno -A 0,1 -Z",
+        ),
     ],
 )
 def test_the_client_is_asked_for_the_load(load: iperf3.Load, words: str) -> None:
@@ -157,7 +160,9 @@ def test_tcp_without_a_rate_has_none() -> None:
         ("", "iperf3 .* is too old"),
     ],
 )
-def test_versions_that_are_refused(said: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_that_are_refused(
+    said: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake(tmp_path, said, monkeypatch)
     with pytest.raises(Unsupported, match=words):
         iperf3.version()

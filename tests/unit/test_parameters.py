@@ -43,7 +43,10 @@ def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expect
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"topologyy": "veth"}, r"no parameter topologyy \(did you mean topology\?\); there are: where, topology,"),
+        (
+            {"topologyy": "veth"},
+            r"no parameter topologyy \(did you mean topology\?\); there are: where, topology,",
+        ),
         ({"xyz": "1"}, r"no parameter xyz; there are: where"),
         ({"topology": "vethh"}, r"no topology vethh; there are loopback, veth, "),
         ({"topology": ""}, "topology"),
@@ -79,7 +82,10 @@ def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expect
         ({"length_bytes": "0"}, "length_bytes=0"),
         ({"affinity": "4099"}, "there is no CPU 4099; there are"),
         ({"affinity": "-1"}, "affinity='-1' is not of the form"),
-        ({"parent": "eth0; rm -rf", "topology": "macvlan_bridge"}, "parent='eth0; rm -rf' is not of the form"),
+        (
+            {"parent": "eth0; rm -rf", "topology": "macvlan_bridge"},
+            "parent='eth0; rm -rf' is not of the form",
+        ),
         ({"parent": "-eth0", "topology": "macvlan_bridge"}, "is not of the form"),
         ({"parent": "a" * 16, "topology": "macvlan_bridge"}, "is not of the form"),
         ({"parent": "eth0"}, "veth_bridge has no parent; macvlan and ipvlan have"),

@@ -32,7 +32,9 @@ def test_no_answer_is_no_time() -> None:
     assert ping.round_trip_times(sample("silent")) == []
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("0.004", 4e-6), ("1.23", 1.23e-3), ("12.3", 0.0123), ("1023", 1.023)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0.004", 4e-6), ("1.23", 1.23e-3), ("12.3", 0.0123), ("1023", 1.023)]
+)
 def test_ping_prints_fewer_digits_of_longer_times(text: str, seconds: float) -> None:
     line = f"64 bytes from 10.2.0.1: icmp_seq=1 ttl=64 time={text} ms\n"
     assert ping.round_trip_times(line) == pytest.approx([seconds])

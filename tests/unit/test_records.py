@@ -38,7 +38,10 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "the disk of .* is full; what was measured before is there: make room and run the same again"),
+        (
+            errno.ENOSPC,
+            "the disk of .* is full; what was measured before is there: make room and run the same again",
+        ),
         (errno.EDQUOT, "is full"),
         (errno.EIO, "cannot write .*run.json: Input/output error"),
     ],
@@ -75,7 +78,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(Failed, match="cannot write .*: (Not a directory|File exists)"):
+    with pytest.raises(Failed, match=r"cannot write .*: (Not a directory|File exists)"):
         records.write_json(tmp_path / "data" / "run.json", {})
 
 
@@ -98,7 +101,9 @@ def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path
         records.read_rows(tmp_path)
 
 
-def test_runs_go_to_the_project_or_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_go_to_the_project_or_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LABKIT_DATA", raising=False)
     for name in ("project/notebooks/deep", "project/params", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)

@@ -1,0 +1,75 @@
+"""Builds topologies and tells what `ip` and `ping` find in them: a program, run as an experiment's process is.
+
+A JSON list of requests in the first argument, a JSON list of answers on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from typing import Any
+
+from labkit import process, topologies
+from labkit.errors import LabkitError
+from labkit.traffic import ping
+
+HEADERS = {4: 28, 6: 48}
+
+
+def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 3.0) -> list[process.Ended]:
+    """One ping of every pair that must not be fragmented, all at once; the payload is given."""
+    words = ["ping", "-n", "-c1", "-i0.2", "-Mdo", f"-s{size_bytes}", "-w3"]
+    programs = [process.Running([*pair.client.prefix, *words, pair.server.address]) for pair in pairs]
+    with process.all_ended(programs):
+        process.wait(programs, time.monotonic() + wait_s)
+        for program in programs:
+            program.kill()
+        return [program.ended() for program in programs]
+
+
+def links(topology: topologies.Topology) -> dict[str, Any]:
+    """Every interface of every namespace, as `ip -d` sees it: {namespace: {interface: …}}."""
+    found = {}
+    for space in topology.namespaces:
+        told = json.loads(process.output([*space.prefix, "ip", "-d", "-j", "link", "show"]))
+        found[space.name] = {one["ifname"]: one for one in told}
+    return found
+
+
+def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
+    """What is found in a topology that stands."""
+    spec, pairs = topology.spec, topology.pairs
+    answer: dict[str, Any] = {
+        "links": links(topology),
+        "pairs": [[pair.client.name, pair.client.address, pair.server.name, pair.server.address] for pair in pairs],
+        "interfaces": [pair.server.interface for pair in pairs],
+    }  # fmt: skip
+    if isolated:
+        return answer | {"silent": ping.silent(pairs[0])}
+    full = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family])
+    more = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family] + 1, wait_s=0.3)
+    words = ping.reachable(pairs, spec.mtu_bytes, spec.family)
+    return answer | {
+        "full": [one.returncode == 0 for one in full],
+        "ttl": [int(found[1]) for one in full if (found := re.search(r"ttl=(\d+)", one.stdout))],
+        "one_more": [one.stdout + one.stderr for one in more if "bytes from" in one.stdout],
+        "one_more_refused": [bool(re.search("[Mm]essage too long", one.stdout + one.stderr)) for one in more],
+        "reachable": words,
+        "too_large": ping.reachable(pairs[:1], spec.mtu_bytes + 1, spec.family),
+    }
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Build what is asked for, and look around in it."""
+    name, isolated = request.pop("name"), request.pop("isolated", False)
+    try:
+        with topologies.build(name, topologies.Spec(**request)) as topology:
+            return seen(topology, isolated)
+    except LabkitError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps([answer(request) for request in json.loads(sys.argv[1])]))

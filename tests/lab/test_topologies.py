@@ -1,0 +1,256 @@
+"""Every topology, built: both ends reach each other at the MTU, and the kernel's own view agrees with the name."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Need
+from worlds import ORDINARY, World, one_sentence, world
+
+from labkit.hosts import here
+from labkit.topologies import TABLE
+from labkit.topologies.table import ISOLATED
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
+
+Answer = dict[str, Any]
+ASKED = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
+KINDS = {"veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan"}
+TALK = [name for name in TABLE if name not in ISOLATED and name != "macvlan_passthru"]
+
+
+def ask(requests: list[Answer]) -> list[Answer]:
+    program = [sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
+    done = subprocess.run(
+        [*here.prefix(), *program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answers: list[Answer] = json.loads(done.stdout)
+    return answers
+
+
+@functools.cache
+def answers(name: str) -> dict[tuple[int, int, int], Answer]:
+    """What was found in this topology for every (pairs, MTU, family)."""
+    requests = [
+        {"name": name, "isolated": name in ISOLATED, "pairs": pairs, "mtu_bytes": mtu, "family": family}
+        for pairs, mtu, family in ASKED
+    ]
+    return dict(zip(ASKED, ask(requests), strict=True))
+
+
+def require_kind(name: str, need: Need) -> None:
+    for start, kind in KINDS.items():
+        if name.startswith(start):
+            need(kind)
+
+
+def eth0(answer: Answer) -> dict[str, Any]:
+    """The interface of every end, by the namespace's name."""
+    return {space: found["eth0"] for space, found in answer["links"].items() if "eth0" in found}
+
+
+@pytest.mark.parametrize(("pairs", "mtu", "family"), ASKED)
+@pytest.mark.parametrize("name", TALK)
+def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
+    name: str, pairs: int, mtu: int, family: int, need: Need
+) -> None:
+    require_kind(name, need)
+    found = answers(name)[pairs, mtu, family]
+    assert "error" not in found, found
+    assert [len(found["pairs"]), found["full"]] == [pairs, [True] * pairs]
+    assert found["one_more"] == []
+    assert found["one_more_refused"] == [True] * pairs
+    assert found["reachable"] is None
+    assert found["too_large"].startswith(f"client0 gets no answer from server0 to a ping of {mtu + 1} bytes")
+    assert "message too long" in found["too_large"].lower()
+    assert found["ttl"] == [63 if name == "veth_routed" else 64] * pairs
+    assert all((":" in address) == (family == 6) for pair in found["pairs"] for address in (pair[1], pair[3]))
+    assert len({address for pair in found["pairs"] for address in (pair[1], pair[3])}) == 2 * pairs
+
+
+@pytest.mark.parametrize("name", TALK)
+def test_names_and_interfaces(name: str, need: Need) -> None:
+    require_kind(name, need)
+    for (pairs, mtu, _family), found in answers(name).items():
+        assert [pair[::2] for pair in found["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
+        if name == "loopback":
+            assert sorted(found["links"]) == [f"both{n}" for n in range(pairs)]
+            assert [list(links) for links in found["links"].values()] == [["lo"]] * pairs
+            ends = [links["lo"] for links in found["links"].values()]
+        else:
+            assert set(eth0(found)) == {f"{side}{n}" for n in range(pairs) for side in ("client", "server")}
+            assert found["interfaces"] == ["eth0"] * pairs
+            ends = list(eth0(found).values())
+        assert [end["mtu"] for end in ends] == [mtu] * len(ends)
+        assert all("UP" in end["flags"] for end in ends)
+
+
+def kinds(answer: Answer) -> set[str]:
+    return {end["linkinfo"]["info_kind"] for end in eth0(answer).values()}
+
+
+def test_veth_is_a_veth_and_nothing_between() -> None:
+    for found in answers("veth").values():
+        assert kinds(found) == {"veth"}
+        assert "between" not in found["links"]
+
+
+def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
+    need("bridge")
+    for (pairs, mtu, _family), found in answers("veth_bridge").items():
+        assert kinds(found) == {"veth"}
+        between = found["links"]["between"]
+        assert between["bridge"]["linkinfo"]["info_kind"] == "bridge"
+        assert between["bridge"]["linkinfo"]["info_data"]["stp_state"] == 0
+        assert between["bridge"]["linkinfo"]["info_data"]["vlan_filtering"] == 0
+        ports = [link for link in between.values() if link.get("master") == "bridge"]
+        assert len(ports) == 2 * pairs
+        assert {(port["linkinfo"]["info_kind"], port["mtu"]) for port in ports} == {("veth", mtu)}
+        assert {port["linkinfo"]["info_slave_data"]["state"] for port in ports} == {"forwarding"}
+
+
+def test_veth_routed_has_a_router_and_no_bridge() -> None:
+    for (pairs, mtu, _family), found in answers("veth_routed").items():
+        assert kinds(found) == {"veth"}
+        between = found["links"]["between"]
+        ports = [link for name, link in between.items() if name != "lo"]
+        assert len(ports) == 2 * pairs
+        assert {(port["linkinfo"]["info_kind"], port["mtu"]) for port in ports} == {("veth", mtu)}
+        assert not any("master" in port for port in ports)
+
+
+@pytest.mark.needs("macvlan")
+@pytest.mark.parametrize("mode", ["private", "vepa", "bridge"])
+def test_macvlan_modes(mode: str) -> None:
+    for (_pairs, mtu, _family), found in answers(f"macvlan_{mode}").items():
+        assert kinds(found) == {"macvlan"}
+        assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(found).values()} == {mode}
+        parent = found["links"]["between"]["parent"]
+        assert (parent["mtu"], parent["linkinfo"]["info_kind"]) == (mtu, "veth")
+        assert {end["link_index"] for end in eth0(found).values()} == {parent["ifindex"]}
+
+
+@pytest.mark.needs("macvlan", "bridge")
+def test_vepa_is_reflected_by_a_hairpin_port() -> None:
+    for found in answers("macvlan_vepa").values():
+        far = found["links"]["between"]["far"]
+        assert far["master"] == "bridge"
+        assert far["linkinfo"]["info_slave_data"]["hairpin"] is True
+    for found in answers("macvlan_bridge").values():
+        assert "bridge" not in found["links"]["between"]
+
+
+@pytest.mark.needs("macvlan")
+def test_private_is_silent() -> None:
+    for found in answers("macvlan_private").values():
+        assert found["silent"] is True
+
+
+@pytest.mark.needs("macvlan")
+def test_passthru_takes_one_device_and_says_so() -> None:
+    for found in answers("macvlan_passthru").values():
+        assert found["error"] == "Isolated"
+        assert found["text"].startswith(
+            "macvlan passthru takes one device on a parent; the kernel refused the second"
+        )
+
+
+@pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
+def test_ipvlan_is_there_or_says_that_it_is_not(mode: str) -> None:
+    for found in answers(f"ipvlan_{mode}").values():
+        if "error" in found:
+            assert found["error"] == "Unsupported"
+            assert found["text"].startswith("this kernel has no ipvlan (CONFIG_IPVLAN is not set")
+            assert "use a kernel that has it" in found["text"]
+        else:
+            assert kinds(found) == {"ipvlan"}
+            assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(found).values()} == {mode}
+
+
+@pytest.mark.needs("vxlan")
+def test_vxlan_over_a_veth_that_is_50_bytes_larger() -> None:
+    for (_pairs, mtu, _family), found in answers("vxlan").items():
+        assert kinds(found) == {"vxlan"}
+        for space, end in eth0(found).items():
+            told = end["linkinfo"]["info_data"]
+            assert (told["id"], told["port"], told["link"]) == (42, 4789, "under")
+            under = found["links"][space]["under"]
+            assert (under["mtu"], under["linkinfo"]["info_kind"]) == (mtu + 50, "veth")
+
+
+@pytest.mark.needs("vxlan")
+def test_an_mtu_that_vxlan_cannot_carry() -> None:
+    fits, refused = ask(
+        [{"name": "vxlan", "mtu_bytes": mtu} for mtu in (65485, 65486)]
+    )  # fmt: skip
+    assert fits["full"] == [True]
+    assert refused["error"] == "BadInput"
+    assert refused["text"].startswith("mtu_bytes=65486 does not fit into vxlan: with its 50 bytes of headers")
+
+
+@pytest.mark.needs("bridge")
+@pytest.mark.parametrize("family", [4, 6])
+def test_more_pairs_than_a_byte_counts(family: int) -> None:
+    [found] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
+    assert found["full"] == [True] * 260
+    assert len(found["links"]) == 521
+
+
+def test_unknown_names_and_parents_where_none_can_be() -> None:
+    unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
+    assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
+    assert unknown["text"] == f"there is no topology vethh; there are {', '.join(TABLE)}"
+    assert parent["text"] == "parent=eth0: veth has no parent; macvlan and ipvlan have"
+
+
+SHORT = ("duration_s=1", "omit_s=0", "slices=0")
+
+
+def links_of(machine: World) -> dict[str, Any]:
+    """What of the machine's interfaces must not have changed."""
+    told = json.loads(machine.run("ip", "-d", "-j", "link").stdout)
+    names = ("ifindex", "mtu", "address", "promiscuity", "allmulti", "flags", "master")
+    return {link["ifname"]: {name: link.get(name) for name in names} for link in told}
+
+
+@pytest.mark.needs("macvlan", "iperf3")
+@pytest.mark.parametrize("topology", ["macvlan_bridge", "macvlan_private"])
+def test_a_nic_of_the_machine_as_parent(topology: str, tmp_path: Path) -> None:
+    with world(tmp_path, nics=["nic0", "other"]) as machine:
+        before = links_of(machine)
+        done = machine.labkit("run", "datapaths", f"topology={topology}", "parent=nic0", *SHORT, "--json")
+        assert links_of(machine) == before
+    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert row["parent"] == "nic0"
+    if topology == "macvlan_private":
+        assert (done.returncode, row["status"]) == (2, "isolated")
+    else:
+        assert (done.returncode, row["status"]) == (0, "ok")
+        assert row["throughput_bps"] > 0
+
+
+@pytest.mark.needs("macvlan")
+def test_a_nic_that_is_not_there_is_refused_with_the_list(tmp_path: Path) -> None:
+    with world(tmp_path, nics=["nic0"]) as machine:
+        done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic7")
+        assert one_sentence(done) == (
+            "parent=nic7: the machine has no such interface; it has far-nic0, lo, nic0"
+        )
+
+
+@pytest.mark.needs("macvlan")
+def test_without_privilege_no_device_is_put_on_a_nic(tmp_path: Path) -> None:
+    with world(tmp_path, ORDINARY, nics=["nic0"]) as machine:
+        before = links_of(machine)
+        done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
+        sentence = one_sentence(done)
+        assert "parent=nic0 is a NIC of the machine, and only root may put a device on it" in sentence
+        assert links_of(machine) == before

@@ -1,0 +1,149 @@
+"""A sweep's file, checked against its notebook and experiment before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from labkit import sweep
+from labkit.errors import BadInput
+
+GOOD: dict[str, Any] = {
+    "notebook": "01_datapaths",
+    "parameters": {"topology": ["veth", "veth_bridge"], "pairs": [1], "rounds": 1},
+    "grid": [{"protocol": ["tcp", "udp"], "mtu_bytes": [1500, 9000]}],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the real notebook, and params."""
+    (tmp_path / "params").mkdir()
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+    return tmp_path
+
+
+def written(project: Path, content: Any) -> Path:
+    path = project / "params" / "small.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_a_grid_becomes_points_with_names(project: Path) -> None:
+    found = sweep.load(written(project, GOOD))
+    assert [point.name for point in found.points] == ["tcp-1500", "tcp-9000", "udp-1500", "udp-9000"]
+    assert found.points[1].parameters == GOOD["parameters"] | {"protocol": "tcp", "mtu_bytes": 9000}
+    assert found.folder.parent == project / "data" / "datapaths"
+    assert found.folder.name.startswith("small-")
+
+
+def test_a_grid_of_its_own_parameters(project: Path) -> None:
+    content = GOOD | {
+        "grid": [
+            {"protocol": ["tcp"], "parameters": {"pairs": [1, 2]}},
+            {"protocol": ["udp"], "parameters": {"rounds": 3}},
+        ]
+    }
+    tcp, udp = sweep.load(written(project, content)).points
+    assert tcp.parameters == GOOD["parameters"] | {"protocol": "tcp", "pairs": [1, 2]}
+    assert udp.parameters == GOOD["parameters"] | {"protocol": "udp", "rounds": 3}
+
+
+def test_the_folder_is_the_contents(project: Path) -> None:
+    first = sweep.load(written(project, GOOD)).folder
+    assert sweep.load(written(project, GOOD)).folder == first
+    other = GOOD | {"parameters": {**GOOD["parameters"], "rounds": 2}}
+    assert sweep.load(written(project, other)).folder != first
+
+
+def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(project: Path) -> None:
+    first = sweep.load(written(project, GOOD)).folder
+    assert (
+        sweep.load(written(project, "# a comment\n" + yaml.safe_dump(GOOD, indent=8, sort_keys=False))).folder
+        == first
+    )
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "params").glob("*.yaml")))
+def test_the_files_of_the_project(name: str, project: Path) -> None:
+    found = sweep.load(ROOT / "params" / name)
+    assert found.points
+    assert found.points[0].parameters["topology"] == [
+        "veth_bridge",
+        "macvlan_bridge",
+        "ipvlan_l2",
+        "ipvlan_l3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 01_datapaths"),
+        ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
+        ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
+        ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),
+        ({"parameters": [1]}, "parameters is a mapping"),
+        ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
+        ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
+        ({"parameters": {"pairs": [0]}}, "pairs=0 is outside 1 to 500"),
+        ({"parameters": {"pairs": "x"}}, "pairs=x"),
+        ({"parameters": {1: 2}}, "has no parameter 1"),
+        ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
+        ({"grid": {"mtu_bytes": [1500, 1500]}}, "the point 1500 is there twice"),
+        ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),
+        ({"grid": {"mtu_bytes": []}}, "every axis of grid needs a list of values"),
+        ({"grid": []}, "grid is an empty list"),
+        ({"grid": [5]}, "grid is a list of mappings"),
+        ({"grid": None}, "grid is a list of mappings"),
+        ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
+        ({"grid": {"topology": [["veth", "vethh"]]}}, "there is no topology vethh"),
+    ],
+)
+def test_what_would_not_work_is_refused_in_a_sentence(
+    change: dict[str, Any], words: str, project: Path
+) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        sweep.load(written(project, GOOD | change))
+    assert "\n" not in str(caught.value)
+    assert not (project / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is no YAML file: "),
+        ("\ta: b", "is no YAML file: "),
+        ("hello", "is no sweep: "),
+        ("", "is no sweep: "),
+        ("- 1\n- 2\n", "is no sweep: "),
+        ("notebook: 01_datapaths\n", "is no sweep: "),
+        ("a: !!python/object/apply:os.getcwd []\n", "is no YAML file: "),
+        ("\x00\x01", "is no YAML file: "),
+    ],
+)
+def test_a_file_that_is_none(content: str, words: str, project: Path) -> None:
+    with pytest.raises(BadInput, match=words):
+        sweep.load(written(project, content))
+
+
+def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
+    with pytest.raises(BadInput, match=r"missing\.yaml is not there"):
+        sweep.load(project / "params" / "missing.yaml")
+    with pytest.raises(BadInput, match="is no YAML file"):
+        sweep.load(project / "params")
+    (project / "params" / "binary.yaml").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(BadInput, match="is no YAML file"):
+        sweep.load(project / "params" / "binary.yaml")
+
+
+def test_the_notebooks_parameters_have_help(project: Path) -> None:
+    found = sweep.parameters_of(project / "notebooks" / "01_datapaths.ipynb")
+    assert all(found.values()), [name for name, text in found.items() if not text]
