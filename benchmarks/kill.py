@@ -36,9 +36,9 @@ def promises(_quick: bool) -> Iterator[Promise]:
             processes_s = time.monotonic() - killed
             line.communicate(b"go\n")
             namespaces_s = time.monotonic() - killed
-    what = f"kill -9 of the owner of {PAIRS} pairs until no process is left"
+    what = f"kill -9 of the owner of {PAIRS} pairs to all gone"
     yield Promise(
-        what, f"{processes_s:.2f} s", f"{len(pids)} processes; namespaces gone: {namespaces_s:.2f} s"
+        what, f"{processes_s:.2f} s", more=f"{len(pids)} processes; namespaces after {namespaces_s:.2f} s"
     )
 
 

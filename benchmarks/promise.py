@@ -22,7 +22,7 @@ LABKIT = [sys.executable, "-m", "labkit.cli"]
 class Promise:
     """One line of the table: what was promised, what was measured, beside which reference in the same run.
 
-    `ratio` is what `bound` is about; `kept` is None for a line that only informs.
+    `ratio` is measured to reference; `kept` is None for a line that only informs; `more` goes below the line.
     """
 
     what: str
@@ -31,6 +31,7 @@ class Promise:
     ratio: float | None = None
     bound: str = ""
     kept: bool | None = None
+    more: str = ""
 
 
 HEAD = ("promise", "measured", "reference in the same run", "ratio", "bound", "")
@@ -65,15 +66,14 @@ def cells(promise: Promise) -> tuple[str, ...]:
     )
 
 
-def table(promises: Iterable[Promise]) -> str:
+def table(promises: Sequence[Promise]) -> str:
     """All lines, in columns."""
     lines = [HEAD, *map(cells, promises)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(HEAD))]
-    lines.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    below = [f"\n    {promise.more}" if promise.more else "" for promise in promises]
+    shown[1:] = map(str.__add__, shown[1:], below)
+    return "\n".join([shown[0], "  ".join("-" * width for width in widths), *shown[1:]])
 
 
 def median(values: Iterable[float]) -> float:

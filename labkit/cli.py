@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from labkit import __version__, experiments, hosts, process, records, run, topologies
-from labkit.errors import BadInput, LabkitError
+from labkit import __version__, agent, experiments, hosts, process, records, run, topologies
+from labkit.errors import BadInput, Failed, LabkitError
 
 INTERRUPTED = 130
 
@@ -134,7 +134,12 @@ def _named(words: Sequence[str]) -> dict[str, str]:
 def _doctor(arguments: argparse.Namespace) -> int:
     from labkit import doctor
 
-    answer = next(event for event in run.ask("here", {"do": "doctor"}) if event["event"] == "doctor")
+    try:
+        answer = next(run.ask("here", {"do": "doctor"}))
+    except Failed as error:
+        # The doctor is needed most where no namespace can be made: then it asks from outside of one.
+        print(f"labkit: {error}", file=sys.stderr)
+        answer = next(agent.doctor({}))
     del answer["event"]
     print(doctor.as_json(answer) if arguments.json else doctor.as_text(answer), end="")
     return 0

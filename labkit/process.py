@@ -20,7 +20,6 @@ from labkit.errors import Failed, Unsupported
 # setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
 # without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
-Conversation = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -189,12 +188,39 @@ def interactive(
     return subprocess.run([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False).returncode
 
 
-def conversation(argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> Conversation:
-    """A program that is told something once on standard input and answers in lines on standard output; it
-    dies with us."""
-    with tempfile.TemporaryFile("w+") as told:
-        told.write(request)
-        told.seek(0)
-        return subprocess.Popen(
-            [*DIE_WITH_US, *argv], stdin=told, stdout=subprocess.PIPE, text=True, pass_fds=pass_fds
-        )
+class Conversation:
+    """A program that is told something once on standard input and answers in lines; it dies with us."""
+
+    def __init__(self, argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> None:
+        self._said = tempfile.TemporaryFile()
+        with tempfile.TemporaryFile() as told:
+            told.write(request.encode())
+            told.seek(0)
+            self._popen = subprocess.Popen(
+                [*DIE_WITH_US, *argv],
+                stdin=told,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                pass_fds=pass_fds,
+            )
+
+    def lines(self) -> Iterator[bytes]:
+        """Its answers as they come, until it closes its output."""
+        assert self._popen.stdout is not None
+        yield from self._popen.stdout
+
+    def words(self) -> str:
+        """After its end: how it ended, and the last line that it wrote on standard error."""
+        returncode = self._popen.wait()
+        last = _read(self._said).strip().splitlines()[-1:]
+        killed = returncode < 0 or returncode > 128  # a shell's way, and unshare's, to tell of a signal
+        how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
+        return f"{how}{': ' if last else ''}{''.join(last)}"
+
+    def end(self) -> None:
+        """End it now, if it has not."""
+        self._popen.kill()
+        self._popen.wait()
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+        self._said.close()

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from labkit import units
 
+PRIOR_S = 10.0  # for so long the plan is believed, before what was seen outweighs it
 QUIET_S = 10.0  # between two lines where standard error is no terminal
 
 
@@ -55,8 +56,7 @@ class Bar:
             self._progress.stop()
 
     def _show(self, what: str, done_s: float, total_s: float, elapsed_s: float) -> None:
-        if done_s > 0:
-            self.pace = elapsed_s / done_s
+        self.pace = (elapsed_s + PRIOR_S) / (done_s + PRIOR_S)
         left_s = (total_s - done_s + self.after_s) * self.pace
         left = f"about {units.duration(left_s)} left"
         if self._live:

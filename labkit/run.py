@@ -39,10 +39,9 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             pass_fds.append(machine)
             request = request | {"machine_netns": machine}
         argv = [*hosts.prefix(where), sys.executable, "-m", "labkit.agent"]
-        agent = process.conversation(argv, msgspec.json.encode(request).decode(), pass_fds)
-        stack.callback(_end, agent)
-        assert agent.stdout is not None
-        for line in agent.stdout:
+        agent = process.Conversation(argv, msgspec.json.encode(request).decode(), pass_fds)
+        stack.callback(agent.end)
+        for line in agent.lines():
             try:
                 event: dict[str, Any] = msgspec.json.decode(line)
             except msgspec.DecodeError:
@@ -54,14 +53,8 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if event["event"] == "error":
                 _raise(event, request)
             yield event
-        raise Failed(_end_words(agent.wait()))
-
-
-def _end(agent: process.Conversation) -> None:
-    agent.kill()
-    agent.wait()
-    if agent.stdout is not None:
-        agent.stdout.close()
+        kept = "finished rows are kept, and the same with the same folder goes on"
+        raise Failed(f"the experiment's process {agent.words()}; {kept}")
 
 
 def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
@@ -71,19 +64,6 @@ def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
         records.write(path, event["traceback"].encode())
         text += f"; where is in {path}"
     raise getattr(errors, event["kind"])(text)
-
-
-def _end_words(returncode: int) -> str:
-    how = (
-        f"was killed (signal {-returncode})"
-        if returncode < 0
-        else f"ended with {returncode} before it had answered"
-    )
-    if returncode == 137:
-        how = "was killed (SIGKILL)"
-    return (
-        f"the experiment's process {how}; finished rows are kept, and the same with the same folder goes on"
-    )
 
 
 def measure(

@@ -190,13 +190,13 @@ def doubts(df: pd.DataFrame) -> list[str]:
 
 def _about_verdicts(found: pd.DataFrame) -> list[str]:
     compared = found[found["low"].notna()]
-    said = []
-    if len(compared):
-        count = len(compared)
-        said.append(
-            f"{_count(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
-            " of them would still show one"
-        )
+    if not len(compared):
+        return []
+    count = len(compared)
+    said = [
+        f"{_count(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
+        " of them would still show one"
+    ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
     for which, what in (

@@ -47,6 +47,10 @@ VETH = "name one type veth peer name two"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: AS_ROOT, "this user is not root"),
     "namespaces": (lambda: works(*IN_A_NAMESPACE, "true"), "unshare cannot make a network namespace here"),
+    "user namespaces": (
+        lambda: works("unshare", "--user", "--map-root-user", "--net", "true"),
+        "unshare cannot make a user namespace here",
+    ),
     "iperf3": (lambda: works("iperf3", "--version"), "there is no iperf3 (Debian package iperf3)"),
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),

@@ -114,9 +114,11 @@ class World:
         """The processes in here whose command line is such."""
         return [pid for pid, words in sorted(self.processes().items()) if words and which(words)]
 
-    def interfaces(self) -> Any:
-        """What `ip` says of the machine's interfaces."""
-        return json.loads(self.run("ip", "-j", "addr").stdout)
+    def interfaces(self) -> dict[str, Any]:
+        """What of the machine's interfaces must not change."""
+        told = json.loads(self.run("ip", "-d", "-j", "link").stdout)
+        names = ("ifindex", "mtu", "address", "promiscuity", "allmulti", "flags", "master")
+        return {link["ifname"]: {name: link.get(name) for name in names} for link in told}
 
     def only_namespace(self) -> bool:
         """Whether the world's own network namespace is the only one that the kernel still counts for it.

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from labkit import machine, topologies
 from labkit.errors import Failed, Isolated, Unsupported
 from labkit.experiments.events import Surroundings
+from labkit.observers.receivers import Receivers
 from labkit.topologies.table import ISOLATED
 from labkit.traffic import iperf3, ping
 
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
+ENOUGH_FRAMES = 20  # on every flow, so that none is still shaking hands
 # Every row has every column; what was not measured is null.
 METRICS = [
     "throughput_bps",
@@ -203,6 +205,18 @@ def built(
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         _compare(live)
         yield live, failed
+
+
+def start(flows: iperf3.Flows, load: iperf3.Load, counters: Receivers, within_s: float) -> bool:
+    """Start all flows and wait until data has arrived on every one; False if not in time, or when one has ended."""
+    enough = [count + ENOUGH_FRAMES for count in counters.each()]
+    flows.start(load)
+    deadline = time.monotonic() + within_s
+    while not counters.each_has_grown(enough):
+        if time.monotonic() > deadline or flows.early_end():
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def _keep_window(topology: topologies.Topology) -> None:

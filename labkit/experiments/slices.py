@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import machine, records
 from labkit.errors import Failed
+from labkit.experiments import arms
 from labkit.experiments.arms import Live, Measured
 from labkit.observers.receivers import Receivers, receivers
 from labkit.traffic import iperf3
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 SLICE_S = 0.1
 SETTLE_S = 0.03
 ESTABLISH_S = 10.0
-ENOUGH_FRAMES = 20  # of data on every flow, so that none is still shaking hands
 
 
 class Sender:
@@ -40,17 +40,10 @@ class Sender:
 
     def establish(self, load: iperf3.Load) -> None:
         """Start the flows, see data arrive on every one, hold them."""
-        before = [count + ENOUGH_FRAMES for count in self.counters.each()]
-        self.flows.start(load)
-        deadline = time.monotonic() + ESTABLISH_S
-        while not self.counters.each_has_grown(before):
+        if not arms.start(self.flows, load, self.counters, ESTABLISH_S):
             words = self.flows.early_end()
-            if words or time.monotonic() > deadline:
-                raise Failed(
-                    words
-                    or f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s"
-                )
-            time.sleep(0.005)
+            late = f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s"
+            raise Failed(words or late)
         self.flows.hold()
 
     def slice(self, number: int) -> Measured:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import machine, records
 from labkit.errors import Failed
+from labkit.experiments import arms
 from labkit.experiments.arms import Live, Measured
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3, ping
@@ -15,6 +16,7 @@ from labkit.traffic import iperf3, ping
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
+START_S = 2.0  # a slow flow (rate_bps) may take longer to show; the window then begins without it
 OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
 AGREE = 0.05  # iperf3's own count and the kernel's may differ by this much, else flows did not run together
 OVERLOAD = 0.01
@@ -44,7 +46,7 @@ def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
         receivers(live.topology.pairs, asked.protocol, asked.datagram_bytes) as counters,
         iperf3.flows(live.topology.pairs) as flows,
     ):
-        flows.start(load)
+        arms.start(flows, load, counters, START_S)
         begin = time.monotonic()
         flows.wait(begin + load.omit_s)
         times, start, got = machine.cpu_times(), time.monotonic(), counters.read()

@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import process, topologies
 from labkit.errors import LabkitError
+from labkit.topologies.base import address
 from labkit.traffic import ping
 
 HEADERS = {4: 28, 6: 48}
@@ -58,7 +59,16 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
         "one_more_refused": [bool(re.search("[Mm]essage too long", one.stdout + one.stderr)) for one in more],
         "reachable": words,
         "too_large": ping.reachable(pairs[:1], spec.mtu_bytes + 1, spec.family),
+        "stranger": stranger(topology),
     }
+
+
+def stranger(topology: topologies.Topology) -> str | None:
+    """What answers at the address that the next server would have, if anything does."""
+    at = address(topology.spec.family, 2, topology.spec.pairs).ip
+    words = ["ping", "-n", "-c2", "-i0.2", "-W0.2", str(at)]
+    said = process.run([*topology.pairs[0].client.prefix, *words]).stdout
+    return said if "bytes from" in said else None
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

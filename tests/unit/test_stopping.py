@@ -1,4 +1,4 @@
-"""When to stop early: not before so many rounds, not without a comparison, only when every ratio is narrow enough.
+"""When to stop early: not before so many rounds, not without a comparison, only when every ratio is narrow enough."""
 
 from __future__ import annotations
 

@@ -1,0 +1,214 @@
+"""Whatever ends an experiment, and whenever: nothing of it is left but the rows it had finished, and it can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Need
+from worlds import (
+    LABKIT,
+    ORDINARY,
+    Process,
+    World,
+    one_sentence,
+    only_run,
+    rows_on_disk,
+    until,
+    world,
+)
+
+from labkit import records
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "macvlan")
+
+# 12 points of about 2 s each, which are set-up, slices, and a whole run.
+RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=6", "slices=3", "duration_s=1", "omit_s=0")
+POINTS = 12
+GONE_S = 3.0
+SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+def program(words: list[str]) -> str:
+    return Path(words[0]).name
+
+
+# Of the chain of processes that an experiment is, by whom is it recognised?
+CHAIN = {
+    "labkit": lambda words: "labkit.cli" in words,
+    "unshare": lambda words: program(words) == "unshare",
+    "the experiment": lambda words: "labkit.agent" in words and program(words) != "unshare",
+}
+
+
+def nothing_left(machine: World, before: object) -> None:
+    """No process, no network namespace, no interface, no file."""
+    assert until(lambda: not machine.processes(), GONE_S), machine.processes()
+    assert until(machine.only_namespace, GONE_S), "network namespaces are left"
+    assert machine.interfaces() == before
+    assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+
+
+def finished(machine: World, folder: Path) -> bool:
+    return "finished" in records.read_json(folder / "run.json")
+
+
+@pytest.mark.parametrize("words", [[], ORDINARY], ids=["root", "rootless"])
+def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
+    """Ten kills (twenty with both), each of them at another moment of a run that is gone on with."""
+    rng = random.Random(f"{SEED} {words}")
+    print(f"LABKIT_TEST_SEED={SEED}")
+    with world(tmp_path, words) as machine:
+        before = machine.interfaces()
+        folder = machine.data / "datapaths" / "killed"
+        kept: dict[str, bytes] = {}
+        moments = rng.sample([(number + rng.random()) * 0.42 for number in range(10)], 10)
+        for number, moment in enumerate(moments):
+            process = machine.start(*LABKIT, "run", "datapaths", *RUN, "--folder", str(folder))
+            kill(machine, process, list(CHAIN)[number % 3], moment)
+            nothing_left(machine, before)
+            kept = gone_on(folder, kept)
+        assert kept, "not one point was finished in between: the test kills too early to tell anything"
+        assert len(kept) < POINTS, "all points were finished: the test kills too late"
+        done = machine.labkit("run", "datapaths", *RUN, "--folder", str(folder), "--json")
+        assert done.returncode == 0, done.stderr
+        assert finished(machine, folder)
+        last = gone_on(folder, kept)
+        assert len(last) == POINTS
+        measured_now = {json.loads(line)["point"] for line in done.stdout.splitlines()}
+        assert measured_now == {name.removesuffix(".jsonl") for name in last.keys() - kept.keys()}
+        nothing_left(machine, before)
+
+
+def kill(machine: World, process: Process, target: str, moment: float) -> None:
+    """Kill one process of the chain, so many seconds after the start or as soon as it is there."""
+    time.sleep(moment)
+    found: list[int] = []
+    assert until(lambda: found.extend(machine.pids(CHAIN[target])) or found, 5, 0.005), target
+    os.kill(found[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=10)
+    if target == "labkit":
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 2, (target, moment, out, err)
+        assert "Traceback" not in err
+        assert re.search(r"^labkit: the experiment's process (was killed|ended with) ", err, re.M), err
+
+
+def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
+    """The rows on disk: whole, and those that were there before unchanged to the byte."""
+    now = rows_on_disk(folder)
+    assert {name: now.get(name) for name in before} == before
+    return now
+
+
+@pytest.mark.parametrize("whom", ["group", "labkit alone"])
+def test_interrupted(whom: str, machine: World) -> None:
+    """Ctrl-C goes to the whole process group; a notebook's or a script's interrupt to one process."""
+    before = machine.interfaces()
+    process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
+    assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 10)
+    if whom == "group":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    sentences = [line for line in err.splitlines() if "interrupted" in line]
+    assert sentences == [err.splitlines()[-1]]
+    nothing_left(machine, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated(number: int, machine: World) -> None:
+    before = machine.interfaces()
+    process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
+    assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 10)
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    nothing_left(machine, before)
+
+
+def test_a_reader_who_has_had_enough(machine: World) -> None:
+    """`labkit run … --json | head -1` ends without a complaint."""
+    before = machine.interfaces()
+    line = f"{' '.join(LABKIT)} run datapaths {' '.join(RUN)} --json | head -c 10"
+    done = machine.run("bash", "-c", f"set -o pipefail; {line}")
+    assert (done.returncode, len(done.stdout)) == (0, 10), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    nothing_left(machine, before)
+
+
+def test_a_second_measurement_waits_and_says_for_whom(machine: World) -> None:
+    first = machine.start(*LABKIT, "run", "datapaths", "duration_s=2", "omit_s=0", "--json")
+    assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
+    second = machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0", "topology=veth", "--json")
+    rows = []
+    for process in (first, second):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        rows += [json.loads(line) for line in out.splitlines()]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    [said] = [line for line in err.splitlines() if "waiting" in line]
+    assert said.startswith(f"labkit: another measurement has this machine (process {first.pid}: ")
+    assert "labkit.cli run datapaths duration_s=2 omit_s=0" in said
+
+
+def test_who_waits_can_be_interrupted_and_the_lock_ends_with_its_holder(machine: World) -> None:
+    first = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
+    assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
+    waits = [machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0") for _ in range(2)]
+    time.sleep(1)
+    waits[0].send_signal(signal.SIGINT)
+    _out, err = waits[0].communicate(timeout=5)
+    assert waits[0].returncode == 130
+    assert "waiting for its end" in err
+    assert waits[1].poll() is None
+    first.kill()
+    first.communicate(timeout=5)
+    _out, err = waits[1].communicate(timeout=20)
+    assert waits[1].returncode == 0, err
+
+
+def test_two_experiments_at_once_do_not_meet(machine: World, need: Need) -> None:
+    """With no lock between them: each sees its own addresses alone, though both use the same."""
+    need("bridge")
+    look = Path(__file__).with_name("built.py")
+    asks = [json.dumps([{"name": "veth_bridge", "pairs": pairs}] * 8) for pairs in (1, 3)]
+    both = [machine.start(*here.prefix(), LABKIT[0], str(look), ask) for ask in asks]
+    for process in both:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        for answer in json.loads(out):
+            pairs = len(answer["pairs"])
+            assert answer["full"] == [True] * pairs
+            assert answer["stranger"] is None, answer["stranger"]
+
+
+def test_a_finished_run_is_not_measured_again(machine: World) -> None:
+    words = ("topology=veth", "duration_s=1", "omit_s=0", "--json")
+    first = machine.labkit("run", "datapaths", *words)
+    folder = only_run(machine)
+    before = rows_on_disk(folder)
+    again = machine.labkit("run", "datapaths", *words, "--folder", str(folder))
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert again.stdout == ""
+    assert rows_on_disk(folder) == before
+    other = machine.labkit("run", "datapaths", "topology=veth", "duration_s=2", "--folder", str(folder))
+    assert one_sentence(other).endswith("holds a run with other parameters: name another folder")
