@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks import by_hand, half_width, imports, kill, overhead, set_up
-from benchmarks.promise import Promise, note, table
+from benchmarks.promise import NotMeasuredError, Promise, note, table
 
 Benchmark = Callable[[bool], Iterator[Promise]]
 TABLE: dict[str, Benchmark] = {
@@ -22,6 +22,14 @@ TABLE: dict[str, Benchmark] = {
 }
 
 
+def measured(name: str, quick: bool) -> Iterator[Promise]:
+    """The lines of one benchmark; where it fails, a broken one that says why, and the others go on."""
+    try:
+        yield from TABLE[name](quick)
+    except (NotMeasuredError, OSError) as error:
+        yield Promise(name, "not measured", kept=False, more=str(error))
+
+
 def main() -> int:
     """Run what was asked for; 1 if a promise is broken and --check is given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -32,7 +40,7 @@ def main() -> int:
     if unknown := [name for name in asked.names if name not in TABLE]:
         parser.error(f"there is no benchmark {unknown[0]}; there are: {', '.join(TABLE)}")
     begin, load = time.monotonic(), os.getloadavg()[0]
-    found = [promise for name in asked.names or TABLE for promise in TABLE[name](asked.quick)]
+    found = [promise for name in asked.names or TABLE for promise in measured(name, asked.quick)]
     print(table(found))
     broken = sum(promise.kept is False for promise in found)
     said = f"{broken} broken" if broken else "every promise kept"

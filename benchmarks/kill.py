@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.promise import LABKIT, ROOT, Promise, note
+from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, note
 from benchmarks.set_up import all_gone
 from labkit.hosts import here
 
@@ -26,9 +26,10 @@ def promises(_quick: bool) -> Iterator[Promise]:
     note(f"kill -9 with {PAIRS} pairs")
     with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
         argv = [*LABKIT, "run", "datapaths", *ASKED, "--folder", f"{scratch}/run"]
-        with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as owner:
+        said = Path(scratch) / "said"
+        with said.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
             try:
-                pids = _standing(owner)
+                pids = _standing(owner, said)
             finally:
                 owner.kill()
                 killed = time.monotonic()
@@ -42,12 +43,13 @@ def promises(_quick: bool) -> Iterator[Promise]:
     )
 
 
-def _standing(owner: subprocess.Popen[bytes]) -> list[int]:
+def _standing(owner: subprocess.Popen[bytes], said: Path) -> list[int]:
     """Open descriptors of all processes below the owner, once every flow has both its ends."""
     deadline = time.monotonic() + START_S
     while True:
-        assert owner.poll() is None, "labkit ended before its flows stood"
-        assert time.monotonic() < deadline, f"the flows did not stand within {START_S:.0f} s"
+        if owner.poll() is not None or time.monotonic() > deadline:
+            last = "".join(said.read_text().strip().splitlines()[-1:])
+            raise NotMeasuredError(f"{PAIRS} flows did not come to stand within {START_S:.0f} s: {last}")
         below = _below(owner.pid)
         if sum(name == "iperf3" for name in below.values()) == 2 * PAIRS:
             return [os.pidfd_open(pid) for pid in below]

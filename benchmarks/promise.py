@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LABKIT = [sys.executable, "-m", "labkit.cli"]
 
 
+class NotMeasuredError(Exception):
+    """A benchmark came to no number; the text is why."""
+
+
 @dataclass(frozen=True)
 class Promise:
     """One line of the table: what was promised, what was measured, beside which reference in the same run.
@@ -39,17 +43,21 @@ KEPT = {True: "kept", False: "BROKEN", None: "(information)"}
 
 
 def at_most(
-    what: str, measured_s: float, reference_s: float, reference: str, bound: float, unit: str = "s"
+    what: str, measured_s: float, reference_s: float, reference: str, bound: float, more: str = ""
 ) -> Promise:
-    """The promise that something takes at most `bound` times what its reference takes."""
+    """The promise that something takes at most `bound` times what its reference takes.
+
+    Seconds alone, which are another machine's, never decide; where some were promised, `more` tells them.
+    """
     ratio = measured_s / reference_s
     return Promise(
         what,
-        f"{measured_s:.3g} {unit}",
-        f"{reference}: {reference_s:.3g} {unit}",
+        f"{measured_s:.3f} s",
+        f"{reference}: {reference_s:.3f} s",
         ratio,
         f"<= {bound:g}",
         ratio <= bound,
+        more,
     )
 
 
@@ -92,11 +100,12 @@ def inside(module: str, *arguments: object) -> Any:
 
 
 def output(argv: Sequence[str], **environment: str) -> str:
-    """What a program prints on standard output. Ends this one with the program's own words when it fails."""
+    """What a program prints on standard output. Raises NotMeasuredError with the last of its words when it fails."""
     whole = {**os.environ, **environment}
     done = subprocess.run(argv, cwd=ROOT, env=whole, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"bench: {' '.join(map(str, argv))} ended with {done.returncode}\n{done.stderr}")
+        last = "".join(done.stderr.strip().splitlines()[-1:])
+        raise NotMeasuredError(f"{' '.join(map(str, argv))} ended with {done.returncode}: {last}")
     return done.stdout
 
 

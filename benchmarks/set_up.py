@@ -22,13 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promise import Promise, at_most, inside, median
+from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median
 from labkit import netlink, topologies
 from labkit.topologies import Spec, Topology
 from labkit.topologies.base import address
 
 SIZES = {8: 7, 32: 5, 128: 3}  # pairs, and how often each way
 BOUND = 1.0
+TOLD = {128: "at most 1.0 s on two shared virtual cores"}
 NETNS = Path("/run/netns")
 GONE_S = 60.0
 IPV6 = "/proc/sys/net/ipv6/conf"
@@ -42,7 +43,8 @@ def promises(quick: bool) -> Iterator[Promise]:
         if found["differ"]:
             yield Promise(what, "", found["differ"], None, "the same end state", False)
             continue
-        yield at_most(what, median(found["labkit"]), median(found["ip"]), "ip -batch", BOUND)
+        labkit_s, ip_s = median(found["labkit"]), median(found["ip"])
+        yield at_most(what, labkit_s, ip_s, "ip -batch", BOUND, TOLD.get(pairs, ""))
 
 
 def main() -> None:
@@ -60,7 +62,7 @@ def main() -> None:
             taken, states[way] = ways[way](pairs, compare=number == repeats - 1)
             seconds[way].append(taken)
             all_gone()
-    print(json.dumps({**seconds, "differ": _difference(states["labkit"], states["ip"])}))
+    print(json.dumps({**seconds, "differ": difference(states["labkit"], states["ip"])}))
 
 
 def _by_labkit(pairs: int, compare: bool) -> tuple[float, Any]:
@@ -137,7 +139,7 @@ def _link(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _difference(labkit: Any, ip: Any) -> str | None:
+def difference(labkit: Any, ip: Any) -> str | None:
     """The first thing that is not the same, in words; None if all is."""
     for name in labkit:
         here, there = labkit[name], ip[name]
@@ -165,7 +167,8 @@ def all_gone() -> None:
     os.close(descriptor)
     deadline = time.monotonic() + GONE_S
     while "probe" in (name for _, name in socket.if_nameindex()):
-        assert time.monotonic() < deadline, f"namespaces were not taken down within {GONE_S:.0f} s"
+        if time.monotonic() > deadline:
+            raise NotMeasuredError(f"namespaces were not taken down within {GONE_S:.0f} s")
         time.sleep(0.005)
 
 

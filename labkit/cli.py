@@ -8,12 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from labkit import __version__, agent, experiments, hosts, process, records, run, topologies
 from labkit.errors import BadInput, Failed, LabkitError
+
+if TYPE_CHECKING:
+    from labkit.progress import Bar
 
 INTERRUPTED = 130
 
@@ -150,6 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from labkit.progress import Bar
 
     bar = Bar()
+    _say_limits(bar)
     rows: list[records.Row] = []
 
     def watch(event: dict[str, Any]) -> None:
@@ -172,6 +176,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return _judge(rows)
 
 
+def _say_limits(bar: Bar) -> None:
+    if said := hosts.here.limits():
+        bar.say(said)
+
+
 def _judge(rows: list[records.Row]) -> int:
     """0, or 2 with the first sentence when something failed or nothing could be measured."""
     failed = [row for row in rows if row["status"] == "failed"]
@@ -189,7 +198,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from labkit.progress import Bar
 
     bar = Bar()
-    folder = sweep.run(sweep.load(arguments.file), bar, bar.say)
+    asked = sweep.load(arguments.file)
+    _say_limits(bar)
+    folder = sweep.run(asked, bar, bar.say)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     table = tables.load(folder)
     terminal.show_verdicts(table)

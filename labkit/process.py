@@ -20,6 +20,8 @@ from labkit.errors import Failed, Unsupported
 # setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
 # without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
+# What unshare (2.38) says when its child was killed: it wants to end by the same signal, and cannot by that one.
+_CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ class Conversation:
         """After its end: how it ended, and the last line that it wrote on standard error."""
         returncode = self._popen.wait()
         last = _read(self._said).strip().splitlines()[-1:]
+        if last == [_CHILD_KILLED]:
+            return f"was killed by signal {signal.SIGKILL:d}"
         killed = returncode < 0 or returncode > 128  # a shell's way, and unshare's, to tell of a signal
         how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
         return f"{how}{': ' if last else ''}{''.join(last)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from labkit import machine, topologies
-from labkit.errors import Failed, Isolated, Unsupported
+from labkit.errors import Failed, Isolated, LabkitError, Unsupported
 from labkit.experiments.events import Surroundings
 from labkit.observers.receivers import Receivers
 from labkit.topologies.table import ISOLATED
@@ -243,7 +243,14 @@ def _compare(live: list[Live]) -> None:
 
 @functools.cache
 def _provenance() -> dict[str, Any]:
-    return {**machine.describe(), "iperf3": iperf3.version(), "python": platform.python_version()}
+    return {**machine.describe(), "iperf3": _iperf3(), "python": platform.python_version()}
+
+
+def _iperf3() -> str | None:
+    try:
+        return iperf3.version()
+    except LabkitError:  # ping does without
+        return None
 
 
 def row_of(

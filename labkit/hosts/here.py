@@ -21,6 +21,16 @@ def privileged() -> bool:
     return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
+def limits() -> str | None:
+    """What cannot work without privilege, in one sentence; None with it."""
+    if privileged():
+        return None
+    return (
+        "not root, so everything lives in a user namespace: no NIC of this machine can be a parent, and with dozens of"
+        " pairs the slices are less exact, because the experiment cannot run ahead of its load"
+    )
+
+
 def prefix() -> list[str]:
     """unshare(1) with everything that makes the kernel collect what the process leaves; a user namespace when
     not privileged."""

@@ -1,0 +1,89 @@
+"""The cheap promises of `make bench`, with slack for a busy machine, and the arithmetic behind the dear ones."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from benchmarks import half_width, imports, overhead, promise, set_up
+from benchmarks.promise import Promise
+
+SLACK = 1.5
+
+
+@pytest.mark.needs("namespaces", "ip", "veth", "bridge")
+def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
+    found = promise.inside("benchmarks.set_up", 8, 3)
+    assert found["differ"] is None
+    assert len(found["labkit"]) == len(found["ip"]) == 3
+    assert promise.median(found["labkit"]) <= SLACK * set_up.BOUND * promise.median(found["ip"])
+
+
+def test_measuring_wing_is_quick_to_import() -> None:
+    (found,) = imports.promises(quick=True)
+    assert found.ratio is not None
+    assert 1 < found.ratio <= SLACK * imports.BOUND
+
+
+def test_another_end_state_is_told() -> None:
+    link = {"ifname": "eth0", "mtu": 1500}
+    one = {"count": 17, "client0": {"links": [link], "ipv6 off": "1"}}
+    assert set_up.difference(one, one) is None
+    other = {"count": 17, "client0": {"links": [link | {"mtu": 9000}], "ipv6 off": "1"}}
+    said = set_up.difference(one, other)
+    assert said is not None
+    assert said.startswith(
+        "client0: {'ifname': 'eth0', 'mtu': 1500} by labkit, {'ifname': 'eth0', 'mtu': 9000} by ip"
+    )
+    assert "count" in str(set_up.difference(one, one | {"count": 16}))
+
+
+def test_windows_are_what_was_asked_for() -> None:
+    common = {"status": "ok", "duration_s": 5, "omit_s": 1, "arm": "veth"}
+    rows = [common | {"point": "1-r0", "method": "slice"}] * 20 + [
+        common | {"point": "1-r0", "method": "whole"}
+    ]
+    rows += [common | {"point": "1-r0", "method": "whole", "arm": "macvlan_bridge"}]
+    seconds, points = overhead.windows(rows)
+    assert seconds == pytest.approx(20 * 0.1 + 2 * 6)
+    assert points == 2
+
+
+def test_slices_without_one_arm_are_left_out() -> None:
+    def row(arm: str, number: int, bps: float) -> dict[str, object]:
+        return {"round": 0, "slice": number, "arm": arm, "status": "ok", "throughput_bps": bps}
+
+    rows = [row(arm, 0, 1e9 * (1 + place)) for place, arm in enumerate(half_width.ARMS)]
+    rows += [
+        row(half_width.ARMS[0], 1, 1e9),
+        row(half_width.ARMS[1], 1, 0.0),
+        row(half_width.ARMS[2], 1, 1e9),
+    ]
+    arm, control, setups = half_width.log_ratios(rows)
+    assert arm.tolist() == pytest.approx([math.log(3 / math.sqrt(2))])
+    assert control.tolist() == pytest.approx([math.log(2)])
+    assert setups == [0]
+
+
+def test_table_says_what_is_broken() -> None:
+    found = [
+        Promise("one", "2 s", "the other: 1 s", 2.0, "<= 1", False, "because"),
+        Promise("information", "3 s"),
+        promise.at_most("import", 0.1, 0.2, "alone", 1.0),
+    ]
+    lines = promise.table(found).splitlines()
+    assert lines[2].split() == ["one", "2", "s", "the", "other:", "1", "s", "2.000", "<=", "1", "BROKEN"]
+    assert lines[3] == "    because"
+    assert lines[4].split() == ["information", "3", "s", "(information)"]
+    assert lines[5].split()[-1] == "kept"
+
+
+def test_unknown_benchmark_is_refused() -> None:
+    argv = [sys.executable, "-m", "benchmarks", "nonsense"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no benchmark nonsense; there are: set-up" in done.stderr

@@ -1,0 +1,344 @@
+"""The experiment for real, small: what is in its rows, and that iperf3 typed by hand says about the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import Row, World, only_run, rows_on_disk, world
+
+from labkit import records
+from labkit.experiments.stopping import LEAST_ROUNDS
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs(
+    "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "macvlan"
+)
+
+IDENTITY = "experiment run point round slice method arm role"
+PARAMETERS = (
+    "where topology protocol pairs mtu_bytes length_bytes rate_bps streams duration_s omit_s family parent"
+)
+METRICS = ("throughput_bps throughput_pps window_s received_bytes cpu_s softirq_s client_cpu_s server_cpu_s steal_s "
+           "retransmits_count rtt_s sent_count received_count lost_count out_of_order_count jitter_s loop "
+           "latency_p50_s latency_p99_s latency_max_s status reason doubts")  # fmt: skip
+PROVENANCE = ("kernel kernel_config_digest cpu microcode cpus_count accelerator machine qdisc offloads sysctl_digest "
+              "iperf3 labkit git_revision seed load1 time")  # fmt: skip
+SHORT = ("duration_s=1", "omit_s=0")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+class Run:
+    """A run that was made once, for many tests."""
+
+    def __init__(self, machine: World, name: str, *words: str) -> None:
+        self.folder = machine.data / "datapaths" / name
+        done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder))
+        assert done.returncode == 0, done.stderr
+        self.rows: list[Row] = [json.loads(line) for line in done.stdout.splitlines()]
+        self.described = records.read_json(self.folder / "run.json")
+
+    def where(self, **values: Any) -> list[Row]:
+        return [row for row in self.rows if all(row[name] == value for name, value in values.items())]
+
+
+@pytest.fixture(scope="module")
+def tcp(machine: World) -> Run:
+    """Two rounds of three arms with two pairs, each with slices and whole runs."""
+    words = ("topology=veth,veth_bridge", "pairs=2", "rounds=2", "slices=2", "seed=5", *SHORT)
+    return Run(machine, "tcp", *words)
+
+
+@pytest.fixture(scope="module")
+def udp(machine: World) -> Run:
+    return Run(
+        machine,
+        "udp",
+        "protocol=udp",
+        "topology=veth,vxlan",
+        "slices=2",
+        "streams=2",
+        "duration_s=1",
+        "omit_s=1",
+    )
+
+
+@pytest.fixture(scope="module")
+def ping(machine: World) -> Run:
+    return Run(machine, "ping", "protocol=ping", "topology=veth", "pairs=2", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def paced(machine: World) -> Run:
+    return Run(machine, "paced", "protocol=udp", "topology=veth", "rate_bps=10e6", "length_bytes=500", *SHORT)
+
+
+def test_every_row_has_every_column(tcp: Run, udp: Run, ping: Run) -> None:
+    columns = set(f"{IDENTITY} {PARAMETERS} {METRICS} {PROVENANCE}".split())
+    for run in (tcp, udp, ping):
+        assert run.rows
+        for row in run.rows:
+            assert columns <= row.keys(), columns - row.keys()
+            assert row.keys() == tcp.rows[0].keys()
+
+
+def test_rows_on_disk_are_those_on_standard_output(tcp: Run) -> None:
+    assert sorted(map(json.dumps, records.read_rows(tcp.folder))) == sorted(map(json.dumps, tcp.rows))
+    assert set(rows_on_disk(tcp.folder)) == {"2-r0.jsonl", "2-r1.jsonl"}
+
+
+def test_all_is_ok_and_provenance_is_full(tcp: Run, udp: Run, ping: Run) -> None:
+    for row in tcp.rows + udp.rows + ping.rows:
+        assert (row["status"], row["reason"]) == ("ok", None)
+        for name in ("kernel", "cpu", "cpus_count", "accelerator", "sysctl_digest", "labkit", "time", "seed"):
+            assert row[name] is not None, name
+        assert row["qdisc"] == "noqueue"
+        assert "tcp-segmentation-offload" in row["offloads"]
+        assert row["load1"] >= 0
+
+
+def test_the_run_tells_what_it_was(tcp: Run) -> None:
+    described = tcp.described
+    assert described["experiment"] == "datapaths"
+    assert described["seed"] == 5 == described["parameters"]["seed"] == tcp.rows[0]["seed"]
+    assert described["why_stopped"] == {"2": "all 2 rounds were measured"}
+    assert {"created", "finished", "measuring_s", "run"} <= described.keys()
+    environment = records.read_json(tcp.folder / "environment.json")
+    assert environment["machine"]["kernel"] == tcp.rows[0]["kernel"]
+    assert environment["sysctls"]
+
+
+def test_the_baseline_is_measured_twice_when_topologies_are_compared(tcp: Run, ping: Run) -> None:
+    assert {(row["arm"], row["role"]) for row in tcp.rows} == {
+        ("veth", "baseline"), ("veth (again)", "control"), ("veth_bridge", "variant"),
+    }  # fmt: skip
+    assert {row["topology"] for row in tcp.where(role="control")} == {"veth"}
+    assert {(row["arm"], row["role"]) for row in ping.rows} == {("veth", "baseline")}
+
+
+def test_every_point_has_its_slices_and_its_whole_runs(tcp: Run) -> None:
+    for number in (0, 1):
+        point = tcp.where(round=number)
+        assert {(row["point"], row["pairs"]) for row in point} == {(f"2-r{number}", 2)}
+        slices = [(row["arm"], row["slice"]) for row in point if row["method"] == "slice"]
+        assert len(slices) == len(set(slices)) == 6
+        assert {at for _arm, at in slices} == {0, 1}
+        wholes = [row["arm"] for row in point if row["method"] == "whole"]
+        assert len(wholes) == len(set(wholes)) == 3
+        assert all(row["slice"] is None for row in point if row["method"] == "whole")
+
+
+def test_whole_runs_are_balanced_over_two_rounds(tcp: Run) -> None:
+    """A B B A: what comes first in one round comes last in the next."""
+    orders = [[row["arm"] for row in tcp.where(round=number, method="whole")] for number in (0, 1)]
+    assert orders[0] == orders[1][::-1]
+
+
+def test_the_order_is_the_seeds(machine: World) -> None:
+    words = ("topology=veth,veth_bridge", "pairs=1,2", "rounds=1", "slices=3", "whole_runs=0")
+    orders = [
+        [(row["point"], row["slice"], row["arm"]) for row in machine.rows(*words, f"seed={seed}")]
+        for seed in (5, 5, 6)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    assert {point for point, _slice, _arm in orders[0]} == {"1-r0", "2-r0"}
+
+
+def test_tcp_whole_runs(tcp: Run) -> None:
+    for row in tcp.where(method="whole"):
+        assert row["throughput_bps"] > 1e6
+        assert row["rtt_s"] > 0
+        assert row["retransmits_count"] >= 0
+        assert row["sent_count"] is row["lost_count"] is row["jitter_s"] is row["latency_p50_s"] is None
+        assert 0.8 < row["window_s"] < 3
+        assert row["received_bytes"] > 0
+
+
+def test_slices(tcp: Run) -> None:
+    for row in tcp.where(method="slice"):
+        assert row["throughput_bps"] == pytest.approx(row["received_bytes"] * 8 / row["window_s"])
+        assert 0.01 <= row["window_s"] < 1
+        assert row["rtt_s"] is row["retransmits_count"] is None
+
+
+@pytest.mark.parametrize("method", ["slice", "whole"])
+def test_cpu_seconds_are_those_of_the_machine(method: str, tcp: Run, udp: Run) -> None:
+    for row in tcp.where(method=method) + udp.where(method=method):
+        most = row["window_s"] * row["cpus_count"] * 1.1 + 0.02  # the kernel counts in steps of 10 ms
+        assert 0 <= row["cpu_s"] <= most
+        assert 0 <= row["softirq_s"] <= row["cpu_s"] + 1e-9
+        assert 0 <= row["steal_s"] <= most
+        if method == "whole":
+            assert row["cpu_s"] > 0
+            assert 0 < row["client_cpu_s"] <= most
+            assert 0 < row["server_cpu_s"] <= most
+
+
+@pytest.mark.needs("vxlan")
+def test_udp_counts(udp: Run) -> None:
+    for row in udp.where(method="whole"):
+        assert row["sent_count"] > 0
+        assert row["received_count"] > 0
+        assert row["lost_count"] >= 0
+        assert row["out_of_order_count"] >= 0
+        assert row["jitter_s"] >= 0
+        assert row["retransmits_count"] is row["rtt_s"] is None
+        # What was under way at the edges of the window may be counted at one end and not at the other.
+        assert row["received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.1)
+        assert row["length_bytes"] == 1472
+        assert row["throughput_bps"] == pytest.approx(row["throughput_pps"] * 1472 * 8, rel=0.02)
+    for row in udp.where(method="slice"):
+        assert row["received_bytes"] == row["received_count"] * 1472
+        assert row["sent_count"] >= 0
+
+
+def test_a_paced_sender_sends_what_was_asked(paced: Run) -> None:
+    [row] = paced.rows
+    assert (row["status"], row["length_bytes"], row["rate_bps"]) == ("ok", 500, 10e6)
+    assert row["throughput_bps"] == pytest.approx(10e6, rel=0.1)
+    assert row["lost_count"] == 0
+    assert row["sent_count"] == pytest.approx(10e6 / 8 / 500, rel=0.1)
+
+
+def test_ping_is_labelled_closed_loop(ping: Run) -> None:
+    [row] = ping.rows
+    assert (row["method"], row["loop"], row["pairs"]) == ("whole", "closed", 2)
+    assert 0 < row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"] < 3
+    assert row["throughput_bps"] is row["rtt_s"] is None
+    assert row["received_count"] <= row["sent_count"] == 2 * 500
+    assert row["received_count"] > 0.9 * row["sent_count"]
+
+
+def test_raw_json_of_both_ends_is_kept(tcp: Run) -> None:
+    for point in ("2-r0", "2-r1"):
+        kept = {path.name for path in (tcp.folder / "artefacts" / point).iterdir()}
+        assert kept == {
+            f"{arm}{end}.json.gz"
+            for arm in ("veth", "veth_(again)", "veth_bridge")
+            for end in ("", "-slices")
+        }
+
+
+def test_two_arms_that_stand_at_once_are_apart(tcp: Run) -> None:
+    """A slice counts one arm's traffic alone: with several established, their sum would be far above a whole run."""
+    for arm in ("veth", "veth_bridge"):
+        slices = [row["throughput_bps"] for row in tcp.where(arm=arm, method="slice")]
+        wholes = [row["throughput_bps"] for row in tcp.where(arm=arm, method="whole")]
+        assert 1 / 4 < statistics.median(slices) / statistics.median(wholes) < 4
+
+
+BY_HAND = """
+import json, subprocess, sys, time
+run = lambda *argv: subprocess.run(argv, check=True)
+run("ip", "netns", "add", "far")
+run("ip", "link", "add", "one", "type", "veth", "peer", "name", "two", "netns", "far")
+run("ip", "addr", "add", "192.168.7.1/24", "dev", "one")
+run("ip", "link", "set", "one", "up")
+for words in (["addr", "add", "192.168.7.2/24", "dev", "two"], ["link", "set", "two", "up"]):
+    run("ip", "-n", "far", *words)
+server = subprocess.Popen(["ip", "netns", "exec", "far", "iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
+time.sleep(0.5)
+done = subprocess.run(["iperf3", "-c", "192.168.7.2", "-t", "1", "-J"], stdout=subprocess.PIPE, text=True)
+server.kill()
+print(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
+"""
+
+
+def test_iperf3_by_hand_says_about_the_same(machine: World) -> None:
+    """Not a test of speed: a factor of two would be bits for bytes, one stream for two, or one window for another."""
+    prefix = [*here.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
+    ratios = []
+    for _ in range(3):  # one pair of runs can fall into different moods of the machine
+        done = machine.run(*prefix, "python3", "-c", BY_HAND)
+        assert done.returncode == 0, done.stderr
+        [row] = machine.rows("topology=veth", *SHORT)
+        ratios.append(row["throughput_bps"] / float(done.stdout))
+        if 1 / 2 < ratios[-1] < 2:
+            break
+    else:
+        pytest.fail(f"{ratios}")
+
+
+def test_a_rate_that_cannot_be_sent_is_generator_limited(machine: World) -> None:
+    rows = machine.rows("protocol=udp", "topology=veth", "rate_bps=1e12", *SHORT)
+    assert [row["status"] for row in rows] == ["invalid"]
+    assert rows[0]["reason"].startswith("generator-limited: ")
+    assert "of 1e+06 Mbit/s asked for were sent" in rows[0]["reason"]
+    assert rows[0]["throughput_bps"] > 0
+
+
+def test_arms_whose_offloads_differ_are_doubted(machine: World) -> None:
+    """loopback has generic receive offload on, a veth has not."""
+    rows = machine.rows("topology=veth,loopback", "slices=1", "whole_runs=0")
+    doubts = {row["arm"]: row["doubts"] for row in rows}
+    assert "offloads differ from veth: generic-receive-offload on" in str(doubts["loopback"])
+    assert "offloads" not in str(doubts["veth (again)"])
+    assert "offloads" not in str(doubts["veth"])
+
+
+def test_it_stops_early_and_says_why(machine: World) -> None:
+    folder = machine.data / "datapaths" / "early"
+    words = ("topology=veth,veth_bridge", "pairs=1", "rounds=30", "slices=1", "whole_runs=0", "half_width=1")
+    rows = machine.rows(*words, "--folder", str(folder))
+    rounds = {row["round"] for row in rows}
+    assert LEAST_ROUNDS <= len(rounds) < 30
+    why = records.read_json(folder / "run.json")["why_stopped"]
+    assert why == {"1": f"every half-width was below 100 % after {len(rounds)} of 30 rounds"}
+
+
+def test_refused_arms_are_rows_and_the_others_are_measured(machine: World) -> None:
+    words = ("topology=macvlan_private,veth,macvlan_passthru", "pairs=1,2", *SHORT)
+    rows = machine.rows(*words)
+    refused = [row for row in rows if row["status"] == "isolated"]
+    assert {(row["topology"], row["pairs"]) for row in refused} == {
+        (name, pairs) for name in ("macvlan_private", "macvlan_passthru") for pairs in (1, 2)
+    }
+    for row in refused:
+        assert row["round"] is row["slice"] is row["method"] is row["throughput_bps"] is None
+        assert row["reason"]
+    measured = [row for row in rows if row["status"] == "ok"]
+    assert [(row["arm"], row["role"]) for row in measured] == [("veth", "baseline")] * 2
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
+def test_every_protocol_over_both_families_at_a_large_mtu(protocol: str, family: int, machine: World) -> None:
+    rows = machine.rows(
+        f"protocol={protocol}", f"family={family}", "mtu_bytes=9000", "topology=veth_routed", *SHORT
+    )
+    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)]
+    if protocol == "udp":
+        assert rows[0]["length_bytes"] == 9000 - {4: 28, 6: 48}[family]
+
+
+def test_iperf3s_options_arrive(machine: World) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    words = ("topology=veth", "mss_bytes=536", "congestion=reno", "zerocopy=true", f"affinity={cpu},{cpu}",
+             "length_bytes=1000", "streams=3", *SHORT)  # fmt: skip
+    folder = machine.data / "datapaths" / "options"
+    done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(folder))
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert (row["congestion"], row["mss_bytes"], row["streams"]) == ("reno", 536, 3)
+    page = json.loads(machine.run("zcat", str(folder / "artefacts/1-r0/veth.json.gz")).stdout)[0]["client"]
+    assert page["start"]["tcp_mss"] == 536 or page["start"]["tcp_mss_default"] <= 536
+    assert (page["start"]["test_start"]["blksize"], page["start"]["test_start"]["num_streams"]) == (1000, 3)
+
+
+def test_runs_get_folders_of_their_own(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        done = machine.labkit("run", "datapaths", "topology=veth", *SHORT)
+        assert f"labkit: the run is in {only_run(machine)}\n" in done.stderr
+        assert "waiting" not in done.stderr
+        assert "veth" in done.stdout

@@ -1,0 +1,244 @@
+"""What goes wrong with iperf3, or the disk: a sentence with the program's own words, exit code 2, other rows kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, Done, Row, World, one_sentence, only_run, rows_on_disk, until, world
+
+from labkit import tables
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+
+REAL = shutil.which("iperf3")
+SHORT = ("topology=veth", "duration_s=1", "omit_s=0")
+
+# What a false iperf3 does; $real is the real one.
+VERSION = 'case " $* " in *" --version "*) exec $real --version ;; esac'
+IS_CLIENT = 'case " $* " in *" -c "*) ;; *) exec $real "$@" ;; esac'
+IS_SERVER = 'case " $* " in *" -s "*) ;; *) exec $real "$@" ;; esac'
+LISTENS = (
+    "exec python3 -c 'import socket, time; listening = socket.create_server((\"\", 5201)); time.sleep(600)'"
+)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+def false_iperf3(machine: World, *lines: str) -> None:
+    """From now on iperf3 is this shell script in the machine."""
+    folder = machine.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "iperf3").write_text("\n".join(["#!/bin/sh", f"real={REAL}", *lines]) + "\n")
+    (folder / "iperf3").chmod(0o755)
+    machine.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+def run(machine: World, *words: str) -> tuple[Done, list[Row]]:
+    done = machine.labkit("run", "datapaths", *words, "--json")
+    return done, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_missing(machine: World) -> None:
+    folder = machine.folder / "bin"
+    folder.mkdir()
+    for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname", "sh"):
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+    machine.words = [str(Path(shutil.which("env") or "env")), f"PATH={folder}"]
+    done, rows = run(machine, *SHORT)
+    assert one_sentence(done).startswith("the program iperf3 is not here: install it")
+    assert rows == []
+
+
+def test_ping_does_without(machine: World) -> None:
+    false_iperf3(machine, "exit 1")
+    done, rows = run(machine, *SHORT, "protocol=ping")
+    assert done.returncode == 0, done.stderr
+    assert [(row["status"], row["iperf3"]) for row in rows] == [("ok", None)]
+
+
+def test_too_old(machine: World) -> None:
+    false_iperf3(machine, "echo 'iperf 3.1.3'")
+    done, rows = run(machine, *SHORT)
+    assert one_sentence(done).startswith("iperf3 3.1.3 is too old: labkit reads the JSON of 3.12 and newer")
+    assert rows == []
+
+
+def test_no_version_at_all(machine: World) -> None:
+    false_iperf3(machine, "echo no such library >&2; exit 127")
+    done, _rows = run(machine, *SHORT)
+    assert one_sentence(done) == "iperf3 ended with 127: no such library"
+
+
+FAULTS = {
+    "rubbish": ([IS_CLIENT, "echo hello '{'"], "iperf3 wrote what is not JSON: 'hello {'"),
+    "half": ([IS_CLIENT, 'echo \'{"start": {}, "end": {"sum_sent": {}}}\''], "iperf3's JSON lacks what a row needs: "),
+    "a list": ([IS_CLIENT, "echo '[1]'"], "iperf3 wrote what is not JSON: '[1]'"),
+    "dies": ([IS_CLIENT, "echo 'Segmentation fault' >&2; exit 139"], "iperf3 ended with 139: Segmentation fault"),
+    "refused": (
+        [IS_CLIENT, 'exec $real $(echo "$*" | sed "s/-p 5201/-p 5999/")'],
+        "iperf3: unable to connect to server: Connection refused",
+    ),
+    "an option": ([IS_CLIENT, 'exec $real "$@" --no-such'], "unrecognized option"),
+    "server dies": (
+        [IS_SERVER, "echo 'no memory' >&2; exit 1"],
+        "the iperf3 server ended before it listened: iperf3 ended with 1: no memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["whole", "slice"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_iperf3_fails(name: str, method: str, machine: World) -> None:
+    lines, words = FAULTS[name]
+    false_iperf3(machine, VERSION, *lines)
+    done, rows = run(machine, *SHORT, *(["slices=2", "whole_runs=0"] if method == "slice" else []))
+    sentence = one_sentence(done)
+    assert [(row["status"], row["method"], row["throughput_bps"]) for row in rows] == [
+        ("failed", method, None)
+    ]
+    if (name, method) == ("half", "slice"):
+        assert rows[0]["reason"] == "iperf3 ended before its time"
+    else:
+        assert words in rows[0]["reason"]
+    assert sentence == f"veth: {rows[0]['reason']}"
+    assert "\n" not in rows[0]["reason"]
+    assert list(rows_on_disk(only_run(machine))) == ["1-r0.jsonl"]
+
+
+HANGS = {
+    "the server never listens": ([IS_SERVER, "exec sleep 600"], "did not listen within 10 s"),
+    "the server never answers": ([IS_SERVER, LISTENS], "iperf3 did not end 5 s after its time"),
+    "the client never ends": ([IS_CLIENT, "exec sleep 600"], "iperf3 did not end 5 s after its time"),
+    "the client ignores an interrupt": (
+        [IS_CLIENT, "trap '' INT", "while :; do sleep 1; done"], "iperf3 did not end 5 s after its time",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, float, list[int]]]:
+    """All of them at once, each in a machine of its own: they do nothing but wait."""
+    found = {}
+    with contextlib.ExitStack() as stack:
+        started = {}
+        begin = time.monotonic()
+        for name, (lines, _words) in HANGS.items():
+            machine = stack.enter_context(world(tmp_path_factory.mktemp("machine")))
+            false_iperf3(machine, VERSION, *lines)
+            started[name] = machine, machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json")
+        for name, (machine, process) in started.items():
+            out, err = process.communicate(timeout=60)
+            seconds = time.monotonic() - begin
+            until(lambda machine=machine: not machine.processes(), 3)
+            found[name] = Done([], process.returncode, out, err), seconds, list(machine.processes())
+    return found
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_iperf3_hangs_and_the_run_still_ends_in_time(
+    name: str, hung: dict[str, tuple[Done, float, list[int]]]
+) -> None:
+    done, seconds, left = hung[name]
+    assert HANGS[name][1] in one_sentence(done)
+    row = json.loads(done.stdout)
+    assert (row["status"], row["throughput_bps"]) == ("failed", None)
+    assert HANGS[name][1] in row["reason"]
+    assert seconds < 30
+    assert left == []
+
+
+# What the killed end and the one that was left say; which of them is heard first is chance.
+WORDS_OF_A_KILL = [
+    "iperf3 was ended by SIGKILL",
+    "iperf3 server: the client has unexpectedly closed the connection",
+    "iperf3: control socket has closed unexpectedly",
+    "iperf3: unable to write to stream socket",
+    "iperf3: unable to receive results",
+    "iperf3: unable to send",
+]
+
+
+@pytest.mark.parametrize("end", ["-c", "-s"])
+@pytest.mark.parametrize("method", ["whole", "slice"])
+def test_one_end_is_killed_in_the_middle(end: str, method: str, machine: World) -> None:
+    """The other arms' rows are kept, and so is what else was asked for."""
+    words = ["topology=veth,veth_bridge", "duration_s=1", "omit_s=0", "seed=3"]
+    words += ["slices=10", "whole_runs=0"] if method == "slice" else []
+    process = machine.start(*LABKIT, "run", "datapaths", *words, "--json")
+    flows = 3 if method == "slice" else 1
+    assert until(lambda: len(iperf3(machine, "-c")) == len(iperf3(machine, "-s")) == flows, 20)
+    time.sleep(0.3)
+    os.kill(iperf3(machine, end)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    rows = [json.loads(line) for line in out.splitlines()]
+    sentence = one_sentence(Done(words, process.returncode, out, err))
+    [failed] = [row for row in rows if row["status"] == "failed"]
+    assert failed["method"] == method
+    assert sentence == f"{failed['arm']}: {failed['reason']}"
+    assert any(words in failed["reason"] for words in WORDS_OF_A_KILL), failed["reason"]
+    others = {row["arm"] for row in rows if row["status"] == "ok"}
+    assert others | {failed["arm"]} == {"veth", "veth (again)", "veth_bridge"}
+    assert len(others) == (2 if method == "whole" else len(others))
+
+
+def iperf3(machine: World, end: str) -> list[int]:
+    return machine.pids(lambda words: words[0] == "iperf3" and end in words)
+
+
+def test_a_failed_baseline_is_told_without_a_traceback(machine: World) -> None:
+    """The table, too, copes with a comparison that has nothing to compare with."""
+    false_iperf3(machine, VERSION, IS_CLIENT, "exit 1")
+    done = machine.labkit("run", "datapaths", "topology=veth,veth_bridge", "duration_s=1", "omit_s=0")
+    assert "iperf3 ended with 1" in one_sentence(done)
+    assert "failed" in done.stdout
+
+
+FULL = """
+mount -t tmpfs -o size=$1 none "$2" || exit 99
+shift
+folder=$1
+shift
+"$@"
+code=$?
+cp -r "$folder"/. "$folder.copy"
+exit $code
+"""
+
+
+@pytest.mark.parametrize("kilobytes", [8, 120])
+def test_a_full_disk(kilobytes: int, machine: World, tmp_path: Path) -> None:
+    machine.data.mkdir()
+    words = ["unshare", "--mount", "sh", "-c", FULL, "sh", f"{kilobytes}k", str(machine.data)]
+    asked = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
+    done = machine.run(*words, *LABKIT, "run", "datapaths", *asked, "--json")
+    sentence = one_sentence(done)
+    assert "is full; what was measured before is there: make room and run the same again" in sentence
+    copy = tmp_path / "data.copy" / "datapaths"
+    told = {json.loads(line)["point"] for line in done.stdout.splitlines()}
+    if kilobytes > 100:
+        [folder] = copy.iterdir()
+        kept = rows_on_disk(folder)
+        assert 3 <= len(kept) < 50
+        assert told >= {name.removesuffix(".jsonl") for name in kept}
+        assert len(tables.load(folder)) == sum(len(content.splitlines()) for content in kept.values())
+    else:
+        assert told == set()
+
+
+def test_a_folder_that_may_not_be_written(machine: World) -> None:
+    machine.data.write_text("a file where the folder should be")
+    done, _rows = run(machine, *SHORT)
+    assert one_sentence(done).startswith("cannot write ")
