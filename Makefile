@@ -26,7 +26,7 @@ report: setup  ## measure: the quick datapaths sweep, its verdicts in the termin
 test: setup  ## ruff, mypy, pytest
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict labkit
+	$(BIN)/mypy --strict labkit benchmarks
 	$(BIN)/python -m pytest $(PYTEST)
 
 bench: setup  ## what labkit promises about its own speed

@@ -11,6 +11,7 @@ from labkit.netlink.messages import (
     new_address,
     new_ingress,
     new_link,
+    new_neighbour,
     new_qdisc,
     set_link,
     set_master,
@@ -20,5 +21,5 @@ from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 
 __all__ = [
     "FIRST_INDEX", "LinkCounters", "LinkError", "Message", "Netlink", "default_route", "index_of", "inside",
-    "new_address", "new_ingress", "new_link", "new_namespaces", "new_qdisc", "set_link", "set_master",
+    "new_address", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "set_link", "set_master",
 ]  # fmt: skip

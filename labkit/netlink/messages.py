@@ -9,13 +9,15 @@ from typing import Any
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
-RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWQDISC = 16, 20, 24, 36
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x200, 0x400
+RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 20, 24, 28, 36
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x100, 0x200, 0x400
 IFF_UP = 1
+NUD_PERMANENT = 0x80  # linux/neighbour.h
 
 # Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
 FIRST_INDEX = 100
@@ -45,6 +47,7 @@ def new_link(
     link: int | None = None,
     master: int | None = None,
     mtu_bytes: int | None = None,
+    mac: str | None = None,
     up: bool = True,
     data: dict[str, Any] | None = None,
     peer: dict[str, Any] | None = None,
@@ -61,7 +64,7 @@ def new_link(
     message["index"] = index
     if up:
         message["flags"] = message["change"] = IFF_UP
-    attributes = _link_attributes(name, netns, mtu_bytes)
+    attributes = _link_attributes(name, netns, mtu_bytes, mac)
     if link is not None:
         attributes.append(("IFLA_LINK", link))
     if master is not None:
@@ -69,7 +72,10 @@ def new_link(
     info: list[tuple[str, Any]] = [("IFLA_INFO_KIND", kind)]
     inner = list((data or {}).items())
     if peer is not None:
-        far = {"attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes), "index": peer["index"]}
+        far = {
+            "attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes, peer.get("mac")),
+            "index": peer["index"],
+        }
         inner.append(("VETH_INFO_PEER", far))
     if inner:
         info.append(("IFLA_INFO_DATA", {"attrs": inner}))
@@ -78,12 +84,16 @@ def new_link(
     return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}")
 
 
-def _link_attributes(name: str, netns: int | None, mtu_bytes: int | None) -> list[tuple[str, Any]]:
+def _link_attributes(
+    name: str, netns: int | None, mtu_bytes: int | None, mac: str | None
+) -> list[tuple[str, Any]]:
     attributes: list[tuple[str, Any]] = [("IFLA_IFNAME", name)]
     if mtu_bytes is not None:
         attributes.append(("IFLA_MTU", mtu_bytes))
     if netns is not None:
         attributes.append(("IFLA_NET_NS_FD", netns))
+    if mac is not None:
+        attributes.append(("IFLA_ADDRESS", mac))
     return attributes
 
 
@@ -127,6 +137,19 @@ def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
     if address.version == 6:
         message["attrs"].append(("IFA_FLAGS", 0x02))  # IFA_F_NODAD
     return _encode(message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, f"add address {address}")
+
+
+def new_neighbour(index: int, address: str, mac: str) -> Message:
+    """A request for a permanent neighbour entry.
+
+    All namespaces of a machine share one neighbour table of 1,024 learned entries (gc_thresh3), which four topologies
+    of 128 pairs fill; permanent entries do not count. One that was learned meanwhile is replaced.
+    """
+    message = ndmsg()
+    message["family"] = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+    message["ifindex"], message["state"] = index, NUD_PERMANENT
+    message["attrs"] = [("NDA_DST", address), ("NDA_LLADDR", mac)]
+    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, f"add neighbour {address}")
 
 
 def default_route(index: int, gateway: str) -> Message:

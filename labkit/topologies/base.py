@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -52,6 +53,14 @@ def address(family: int, side: int, number: int, prefix: int | None = None) -> I
     return ip_interface(f"fd00::{side}:{number + 1:x}/{64 if prefix is None else prefix}")
 
 
+_OURS = os.urandom(2)  # on a NIC of the machine our MAC addresses meet those of others
+
+
+def mac(number: int, part: int = 0) -> str:
+    """A locally administered MAC address: that of end `number` (part 0), or of another part that belongs to it."""
+    return ":".join(f"{byte:02x}" for byte in (2, *_OURS, part, number >> 8, number & 255))
+
+
 def names(pairs: int) -> list[str]:
     """client0 server0 client1 server1 …"""
     return [f"{side}{number}" for number in range(pairs) for side in ("client", "server")]
@@ -78,7 +87,15 @@ def ends_and_between(spec: Spec) -> Iterator[tuple[list[Namespace], Namespace]]:
         yield made[:-1], made[-1]
 
 
-def give_addresses(spec: Spec, spaces: list[Namespace], index: int = EDGE) -> None:
-    """Each endpoint's interface up, with its address."""
-    for space, at, _ in sides(spec, spaces):
-        space.netlink.do(netlink.set_link(index), netlink.new_address(index, at))
+def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], str] | None = mac) -> None:
+    """Each endpoint's eth0 up, with its address, and with its partner as a permanent neighbour.
+
+    `mac_of` tells the MAC address of end `number`; None leaves it to be asked for.
+    """
+    ends = list(sides(spec, spaces))
+    for space, at, number in ends:
+        messages = [netlink.set_link(EDGE), netlink.new_address(EDGE, at)]
+        if mac_of is not None:
+            partner = number ^ 1
+            messages.append(netlink.new_neighbour(EDGE, str(ends[partner][1].ip), mac_of(partner)))
+        space.netlink.do(*messages)

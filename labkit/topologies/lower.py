@@ -14,9 +14,20 @@ from contextlib import contextmanager
 from labkit import netlink
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, Isolated, Unsupported
-from labkit.topologies.base import EDGE, Spec, Topology, ends_and_between, give_addresses, pairs_of, sides
+from labkit.topologies.base import (
+    EDGE,
+    Spec,
+    Topology,
+    ends_and_between,
+    give_addresses,
+    mac,
+    pairs_of,
+    sides,
+)
 
 PARENT, FAR, BRIDGE = netlink.FIRST_INDEX + 2, netlink.FIRST_INDEX + 3, netlink.FIRST_INDEX + 1
+
+PARENT_MAC = mac(0, 3)
 
 # linux/if_link.h
 MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
@@ -47,7 +58,8 @@ def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
         _parent(spec, between, reflecting=False) as (socket, parent),
     ):
         _devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends)
-        give_addresses(spec, ends)
+        # All devices have the parent's MAC address; the L3 modes ask for none.
+        give_addresses(spec, ends, (lambda _: PARENT_MAC) if mode == "l2" and spec.parent is None else None)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
 
@@ -56,7 +68,14 @@ def _devices(
 ) -> None:
     for space, _, number in sides(spec, ends):
         message = netlink.new_link(
-            kind, "eth0", index=EDGE, netns=space.fd, link=parent, mtu_bytes=spec.mtu_bytes, data=data
+            kind,
+            "eth0",
+            index=EDGE,
+            netns=space.fd,
+            link=parent,
+            mtu_bytes=spec.mtu_bytes,
+            mac=mac(number) if kind == "macvlan" else None,
+            data=data,
         )
         try:
             socket.do(message)
@@ -82,7 +101,9 @@ def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tup
             yield found
         return
     far = {"name": "far", "index": FAR}
-    between.netlink.do(netlink.new_link("veth", "parent", index=PARENT, mtu_bytes=spec.mtu_bytes, peer=far))
+    between.netlink.do(
+        netlink.new_link("veth", "parent", index=PARENT, mtu_bytes=spec.mtu_bytes, mac=PARENT_MAC, peer=far)
+    )
     between.netlink.do(netlink.set_link(FAR))
     if reflecting:
         # VEPA (802.1Qbg) leaves switching to the switch: a bridge port in hairpin mode sends a frame back

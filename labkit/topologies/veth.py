@@ -17,12 +17,14 @@ from labkit.topologies.base import (
     address,
     ends_and_between,
     give_addresses,
+    mac,
     names,
     pairs_of,
     sides,
 )
 
 BRIDGE = netlink.FIRST_INDEX + 1
+PORT_SIDE, UNDER_SIDE = 1, 2  # parts of the MAC addresses of what lies between the ends
 VXLAN_ID, VXLAN_PORT = 42, 4789  # the port is IANA's (RFC 7348)
 
 
@@ -50,17 +52,18 @@ def veth(name: str, spec: Spec) -> Iterator[Topology]:
     """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's
     softirq."""
     with namespaces(names(spec.pairs), family=spec.family) as made:
-        for client, server in zip(made[::2], made[1::2], strict=True):
+        for number in range(0, len(made), 2):
+            client, server = made[number : number + 2]
             for space in (client, server):
                 space.netlink.do(netlink.set_link(1))
-            client.netlink.do(_cable(spec.mtu_bytes, server))
+            peer = {"name": "eth0", "index": EDGE, "netns": server.fd, "mac": mac(number + 1)}
+            client.netlink.do(
+                netlink.new_link(
+                    "veth", "eth0", index=EDGE, mtu_bytes=spec.mtu_bytes, mac=mac(number), peer=peer
+                )
+            )
         give_addresses(spec, made)
         yield Topology(name, spec, pairs_of(spec, made), made)
-
-
-def _cable(mtu_bytes: int, far: Namespace, name: str = "eth0") -> netlink.Message:
-    peer = {"name": name, "index": EDGE, "netns": far.fd}
-    return netlink.new_link("veth", name, index=EDGE, mtu_bytes=mtu_bytes, peer=peer)
 
 
 @contextmanager
@@ -76,9 +79,14 @@ def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def _port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
-    peer = {"name": "eth0", "index": EDGE, "netns": end.fd}
     return netlink.new_link(
-        "veth", f"port{number}", index=PORT + number, mtu_bytes=spec.mtu_bytes, master=master, peer=peer
+        "veth",
+        f"port{number}",
+        index=PORT + number,
+        mtu_bytes=spec.mtu_bytes,
+        mac=mac(number, PORT_SIDE),
+        master=master,
+        peer={"name": "eth0", "index": EDGE, "netns": end.fd, "mac": mac(number)},
     )
 
 
@@ -98,10 +106,14 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
                 address(spec.family, side, even, short),
                 address(spec.family, side, even + 1, short),
             )
-            between.netlink.do(netlink.new_address(PORT + number, gateway))
+            between.netlink.do(
+                netlink.new_address(PORT + number, gateway),
+                netlink.new_neighbour(PORT + number, str(own.ip), mac(number)),
+            )
             space.netlink.do(
                 netlink.set_link(EDGE),
                 netlink.new_address(EDGE, own),
+                netlink.new_neighbour(EDGE, str(gateway.ip), mac(number, PORT_SIDE)),
                 netlink.default_route(EDGE, str(gateway.ip)),
             )
             pairs.append(Endpoint(space.name, space, "eth0", EDGE, str(own.ip)))
@@ -121,12 +133,16 @@ def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
         )
     with namespaces(names(spec.pairs), family=spec.family) as made:
         under = (ip_interface("192.168.0.0/31"), ip_interface("192.168.0.1/31"))
-        for client, server in zip(made[::2], made[1::2], strict=True):
-            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, which is
-            # the tunnel.
-            peer = {"name": "under", "index": EDGE + 1, "netns": server.fd}
-            client.netlink.do(netlink.new_link("veth", "under", index=EDGE + 1, mtu_bytes=outside, peer=peer))
-            for space, (here, there) in ((client, under), (server, under[::-1])):
+        for number in range(0, len(made), 2):
+            client, server = made[number : number + 2]
+            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, the tunnel.
+            macs = (mac(number, UNDER_SIDE), mac(number + 1, UNDER_SIDE))
+            peer = {"name": "under", "index": EDGE + 1, "netns": server.fd, "mac": macs[1]}
+            client.netlink.do(
+                netlink.new_link("veth", "under", index=EDGE + 1, mtu_bytes=outside, mac=macs[0], peer=peer)
+            )
+            for side, space in enumerate((client, server)):
+                here, there = under[side], under[1 - side]
                 tunnel = {
                     "IFLA_VXLAN_ID": VXLAN_ID,
                     "IFLA_VXLAN_LOCAL": str(here.ip),
@@ -139,7 +155,15 @@ def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
                     netlink.set_link(1),
                     netlink.set_link(EDGE + 1),
                     netlink.new_address(EDGE + 1, here),
-                    netlink.new_link("vxlan", "eth0", index=EDGE, mtu_bytes=spec.mtu_bytes, data=tunnel),
+                    netlink.new_neighbour(EDGE + 1, str(there.ip), macs[1 - side]),
+                    netlink.new_link(
+                        "vxlan",
+                        "eth0",
+                        index=EDGE,
+                        mtu_bytes=spec.mtu_bytes,
+                        mac=mac(number + side),
+                        data=tunnel,
+                    ),
                 )
         give_addresses(spec, made)
         yield Topology(name, spec, pairs_of(spec, made), made)

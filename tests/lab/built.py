@@ -59,7 +59,6 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
         "one_more_refused": [bool(re.search("[Mm]essage too long", one.stdout + one.stderr)) for one in more],
         "reachable": words,
         "too_large": ping.reachable(pairs[:1], spec.mtu_bytes + 1, spec.family),
-        "stranger": stranger(topology),
     }
 
 
@@ -73,10 +72,10 @@ def stranger(topology: topologies.Topology) -> str | None:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Build what is asked for, and look around in it."""
-    name, isolated = request.pop("name"), request.pop("isolated", False)
+    name, isolated, meets = (request.pop(key, None) for key in ("name", "isolated", "meets"))
     try:
         with topologies.build(name, topologies.Spec(**request)) as topology:
-            return seen(topology, isolated)
+            return {"stranger": stranger(topology)} if meets else seen(topology, bool(isolated))
     except LabkitError as error:
         return {"error": type(error).__name__, "text": str(error)}
 

@@ -1,0 +1,253 @@
+"""The command line, as someone who is new to it types: results, and one sentence for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from worlds import LABKIT, Done, World, one_sentence, only_run, until, world
+
+from labkit import __version__, records
+from labkit.topologies import TABLE
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+
+SHORT = ("duration_s=1", "omit_s=0")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with notebooks and params, as this one has."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "params").mkdir()
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(machine: World) -> Path:
+    """The folder of a run of two topologies."""
+    folder = machine.data / "datapaths" / "first"
+    words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0", "--folder", str(folder))
+    done = machine.labkit("run", "datapaths", *words)
+    assert done.returncode == 0, done.stderr
+    assert "Medians" in done.stdout
+    assert "Verdicts" in done.stdout
+    return folder
+
+
+BAD_RUNS = [
+    ("run nothing", "there is no experiment nothing; there are: datapaths"),
+    ("run datapaths topologie=veth", "there is no parameter topologie (did you mean topology?); there are: "),
+    ("run datapaths topology=vethh", f"there is no topology vethh; there are {', '.join(TABLE)}"),
+    ("run datapaths pairs=0", "pairs=0 is outside 1 to 500"),
+    ("run datapaths pairs=10000", "pairs=10000 is outside 1 to 500"),
+    ("run datapaths pairs=x", "pairs=x: expected int"),
+    ("run datapaths pairs=", "pairs"),
+    ("run datapaths mtu_bytes=20", "mtu_bytes=20 is outside 68 to 65535"),
+    ("run datapaths mtu_bytes=100000", "mtu_bytes=100000 is outside 68 to 65535"),
+    ("run datapaths topology=vxlan mtu_bytes=65500", "mtu_bytes=65500 does not fit into vxlan"),
+    ("run datapaths protocol=sctp", "protocol=sctp: there are tcp, udp, ping"),
+    ("run datapaths family=5", "family=5: there are 4, 6"),
+    ("run datapaths pairs=1 pairs=2", "pairs is given twice"),
+    ("run datapaths pairs", "'pairs' is not of the form name=value"),
+    ("run datapaths =5", "'=5' is not of the form name=value"),
+    ("run datapaths affinity=99999", "affinity='99999' is not of the form"),
+    ("run datapaths affinity=9999", "affinity=9999: there is no CPU 9999; there are"),
+    (
+        "run datapaths topology=macvlan_bridge 'parent=eth0; rm -rf'",
+        "parent='eth0; rm -rf' is not of the form",
+    ),
+    ("run datapaths where=vm:x", "where=vm:x: there is only 'here', the running kernel"),
+    ("run datapaths where=", "where"),
+    ("run datapaths congestion=nonesuch duration_s=1 omit_s=0", "congestion"),
+    ("shell nothing", "there is no topology nothing; there are"),
+    ("shell veth pairs=0", "pairs=0 is outside"),
+    ("shell veth pairs", "'pairs' is not of the form name=value"),
+    ("shell ipvlan_l9", "there is no topology ipvlan_l9"),
+    ("report nowhere", "nowhere is not there: name the folder of a run or a sweep"),
+    ("compare nowhere elsewhere", "there is no run folder nowhere"),
+    ("sweep nowhere.yaml", "nowhere.yaml is not there"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), BAD_RUNS, ids=[line for line, _ in BAD_RUNS])
+def test_bad_input_is_one_sentence(line: str, sentence: str, machine: World) -> None:
+    done = machine.labkit(*shlex.split(line))
+    assert sentence in one_sentence(done)
+    assert done.stdout == "" or "congestion" in line
+
+
+def test_bad_input_leaves_no_run_behind(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        machine.labkit("run", "datapaths", "pairs=0")
+        machine.labkit("run", "nothing")
+        assert not machine.data.exists()
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["run"], ["run", "--nothing"], ["sweep"]])
+def test_usage(words: list[str], machine: World) -> None:
+    done = machine.labkit(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: labkit")
+
+
+def test_help_names_everything_that_can_be_named(machine: World) -> None:
+    done = machine.labkit("run", "--help")
+    assert done.returncode == 0
+    for word in ("datapaths", "pairs=1", "mtu_bytes=1500", "rate_bps=none", *TABLE):
+        assert word in done.stdout, word
+    assert machine.labkit("--version").stdout == f"labkit {__version__}\n"
+    commands = machine.labkit("--help").stdout
+    assert all(f"  {name} " in commands for name in ("doctor", "run", "sweep", "report", "compare", "shell"))
+
+
+def test_doctor_as_json(machine: World) -> None:
+    done = machine.labkit("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["machine"]["kernel"] == os.uname().release
+    assert {"veth", "ipvlan"} <= {one["name"] for one in told["capabilities"]}
+    assert "veth" in machine.labkit("doctor").stdout
+
+
+def half_written(folder: Path) -> dict[str, Path]:
+    """Folders that are no run, or half of one, each by what it lacks."""
+    bad = {name: folder / name for name in ("empty", "rubbish", "half row", "half sweep")}
+    for path in bad.values():
+        (path / "rows").mkdir(parents=True)
+    (bad["rubbish"] / "run.json").write_text('{"half": ')
+    described = {"experiment": "datapaths", "run": "x", "parameters": {}, "seed": 1, "finished": "now"}
+    records.write_json(bad["half row"] / "run.json", described)
+    (bad["half row"] / "rows" / "1-r0.jsonl").write_text('{"topology": "veth", "pro')
+    records.write_json(bad["half sweep"] / "sweep.json", {"points": ["tcp"], "sweep": "x"})
+    return bad
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_run_folder_that_is_half_written(
+    command: str, run: Path, machine: World, tmp_path: Path, project: Path
+) -> None:
+    for name, path in half_written(tmp_path).items():
+        words = [command, str(path), *([str(run)] if command == "compare" else [])]
+        done = machine.labkit(*words, cwd=project)
+        sentence = one_sentence(done)
+        assert path.name in sentence or str(path) in sentence, (name, sentence)
+        assert not (path / "report.html").exists()
+
+
+SWEEPS = {  # test_sweep_file.py has more
+    "{": "is no YAML file: ",
+    "notebook: 07_nothing\ngrid: [{protocol: [tcp]}]": "there is no notebook 07_nothing; there are: 01_datapaths",
+    "notebook: 01_datapaths\ngrid: [{protocoll: [tcp]}]": "has no parameter protocoll; it has: affinity, ",
+    "notebook: 01_datapaths\ngrid: [{protocol: [tcp]}]\nparameters: {pairs: [0]}": "pairs=0 is outside",
+}
+
+
+@pytest.mark.parametrize("content", SWEEPS)
+def test_a_sweep_that_would_not_work(content: str, machine: World, project: Path) -> None:
+    path = project / "params" / "bad.yaml"
+    path.write_text(content)
+    before = set(machine.data.rglob("*"))
+    done = machine.labkit("sweep", "params/bad.yaml", cwd=project)
+    assert SWEEPS[content] in one_sentence(done)
+    assert done.stdout == ""
+    assert set(machine.data.rglob("*")) == before
+
+
+def test_compare(run: Path, machine: World) -> None:
+    same = machine.labkit("compare", str(run), str(run))
+    assert same.returncode in (0, 2), same.stderr
+    other = machine.data / "datapaths" / "second"
+    words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0", "--folder", str(other))
+    assert machine.labkit("run", "datapaths", *words).returncode == 0
+    done = machine.labkit("compare", str(run), str(other))
+    assert done.returncode == 0, done.stderr
+    assert "veth_bridge" in done.stdout
+    ping = machine.data / "datapaths" / "third"
+    assert machine.labkit("run", "datapaths", "protocol=ping", *SHORT, "--folder", str(ping)).returncode == 0
+    assert one_sentence(machine.labkit("compare", str(run), str(ping)))
+
+
+def test_report_of_a_run(run: Path, machine: World, project: Path) -> None:
+    done = machine.labkit("report", str(run), cwd=project)
+    assert done.returncode == 0, done.stderr
+    page = run / "report.html"
+    assert done.stdout == f"report: {page}\n"
+    text = page.read_text()
+    assert "Which container datapath is faster?" in text
+    assert "veth_bridge" in text
+    again = machine.labkit("report", str(run), cwd=project)
+    assert again.stdout == done.stdout
+
+
+def in_a_shell(machine: World, script: str, *words: str) -> Done:
+    """What `labkit shell` says to commands on its standard input."""
+    argv = [*machine.prefix, *LABKIT, "shell", *words]
+    return subprocess.run(
+        argv, input=script, cwd=machine.folder / "here", env=machine.environment | {"SHELL": "/bin/bash"},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def test_shell(machine: World) -> None:
+    before = machine.interfaces(), sorted(os.listdir("/run"))
+    script = "ip -br addr; ping -c1 $LABKIT_SERVER; ip netns exec server0 ip -br addr; ip netns list; exit 3"
+    done = in_a_shell(machine, script, "veth_bridge")
+    assert done.returncode == 3, done.stderr
+    assert "veth_bridge: you are in client0 (10.1.0.1); its server is 10.2.0.1" in done.stderr
+    client, pinged, rest = re.split(r"(?s)(PING .*rtt[^\n]*\n)", done.stdout)
+    assert "10.1.0.1/8" in client
+    assert "1 received, 0% packet loss" in pinged
+    assert "10.2.0.1/8" in rest
+    assert {line.split()[0] for line in rest.splitlines()[-3:]} == {"client0", "server0", "between"}
+    assert (machine.interfaces(), sorted(os.listdir("/run"))) == before
+    assert machine.processes() == {}
+    assert until(machine.only_namespace, 3)
+
+
+def test_shell_takes_parameters(machine: World) -> None:
+    script = "ip netns list; ip -6 -br addr show dev eth0; ip link show dev eth0"
+    done = in_a_shell(machine, script, "veth", "pairs=2", "family=6", "mtu_bytes=9000")
+    assert done.returncode == 0, done.stderr
+    for word in ("client1", "server1", "fd00::1:1/64", "mtu 9000"):
+        assert word in done.stdout
+
+
+def test_shell_of_what_this_kernel_has_not_or_keeps_apart(machine: World) -> None:
+    assert "macvlan passthru takes one device on a parent" in one_sentence(
+        in_a_shell(machine, "", "macvlan_passthru")
+    )
+
+
+def test_nothing_on_standard_output_but_rows(machine: World, tmp_path: Path) -> None:
+    done = machine.labkit(
+        "run", "datapaths", "topology=veth", *SHORT, "--json", "--folder", str(tmp_path / "run")
+    )
+    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["ok"]
+    assert all(line.startswith("labkit: ") for line in done.stderr.splitlines())
+    assert f"labkit: the run is in {tmp_path / 'run'}" in done.stderr
+
+
+def test_a_run_without_notebooks_around_goes_to_data_here(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        del machine.environment["LABKIT_DATA"]
+        done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0")
+        machine.data = tmp_path / "here" / "data"
+        assert (
+            f"labkit: the run is in {os.path.relpath(only_run(machine), tmp_path / 'here')}\n" in done.stderr
+        )
