@@ -33,12 +33,16 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run an experiment: its events, between them nothing."""
     found = experiments.find(request["experiment"])
     asked = found.parameters.of(request["parameters"])
-    around = experiments.Surroundings(Path(request["folder"]), request["seed"], request.get("machine_netns"))
+    here = request.get("machine") or machine.describe()
+    around = experiments.Surroundings(
+        Path(request["folder"]), request["seed"], here, request.get("machine_netns")
+    )
     if asked.asdict().get("protocol") != "ping":
         iperf3.version()
-    records.write_json(
-        around.folder / "environment.json", {"machine": machine.describe(), **machine.details()}
-    )
+    details = request.get("details") or machine.details()
+    # A new namespace has its own values of what is not the machine's: those under which endpoints start.
+    environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}
+    records.write_json(around.folder / "environment.json", environment)
     yield from found.run(asked, around)
 
 
@@ -60,9 +64,7 @@ def shell(request: dict[str, Any]) -> int:
     spec = topologies.Spec(
         asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns")
     )
-    with topologies.build(asked["topology"][0], spec) as topology:
-        folder = Path("/run/netns")
-        named = _names(topology, folder)
+    with topologies.build(asked["topology"][0], spec) as topology, _names(topology) as named:
         first = topology.pairs[0]
         print(
             f"{topology.name}: you are in {first.client.name} ({first.client.address});"
@@ -81,18 +83,30 @@ def shell(request: dict[str, Any]) -> int:
         return process.interactive([*first.client.prefix, *argv], environment)
 
 
-def _names(topology: topologies.Topology, folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
-        for space in topology.namespaces:
-            (folder / space.name).touch()
-            process.output(
-                ["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(folder / space.name)]
-            )
-    except (OSError, LabkitError):
-        return False
-    return True
+@contextlib.contextmanager
+def _names(topology: topologies.Topology) -> Iterator[bool]:
+    """Whether every namespace has its name where `ip netns` looks for it, in this mount namespace alone."""
+    folder = Path("/run/netns")
+    with contextlib.ExitStack() as stack:
+        try:
+            if not folder.exists():
+                folder.mkdir()
+                stack.callback(_remove, folder)
+            process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
+            stack.callback(process.run, ["umount", "--lazy", str(folder)])
+            for space in topology.namespaces:
+                (folder / space.name).touch()
+                source = f"/proc/{os.getpid()}/fd/{space.fd}"
+                process.output(["mount", "--bind", source, str(folder / space.name)])
+            named = True
+        except (OSError, LabkitError):
+            named = False
+        yield named
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _answer(events: Iterator[dict[str, Any]]) -> None:

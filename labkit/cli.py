@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _sorry(str(error))
     except KeyboardInterrupt:
         _sorry(
-            "interrupted; every finished point is on disk, and the same command goes on (a run: with --folder)"
+            "interrupted; finished points are on disk, and the same goes on (a run with --folder and its folder)"
         )
         return INTERRUPTED
     except BrokenPipeError:
@@ -106,7 +106,8 @@ def _experiments() -> str:
     lines = ["experiments and their parameters, with defaults:"]
     for name, experiment in experiments.TABLE.items():
         lines.append(f"  {name}")
-        lines += [f"    {key}={_typed(value)}" for key, value in experiment.parameters().asdict().items()]
+        for key, value in experiment.parameters().asdict().items():
+            lines.append(f"    {f'{key}={_typed(value)}':24}  {experiment.help[key]}")
     return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
 
 
@@ -172,7 +173,6 @@ def _run(arguments: argparse.Namespace) -> int:
         from labkit import tables, terminal
 
         terminal.show_rows(tables.load(folder))
-    print(f"labkit: the run is in {_short(folder)}", file=sys.stderr)
     return _judge(rows)
 
 
@@ -189,10 +189,6 @@ def _judge(rows: list[records.Row]) -> int:
     return _sorry(f"{failed[0]['arm']}: {failed[0]['reason']}") if failed else 0
 
 
-def _short(path: Path) -> str:
-    return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
-
-
 def _sweep(arguments: argparse.Namespace) -> int:
     from labkit import report, sweep, tables, terminal
     from labkit.progress import Bar
@@ -204,7 +200,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     table = tables.load(folder)
     terminal.show_verdicts(table)
-    print(f"report: {_short(page)}")
+    print(f"report: {records.shown(page)}")
     return 0
 
 
@@ -216,16 +212,22 @@ def _report(arguments: argparse.Namespace) -> int:
     if not arguments.run.is_dir():
         raise BadInput(
             f"{arguments.run} is not there: name the folder of a run or a sweep;"
-            f" they are in {_short(records.data_root())}"
+            f" they are in {records.shown(records.data_root())}"
         )
     if not notebook.is_file():
         sweep.show(arguments.run, Bar())
     page = report.html(notebook, arguments.run / "report.html")
-    print(f"report: {_short(page)}")
+    print(f"report: {records.shown(page)}")
     if arguments.images:
-        for path in report.images(notebook, records.project_root() / "figures" / arguments.run.name):
-            print(f"figure: {_short(path)}")
+        for path in report.images(notebook, records.project_root() / "figures" / _name(arguments.run)):
+            print(f"figure: {records.shown(path)}")
     return 0
+
+
+def _name(run: Path) -> str:
+    """The name of a run; of a point of a sweep with that of the sweep, or the points of two sweeps would meet."""
+    run = run.absolute()
+    return f"{run.parent.name}-{run.name}" if (run.parent / "sweep.json").exists() else run.name
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -240,6 +242,8 @@ def _shell(arguments: argparse.Namespace) -> int:
     topologies.check_names([arguments.topology])
     given = {"topology": arguments.topology, **_named(arguments.parameters)}
     asked = experiments.find("datapaths").parameters.of(given)
+    if len(asked.asdict()["pairs"]) > 1:
+        raise BadInput(f"a shell has one topology: pairs={given['pairs']} is more than one number")
     request: dict[str, Any] = {"parameters": asked.asdict()}
     fds: tuple[int, ...] = ()
     if hosts.here.privileged():

@@ -16,18 +16,24 @@ import pandas as pd
 from labkit import records
 from labkit.errors import BadInput
 
-GROUP = ["where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams"]
+# Every parameter of a run that is no list: rows that differ in one of these are not compared with each other
+GROUP = [
+    "where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams", "mss_bytes",
+    "congestion", "zerocopy", "affinity", "parent",
+]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 WORDS = [
     "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
     "loop", "status", "reason", "doubts", "kernel", "kernel_config_digest", "cpu", "microcode",
-    "accelerator", "machine", "qdisc", "offloads", "sysctl_digest", "iperf3", "labkit", "git_revision",
+    "accelerator", "machine", "congestion", "zerocopy", "affinity", "qdisc", "offloads",
+    "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
-    "family", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
+    "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "cpus_count", "load1",
@@ -97,7 +103,10 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: ok and a metric above zero; with columns metric (name), value, log, setup (label).
+    """The rows that count: ok and with a metric; with columns metric (name), value, log, setup (label).
+
+    A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers
+    would lose its worst slices.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
@@ -108,8 +117,8 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     ok["value"] = np.nan
     for metric in {metric for metric, _ in METRIC.values()}:
         ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
-    ok = ok[ok["value"].gt(0) & np.isfinite(ok["value"].astype(float))]
-    ok["log"] = np.log(ok["value"].astype(float))
+    ok = ok[np.isfinite(ok["value"].astype(float))]
+    ok["log"] = np.log(ok["value"].astype(float).clip(lower=ok["metric"].map(FLOOR).astype(float)))
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
@@ -143,5 +152,10 @@ def point(key: Key) -> str:
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
+    words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
+    words += [str(of[name]) for name in ("congestion",) if of[name] is not None]
+    words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
+    words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
+    words += [f"on {of['parent']}"] if of["parent"] is not None else []
     words += [f"in {of['where']}"] if of["where"] not in (None, "here") else []
     return ", ".join(words)

@@ -33,7 +33,7 @@ class Shown:
         words = [
             f"Linux {first['kernel']} on {first['cpu']}, {first['cpus_count']} CPUs",
             f"({_accelerator(first['accelerator'])}).{emulated}",
-            f"{len(ok)} valid measurements of {rows['topology'].nunique()} topologies",
+            f"{len(ok)} valid measurements of {ok['topology'].nunique()} topologies",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
         ]
@@ -93,16 +93,22 @@ def _list(words: list[str]) -> str:
 
 
 def _claims(topology: str, lines: pd.DataFrame) -> str:
-    """One sentence for a topology at one protocol and MTU, the numbers of pairs that share a verdict
-    together."""
+    """What is found of a topology at one protocol and MTU: a verdict for each number of pairs, equal ones together."""
     claims = []
     for word, same in lines.sort_values("pairs").groupby("word", sort=False):
-        pairs = _list([str(pairs) for pairs in same["pairs"]]) + (
-            " pair" if same["pairs"].max() == 1 else " pairs"
-        )
-        percent = (same["ratio"] - 1) * 100
-        span = (
-            f"{percent.min():+.0f} %" if len(same) == 1 else f"{percent.min():+.0f} to {percent.max():+.0f} %"
-        )
-        claims.append(f"{word} for {pairs}" + (f" ({span})" if word in ("faster", "slower") else ""))
-    return f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."
+        each = []
+        for _, line in same.iterrows():
+            size = (
+                ""
+                if pd.isna(line["low"])
+                else f" ({_change(line['ratio'])} [{_change(line['low'])}, {_change(line['high'])}])"
+            )
+            each.append(f"{line['pairs']:g}{size}")
+        claims.append(f"{word} for {_list(each)} {'pair' if same['pairs'].max() == 1 else 'pairs'}")
+    said = [f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."]
+    said += [f"    - {sentence}." for sentence in lines.loc[lines["word"].eq("no evidence"), "sentence"]]
+    return "\n".join(said)
+
+
+def _change(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.1f} %"

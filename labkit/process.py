@@ -59,12 +59,11 @@ class Running:
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
-            self._popen = subprocess.Popen(self.argv, stdin=stdin, stdout=self._out, stderr=self._err)
-        except FileNotFoundError as error:
+            with _startable(self.argv):
+                self._popen = subprocess.Popen(self.argv, stdin=stdin, stdout=self._out, stderr=self._err)
+        except Unsupported:
             self._close_files()
-            raise Unsupported(
-                f"the program {error.filename} is not here: install it (packages.debian lists what labkit uses)"
-            ) from None
+            raise
         self.pid = self._popen.pid
         self._pidfd = os.pidfd_open(self.pid)
         self._status: tuple[int, float] | None = None
@@ -112,6 +111,19 @@ class Running:
     def kill(self) -> None:
         """End it at once, also when it is stopped."""
         self.signal(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _startable(argv: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        how = (
+            "is not here" if isinstance(error, FileNotFoundError) else f"cannot be started ({error.strerror})"
+        )
+        raise Unsupported(
+            f"the program {argv[0]} {how}: install it; packages.debian lists what labkit uses"
+        ) from None
 
 
 def _read(file: IO[bytes]) -> str:
@@ -187,7 +199,10 @@ def interactive(
     argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
     """Run a program on this terminal until it ends, and with us; returns its exit code."""
-    return subprocess.run([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False).returncode
+    with _startable(DIE_WITH_US):
+        return subprocess.run(
+            [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
+        ).returncode
 
 
 class Conversation:

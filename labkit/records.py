@@ -36,11 +36,20 @@ def data_root() -> Path:
 def project_root() -> Path:
     """The nearest folder at or above the current one that has `notebooks` and `params`, else the current
     one."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise BadInput("the current folder has been removed: change to one that is there") from None
     for folder in (here, *here.parents):
         if (folder / "notebooks").is_dir() and (folder / "params").is_dir():
             return folder
     return here
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it here."""
+    here = os.getcwd()
+    return os.path.relpath(path, here) if Path(path).absolute().is_relative_to(here) else str(path)
 
 
 def new_run(experiment: str) -> Path:
@@ -49,7 +58,8 @@ def new_run(experiment: str) -> Path:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
+    """What goes wrong in writing below `path` is raised as Failed, in one sentence."""
     try:
         yield
     except OSError as error:
@@ -65,7 +75,7 @@ def write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or
     the folder cannot be written."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with _told(path):
+    with told(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(fresh, "wb") as file:
@@ -97,6 +107,27 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} is not there") from None
     except (OSError, msgspec.DecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """run.json of a run folder. Raises BadInput when it is not there, or lacks what every run has."""
+    run = read_json(folder / "run.json")
+    needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
+    wrong = [
+        name
+        for name, kind in needed.items()
+        if not isinstance(run, dict) or not isinstance(run.get(name), kind)
+    ]
+    if wrong:
+        raise BadInput(
+            f"{folder / 'run.json'} is half written or no run's: it has no {wrong[0]}; remove the folder"
+        )
+    return dict(run)
+
+
+def is_finished(folder: Path, run: dict[str, Any]) -> bool:
+    """Whether the run said that it was finished, and the rows of all its points are still there."""
+    return "finished" in run and set(run.get("points", ())) <= finished_points(folder)
 
 
 def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:

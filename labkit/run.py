@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, process, records
+from labkit import errors, experiments, hosts, machine, process, records
 from labkit.errors import BadInput, Failed
 
 Watch = Callable[[dict[str, Any]], None]
@@ -31,13 +31,17 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
     kernel.
     """
+    folder = Path(request["folder"]) if "folder" in request else None
     with contextlib.ExitStack() as stack:
         pass_fds = []
         if where == "here" and hosts.here.privileged():
-            machine = os.open("/proc/self/ns/net", os.O_RDONLY)
-            stack.callback(os.close, machine)
-            pass_fds.append(machine)
-            request = request | {"machine_netns": machine}
+            netns = os.open("/proc/self/ns/net", os.O_RDONLY)
+            stack.callback(os.close, netns)
+            pass_fds.append(netns)
+            request = request | {"machine_netns": netns}
+        if where == "here":
+            # Asked out here: many sysctls of the machine (net.core.*) cannot be read from a namespace of its own.
+            request = request | {"machine": machine.describe(), "details": machine.details()}
         argv = [*hosts.prefix(where), sys.executable, "-m", "labkit.agent"]
         agent = process.Conversation(argv, msgspec.json.encode(request).decode(), pass_fds)
         stack.callback(agent.end)
@@ -53,7 +57,9 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if event["event"] == "error":
                 _raise(event, request)
             yield event
-        kept = "finished rows are kept, and the same with the same folder goes on"
+        kept = "nothing was measured"
+        if folder is not None:
+            kept = f"finished rows are kept, and the same with --folder {records.shown(folder)} goes on"
         raise Failed(f"the experiment's process {agent.words()}; {kept}")
 
 
@@ -79,9 +85,10 @@ def measure(
     hosts.prefix(asked["where"])
     folder = records.new_run(experiment) if folder is None else folder
     description = _description(folder, experiment, asked)
-    if "finished" in description:
+    if records.is_finished(folder, description):
         return folder
     watch = watch or _watcher()
+    watch({"event": "log", "text": f"the run is in {records.shown(folder)}"})
     request = {
         "do": "experiment",
         "experiment": experiment,
@@ -90,16 +97,18 @@ def measure(
         "seed": description["seed"],
     }
     with hosts.here.measuring_lock(lambda text: watch({"event": "log", "text": text})):
-        begun = time.monotonic()
-        for event in ask(asked["where"], request):
-            if event["event"] == "rows":
-                records.write_rows(folder, event["point"], event["rows"])
-            elif event["event"] == "stopped":
-                description["why_stopped"][str(event["pairs"])] = event["why"]
-            watch(event | {"elapsed_s": time.monotonic() - begun})
-    description["finished"] = _now()
-    description["measuring_s"] = description.get("measuring_s", 0) + time.monotonic() - begun
-    records.write_json(folder / "run.json", description)
+        begun, before = time.monotonic(), description.get("measuring_s", 0.0)
+        try:
+            for event in ask(asked["where"], request):
+                if event["event"] == "rows":
+                    records.write_rows(folder, event["point"], event["rows"])
+                elif event["event"] == "stopped":
+                    description["why_stopped"][str(event["pairs"])] = event["why"]
+                watch(event | {"elapsed_s": time.monotonic() - begun})
+            description |= {"finished": _now(), "points": sorted(records.finished_points(folder))}
+        finally:
+            description["measuring_s"] = before + time.monotonic() - begun
+            records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
 
@@ -107,7 +116,7 @@ def measure(
 def _description(folder: Path, experiment: str, asked: dict[str, Any]) -> dict[str, Any]:
     path = folder / "run.json"
     if path.exists():
-        there: dict[str, Any] = records.read_json(path)
+        there = records.read_run(folder)
         if (there["experiment"], there["parameters"]) != (experiment, asked):
             raise BadInput(f"{folder} holds a run with other parameters: name another folder")
         return there

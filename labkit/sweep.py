@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import random
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -119,7 +121,7 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             raise BadInput(f"{path}: every axis of grid needs a list of values")
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
-            name = "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", str(value)) for value in values) or "all"
+            name = "-".join(re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", str(value)) for value in values) or "all"
             if name in seen:
                 raise BadInput(f"{path}: the point {name} is there twice")
             seen.add(name)
@@ -174,8 +176,8 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on"
         )
-    described = records.read_json(folder / "run.json")
-    if "finished" not in described:
+    described = records.read_run(folder)
+    if not records.is_finished(folder, described):
         raise BadInput(
             f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
         )
@@ -221,11 +223,9 @@ def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar,
     import papermill
     from nbclient.exceptions import DeadKernelError
 
-    with (
-        tempfile.TemporaryDirectory(prefix=".notebook-", dir=_made(folder)) as scratch,
-        _followed(bar, Path(scratch), name),
-    ):
-        executed = Path(scratch) / "notebook.ipynb"
+    logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
+    with records.told(folder / "notebook.ipynb"), _scratch(folder) as scratch, _followed(bar, scratch, name):
+        executed = scratch / "notebook.ipynb"
         try:
             papermill.execute_notebook(
                 str(notebook),
@@ -233,7 +233,7 @@ def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar,
                 parameters=parameters,
                 progress_bar=False,
                 cwd=str(notebook.parent),
-                extra_arguments=["--log-level=ERROR"],
+                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -246,14 +246,27 @@ def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar,
                 f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
             ) from None
         records.write(folder / "notebook.ipynb", executed.read_bytes())
+        (folder / "failed.ipynb").unlink(missing_ok=True)
 
 
-def _made(folder: Path) -> Path:
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
+    how to connect to it). What sweeps that were killed left of theirs is removed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".notebook-*"):
+            if not Path("/proc", left.name.split("-")[1]).exists():
+                shutil.rmtree(left, ignore_errors=True)
     except OSError as error:
         raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    return folder
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
+        try:
+            tempfile.tempdir = scratch
+            yield Path(scratch)
+        finally:
+            tempfile.tempdir = before
 
 
 @contextmanager

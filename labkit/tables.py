@@ -19,7 +19,7 @@ from labkit.loading import METRIC as METRIC
 from labkit.loading import PROVENANCE, complete, differing, groups, measured, point
 from labkit.loading import load as load
 
-DOUBTFUL = ["microcode", "labkit", "git_revision", "parent", "duration_s", "omit_s"]
+DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was measured side by side
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
@@ -155,23 +155,6 @@ def _unmeasured(
     )
 
 
-def summary(df: pd.DataFrame) -> pd.DataFrame:
-    """Median and quartiles of the metric for each group and topology, over slices or else over whole runs.
-
-    Columns GROUP, topology, metric (name of the column that the numbers are of), method, n_count,
-    low_quartile, median, high_quartile. The baseline's second measurement counts as the baseline.
-    """
-    ok = measured(complete(df))
-    keys = [*GROUP, "topology"]
-    if len(ok):
-        sliced = ok.groupby(keys, dropna=False)["method"].transform(lambda method: method.eq("slice").any())
-        ok = ok[ok["method"].eq("slice") | ~sliced.astype(bool)]
-    parts = ok.groupby([*keys, "metric", "method"], dropna=False)["value"]
-    table = parts.agg(n_count="size", low_quartile=lambda x: x.quantile(0.25), median="median",
-                      high_quartile=lambda x: x.quantile(0.75))  # fmt: skip
-    return table.reset_index()
-
-
 def doubts(df: pd.DataFrame) -> list[str]:
     """Every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts` does."""
     unfinished = list(df.attrs.get("unfinished", []))
@@ -199,7 +182,9 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
     ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
+    unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     for which, what in (
+        (unchecked, "fewer than two whole runs of each arm, so they do not check the slices"),
         (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and wider"),
         (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may go unseen"),
         (apart, "slices and whole runs contradict each other"),
@@ -222,7 +207,11 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         for reason, count in reasons.value_counts().items():
             said.append(f"{topology}: {count} of {_count(len(rows), 'row')} left out as {reason}")
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):
-        said.append(f"{_count(unusable, 'row')} left out: status ok, but the compared metric is null or zero")
+        said.append(f"{_count(unusable, 'row')} left out: status ok, but the compared metric is null")
+    for topology, rows in ok[ok["value"].eq(0)].groupby("topology", sort=False):
+        said.append(
+            f"{topology}: in {_count(len(rows), 'row')} nothing arrived; they count as next to nothing"
+        )
     return said
 
 

@@ -51,7 +51,8 @@ def show_rows(df: pd.DataFrame) -> None:
             units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
         )
         words = next((str(reason) for reason in rows["reason"].dropna()), "")
-        rate = units.si(ok["throughput_pps"].median() if len(ok) else None, "pps")
+        # of TCP the counters know frames, which offloads make up to 64 KB long: no packets a second
+        rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]}"
             if len(ok)
@@ -74,7 +75,10 @@ def show_verdicts(df: pd.DataFrame) -> None:
         known = found["ratio"].notna()
         for _, line in found[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
             table.add_row(*_cells(line))
-        reasons: dict[str, None] = {}
+        unclear = found[known & found["word"].eq("no evidence")]
+        reasons: dict[str, None] = dict.fromkeys(
+            f"{line['protocol']}, {line['pairs']} pairs: {line['sentence']}" for _, line in unclear.iterrows()
+        )
         for key, lines in found[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
             protocol, mtu, topology, word = map(str, key)
             pairs = ", ".join(map(str, lines["pairs"]))

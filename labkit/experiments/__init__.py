@@ -18,10 +18,11 @@ class Experiment:
     """A question: its parameters and the function that answers with events (rows, progress)."""
 
     parameters: type[Parameters]
+    help: dict[str, str]
     run: Callable[[Any, Surroundings], Iterator[Event]]
 
 
-TABLE = {"datapaths": Experiment(datapaths.Datapaths, datapaths.run)}
+TABLE = {"datapaths": Experiment(datapaths.Datapaths, datapaths.HELP, datapaths.run)}
 
 
 def find(name: str) -> Experiment:

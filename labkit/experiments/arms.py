@@ -22,11 +22,11 @@ from labkit.traffic import iperf3, ping
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
-ENOUGH_FRAMES = 20  # on every flow, so that none is still shaking hands
 # Every row has every column; what was not measured is null.
 METRICS = [
     "throughput_bps",
     "throughput_pps",
+    "iperf3_bps",
     "window_s",
     "received_bytes",
     "received_count",
@@ -37,7 +37,7 @@ METRICS = [
     "jitter_s",
     "retransmits_count",
     "rtt_s",
-    "congestion",
+    "sender_congestion",
     "loop",
     "latency_p50_s",
     "latency_p99_s",
@@ -66,6 +66,7 @@ PARAMETERS = [
     "omit_s",
     "family",
     "mss_bytes",
+    "congestion",
     "zerocopy",
     "affinity",
     "parent",
@@ -106,11 +107,16 @@ Measured = tuple[Arm, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Live:
-    """An arm that stands: its topology, and what its first endpoint's interface says of itself."""
+    """An arm that stands: its topology, and what the interfaces of its first pair say of themselves.
+
+    `offloads` and `qdisc` are of the client, where segmentation and queueing take place; `server_offloads` are
+    of the other end.
+    """
 
     arm: Arm
     topology: topologies.Topology
     offloads: dict[str, bool]
+    server_offloads: dict[str, bool]
     qdisc: str
     doubts: list[str] = field(default_factory=list)
 
@@ -120,7 +126,7 @@ class Live:
         told = {
             **_now(),
             "qdisc": self.qdisc,
-            "offloads": _short(self.offloads),
+            "offloads": _short(self.offloads) or None,
             "doubts": "; ".join(doubtful) or None,
         }
         return self.arm, {"status": "ok", **told, **metrics}
@@ -140,6 +146,10 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
     good, refused = [], []
     for name in asked.topology:
         status, reason = _trial(name, asked, around)
+        if status == "failed":
+            status, reason = _trial(
+                name, asked, around
+            )  # one lost ping must not cost an arm, least of all the baseline
         if status == "ok":
             good.append(name)
         else:
@@ -192,27 +202,31 @@ def built(
                     raise Failed(words)
                 if asked.slices:
                     _keep_window(topology)
-                end = topology.pairs[0].server
-                live.append(
-                    Live(
-                        arm,
-                        topology,
-                        machine.offloads(end.prefix, end.interface),
-                        machine.qdisc(end.prefix, end.interface),
-                    )
-                )
+                live.append(_live(arm, topology))
             except Failed as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         _compare(live)
+        for one in live:
+            if one.arm.role == "baseline" and one.arm.topology != asked.topology[0]:
+                one.doubts.append(
+                    f"{asked.topology[0]} cannot be measured here, so this is the baseline instead"
+                )
         yield live, failed
 
 
+def _live(arm: Arm, topology: topologies.Topology) -> Live:
+    client, server = topology.pairs[0].client, topology.pairs[0].server
+    near, far = (machine.offloads(end.prefix, end.interface) for end in (client, server))
+    return Live(arm, topology, near, far, machine.qdisc(client.prefix, client.interface))
+
+
 def start(flows: iperf3.Flows, load: iperf3.Load, counters: Receivers, within_s: float) -> bool:
-    """Start all flows and wait until data has arrived on every one; False if not in time, or when one has ended."""
-    enough = [count + ENOUGH_FRAMES for count in counters.each()]
+    """Start all flows and wait until data has arrived on every one; False if not in time, or when one has
+    ended."""
+    before = counters.each()
     flows.start(load)
     deadline = time.monotonic() + within_s
-    while not counters.each_has_grown(enough):
+    while not counters.carrying(before):
         if time.monotonic() > deadline or flows.early_end():
             return False
         time.sleep(0.005)
@@ -231,19 +245,21 @@ def _compare(live: list[Live]) -> None:
     if baseline is None:
         return
     for one in live:
-        differ = sorted(
-            name for name in MATTERING if one.offloads.get(name, False) != baseline.offloads.get(name, False)
-        )
-        if differ:
-            words = (f"{name} {'on' if one.offloads.get(name) else 'off'}" for name in differ)
-            one.doubts.append(f"offloads differ from {baseline.arm.label}: {', '.join(words)}")
+        for end, own, usual in (
+            ("client", one.offloads, baseline.offloads),
+            ("server", one.server_offloads, baseline.server_offloads),
+        ):
+            differ = [name for name in sorted(MATTERING) if own.get(name, False) != usual.get(name, False)]
+            if differ:
+                words = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
+                one.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
         if one.qdisc != baseline.qdisc:
             one.doubts.append(f"qdisc {one.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
 
 @functools.cache
-def _provenance() -> dict[str, Any]:
-    return {**machine.describe(), "iperf3": _iperf3(), "python": platform.python_version()}
+def _tools() -> dict[str, Any]:
+    return {"iperf3": _iperf3(), "python": platform.python_version()}
 
 
 def _iperf3() -> str | None:
@@ -269,7 +285,8 @@ def row_of(
         **dict.fromkeys(METRICS),
         **_now(),
         **metrics,
-        **_provenance(),
+        **around.machine,
+        **_tools(),
         "seed": around.seed,
     }
 

@@ -30,8 +30,33 @@ LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
 LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
+HELP = {
+    "where": "the kernel that it runs on: here",
+    "topology": "what is compared; the first is the baseline",
+    "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
+    "pairs": "numbers of pairs of endpoints that are loaded at the same time",
+    "mtu_bytes": "of every endpoint's interface",
+    "length_bytes": "of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+    "rate_bps": "of each stream; none: as fast as it goes",
+    "streams": "parallel streams of each pair",
+    "duration_s": "of a whole run, without the warm-up",
+    "omit_s": "warm-up that is left out of a whole run",
+    "family": "4 or 6, the version of IP",
+    "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
+    "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
+    "whole_runs": "rounds that end with one whole run of each arm; none: every round",
+    "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
+    "mss_bytes": "TCP maximum segment size; none: the path's",
+    "congestion": "TCP congestion control; none: the kernel's default",
+    "zerocopy": "iperf3 -Z",
+    "affinity": "client's CPU, server's CPU: 0,1",
+    "parent": "a NIC of this machine under macvlan and ipvlan; none: a veth made for it",
+    "seed": "of every random order; none: drawn and recorded",
+}
+
+
 class Datapaths(Parameters, frozen=True, kw_only=True):
-    """Parameters of the experiment; README.md explains each."""
+    """Parameters of the experiment; HELP says what each is."""
 
     where: str = "here"
     topology: tuple[str, ...] = ("veth_bridge",)
@@ -231,7 +256,8 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
 def measure(
     asked: Datapaths, around: Surroundings, point: Point, usable: list[arms.Arm], found: list[records.Row]
 ) -> Iterator[tuple[str, float]]:
-    """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned seconds."""
+    """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned
+    seconds."""
     rng = random.Random(f"{around.seed} {point.name}")
     artefacts = around.folder / "artefacts" / point.name
     yield "set-up", set_up_s(point, len(usable))

@@ -11,11 +11,12 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The run's folder, the points whose rows it holds already, and the machine's own network namespace (None
-    without privilege)."""
+    """The run's folder, the seed of every order, the machine as rows tell of it (`machine.describe`), and its own
+    network namespace (None without privilege)."""
 
     folder: Path
     seed: int
+    machine: dict[str, Any]
     machine_netns: int | None = None
 
 

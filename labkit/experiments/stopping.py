@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
-# Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from 8.
+# Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from
+# 8.
 LEAST_ROUNDS = 8
 METRIC = {"tcp": "throughput_bps", "udp": "throughput_bps", "ping": "latency_p50_s"}
 # Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
@@ -66,7 +67,8 @@ class History:
         t = T[len(middles) - LEAST_ROUNDS] if len(middles) - LEAST_ROUNDS < len(T) else 2.1
         over_rounds = t * statistics.stdev(middles) / math.sqrt(len(middles))
         every = [one for own in ratios.values() for one in own]
-        # The quartiles stand for the spread: slices have heavy tails (the Hodges-Lehmann interval is as wide).
+        # The quartiles stand for the spread: slices have heavy tails (the Hodges-Lehmann interval is as
+        # wide).
         low, _middle, high = statistics.quantiles(every, n=4)
         return max(
             over_rounds,

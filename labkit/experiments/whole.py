@@ -16,7 +16,8 @@ from labkit.traffic import iperf3, ping
 if TYPE_CHECKING:
     from labkit.experiments.datapaths import Datapaths
 
-START_S = 2.0  # a slow flow (rate_bps) may take longer to show; the window then begins without it
+START_S = 5.0  # until every flow carries data
+TOGETHER = 0.5  # of its duration all flows have to run at once
 OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
 AGREE = 0.05  # iperf3's own count and the kernel's may differ by this much, else flows did not run together
 OVERLOAD = 0.01
@@ -46,13 +47,14 @@ def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
         receivers(live.topology.pairs, asked.protocol, asked.datagram_bytes) as counters,
         iperf3.flows(live.topology.pairs) as flows,
     ):
+        earliest = time.monotonic()
         arms.start(flows, load, counters, START_S)
-        begin = time.monotonic()
-        flows.wait(begin + load.omit_s)
+        # All flows run at once from when the last one carries data until when the first one may end.
+        flows.wait(time.monotonic() + load.omit_s)
         times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
-        flows.wait(begin + load.omit_s + load.duration_s)
+        flows.wait(earliest + load.omit_s + load.duration_s)
         now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
-        pages, problem = flows.finish(begin + load.omit_s + load.duration_s + iperf3.GRACE_S)
+        pages, problem = flows.finish(end + START_S + iperf3.GRACE_S)
     records.write_artefact(artefacts / f"{live.arm.label.replace(' ', '_')}.json.gz", pages)
     if problem:
         raise Failed(problem)
@@ -60,11 +62,15 @@ def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
     row: dict[str, Any] = {
         "method": "whole",
         "window_s": window,
-        "received_bytes": passed.received_bytes,
+        "throughput_bps": passed.received_bytes * 8 / window,
         "throughput_pps": passed.received_count / window,
+        "received_bytes": passed.received_bytes,
         **_machine(used),
+        **({} if asked.protocol == "udp" else {"received_count": passed.received_count}),
         **iperf3.metrics(pages, asked.protocol),
     }
+    if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
+        row["throughput_bps"] = row["iperf3_bps"]
     doubts = [*machine.stolen(used, window), *_doubts(asked, row, len(pages))]
     invalid = _invalid(asked, live, row)
     return live.measured(row | ({"status": "invalid", "reason": invalid} if invalid else {}), doubts)
@@ -75,22 +81,29 @@ def _machine(used: machine.CpuTimes) -> dict[str, float]:
 
 
 def _invalid(asked: Datapaths, live: Live, row: dict[str, Any]) -> str | None:
-    """Why the run does not count (METHOD: the offered load was not reached)."""
+    """Why the run does not count (METHOD: the flows must run together, and the offered load must be
+    reached)."""
+    if row["window_s"] < TOGETHER * asked.duration_s:
+        part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
+        return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
     if asked.rate_bps is None:
         return None
-    offered = asked.rate_bps * asked.streams * len(live.topology.pairs)
-    if row["sent_bps"] >= OFFERED * offered:
+    flows = asked.streams * len(live.topology.pairs)
+    offered = asked.rate_bps * flows
+    quantum = (asked.length_bytes or 131072 if asked.protocol == "tcp" else asked.datagram_bytes) * 8 * flows
+    if row["sent_bps"] >= OFFERED * offered - quantum / asked.duration_s:
         return None
     return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of {offered / 1e6:.4g} Mbit/s asked for were sent"
 
 
 def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
     doubts = []
-    counted = row["received_bytes"] * 8 / row["window_s"]
-    if abs(counted / row["throughput_bps"] - 1) > AGREE if row["throughput_bps"] else counted:
+    unsteady = (
+        asked.rate_bps is None and abs(row["iperf3_bps"] - row["throughput_bps"]) > AGREE * row["iperf3_bps"]
+    )
+    if unsteady:
         doubts.append(
-            "iperf3's throughput and the kernel's counters differ by more than 5 %:"
-            " the flows did not all run at the same time"
+            "iperf3's sum over flows that did not all run at the same time differs by more than 5 %"
         )
     if (
         asked.protocol == "udp"

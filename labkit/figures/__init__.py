@@ -47,7 +47,7 @@ CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 def throughput(rows: pd.DataFrame) -> go.Figure:
     """Throughput (Gbit/s; of ping the round-trip time in µs) against the number of pairs, panels by protocol and MTU.
 
-    A line joins the medians of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint point is
+    A line joins the geometric means of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint point is
     one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there are no
     slices.
     """
@@ -57,7 +57,7 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
         rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
     )
     said = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
-    subtitle = f"median of the rounds and 95 % interval; {FAINT}"
+    subtitle = f"geometric mean of the rounds and 95 % interval; {FAINT}"
     return finish(figure, rows, f"{' and '.join(said)} against number of pairs", subtitle)
 
 
@@ -170,12 +170,15 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
-    """For each number of pairs the median of the rounds, and how far the 95 % interval reaches below and above it."""
+    """For each number of pairs the geometric mean of the rounds, and how far its 95 % interval reaches below and above.
+
+    The median stands in where a round got nothing through.
+    """
     result = []
     for x, some in rounds.groupby("x"):
         values = some["value"].to_numpy(float)
-        middle = float(np.median(values))
         found = stats.effect(np.log(values)) if (values > 0).all() else None
+        middle = float(np.median(values)) if found is None else found.ratio
         low = middle if found is None or found.low is None else found.low
         high = middle if found is None or found.high is None else found.high
         one = {

@@ -47,9 +47,7 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
     status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
     said = verdicts.assign(status=status, reason=verdicts["sentence"])
-    subtitle = (
-        "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
-    )
+    subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
     return finish(figure, said, "Ratios to the baseline", subtitle)
 
 

@@ -14,7 +14,10 @@ from labkit import theme
 from labkit.units import si
 
 # What tells one panel from another; numbers of pairs and topologies are drawn inside one.
-KEYS = ("protocol", "mtu_bytes", "where", "family", "length_bytes", "rate_bps", "streams")
+KEYS = (
+    "protocol", "mtu_bytes", "where", "family", "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion",
+    "zerocopy", "affinity", "parent",
+)  # fmt: skip
 PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # beside each other at 900 px
 BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
@@ -81,7 +84,11 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     """Sorts panels: protocol, then whatever else differs (absent first), the MTU last."""
     protocol = one["protocol"]
     known = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
-    rest = [(0, "") if pd.isna(value) else (1, value) for key, value in one.items() if key not in KEYS[:2]]
+    rest = [
+        (0, "") if pd.isna(value) else (1, str(value)) if isinstance(value, bool) else (1, value)
+        for key, value in one.items()
+        if key not in KEYS[:2]
+    ]
     return (known, protocol, *rest, one["mtu_bytes"])
 
 
@@ -92,6 +99,11 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "streams": lambda streams: f"{streams:.0f} streams",
+        "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
+        "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
+        "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
+        "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
+        "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
         "pairs": pairs_word,
     }
     words = [

@@ -3,12 +3,15 @@ measuring lock."""
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from labkit.errors import Failed
 
 CAP_SYS_ADMIN = 21
 LOCK = b"\0labkit-measuring"
@@ -51,8 +54,10 @@ def measuring_lock(say: Callable[[str], None]) -> Iterator[None]:
         try:
             lock.bind(LOCK)
             lock.listen(64)
-        except OSError:
+        except OSError as error:
             lock.close()
+            if error.errno != errno.EADDRINUSE:
+                raise Failed(f"the measuring lock cannot be taken: {error.strerror}") from None
             _wait(say, told)
             continue
         with lock:

@@ -8,6 +8,7 @@ from labkit.netlink.messages import (
     FIRST_INDEX,
     Message,
     default_route,
+    delete_link,
     new_address,
     new_ingress,
     new_link,
@@ -20,6 +21,7 @@ from labkit.netlink.netns import index_of, inside, new_namespaces
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 
 __all__ = [
-    "FIRST_INDEX", "LinkCounters", "LinkError", "Message", "Netlink", "default_route", "index_of", "inside",
-    "new_address", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "set_link", "set_master",
+    "FIRST_INDEX", "LinkCounters", "LinkError", "Message", "Netlink", "default_route", "delete_link", "index_of",
+    "inside", "new_address", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "set_link",
+    "set_master",
 ]  # fmt: skip

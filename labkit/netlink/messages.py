@@ -14,7 +14,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
-RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 20, 24, 28, 36
+RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x100, 0x200, 0x400
 IFF_UP = 1
 NUD_PERMANENT = 0x80  # linux/neighbour.h
@@ -124,6 +124,13 @@ def set_master(index: int, master: int) -> Message:
     message["index"] = index
     message["attrs"] = [("IFLA_MASTER", master)]
     return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
+
+
+def delete_link(index: int) -> Message:
+    """A request that deletes an interface."""
+    message = ifinfmsg()
+    message["index"] = index
+    return _encode(message, RTM_DELLINK, 0, f"delete interface {index}")
 
 
 def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:

@@ -35,8 +35,9 @@ class Receivers:
     """Counters of the servers of all pairs.
 
     TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so
-    headers are below 0.1 %). UDP: datagrams that were handed to sockets, times their length: what the
-    interface took but a full socket buffer dropped is not goodput.
+    headers are below 0.1 %; on lo the acknowledgements count, too). UDP: datagrams that the servers have read
+    (InDatagrams), times their length: what a full socket buffer dropped, or a starved server left, is not
+    goodput.
     """
 
     def __init__(
@@ -61,15 +62,19 @@ class Receivers:
         read = [pair.server.namespace.netlink.counters(pair.server.index) for pair in self._pairs]
         return Got(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
-    def each_has_grown(self, before: list[int]) -> bool:
-        """Whether every single pair has received more than `before` (of `each`)."""
-        return all(now > then for now, then in zip(self.each(), before, strict=True))
-
     def each(self) -> list[int]:
-        """Frames received by every server's interface."""
+        """What every server has got: bytes of its interface, or datagrams."""
+        if self._protocol == "udp":
+            return [_datagrams(server)[0] for server, _client in self._files]
         return [
-            pair.server.namespace.netlink.counters(pair.server.index).received_count for pair in self._pairs
+            pair.server.namespace.netlink.counters(pair.server.index).received_bytes for pair in self._pairs
         ]
+
+    def carrying(self, before: list[int]) -> bool:
+        """Whether at every server data has arrived since `before` (of `each`): more than setting up a flow
+        takes."""
+        enough = 2 if self._protocol == "udp" else 4096
+        return all(now >= then + enough for now, then in zip(self.each(), before, strict=True))
 
 
 @contextmanager

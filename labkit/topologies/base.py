@@ -53,12 +53,12 @@ def address(family: int, side: int, number: int, prefix: int | None = None) -> I
     return ip_interface(f"fd00::{side}:{number + 1:x}/{64 if prefix is None else prefix}")
 
 
-_OURS = os.urandom(2)  # on a NIC of the machine our MAC addresses meet those of others
+_OURS = os.urandom(2)
 
 
-def mac(number: int, part: int = 0) -> str:
+def mac(number: int, part: int = 0, ours: bytes = _OURS) -> str:
     """A locally administered MAC address: that of end `number` (part 0), or of another part that belongs to it."""
-    return ":".join(f"{byte:02x}" for byte in (2, *_OURS, part, number >> 8, number & 255))
+    return ":".join(f"{byte:02x}" for byte in (2, *ours, part, number >> 8, number & 255))
 
 
 def names(pairs: int) -> list[str]:

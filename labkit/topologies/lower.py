@@ -7,13 +7,15 @@ endpoints' namespaces and go with them.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from labkit import netlink
 from labkit.endpoints import Namespace
-from labkit.errors import BadInput, Isolated, Unsupported
+from labkit.errors import BadInput, Isolated, LabkitError, Unsupported
 from labkit.topologies.base import (
     EDGE,
     Spec,
@@ -40,12 +42,16 @@ def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
     """macvlan in the mode that the name ends with; passthru raises Isolated after the kernel has refused the
     second device."""
     mode = name.removeprefix("macvlan_")
-    with ends_and_between(spec) as (ends, between):
-        data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES[mode]}
-        with _parent(spec, between, reflecting=mode == "vepa") as (socket, parent):
-            _devices("macvlan", data, spec, socket, parent, ends)
-            give_addresses(spec, ends)
-            yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
+    # Arms on one NIC of the machine are neighbours, with the same IP addresses; and on its wire are other machines.
+    own = functools.partial(mac, ours=os.urandom(2))
+    data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES[mode]}
+    with (
+        ends_and_between(spec) as (ends, between),
+        _parent(spec, between, reflecting=mode == "vepa") as (socket, parent),
+        _devices("macvlan", data, spec, socket, parent, ends, own),
+    ):
+        give_addresses(spec, ends, own)
+        yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
 
 @contextmanager
@@ -56,41 +62,63 @@ def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
     with (
         ends_and_between(spec) as (ends, between),
         _parent(spec, between, reflecting=False) as (socket, parent),
+        _devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends),
     ):
-        _devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends)
         # All devices have the parent's MAC address; the L3 modes ask for none.
         give_addresses(spec, ends, (lambda _: PARENT_MAC) if mode == "l2" and spec.parent is None else None)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
 
+@contextmanager
 def _devices(
-    kind: str, data: dict[str, int], spec: Spec, socket: netlink.Netlink, parent: int, ends: list[Namespace]
-) -> None:
-    for space, _, number in sides(spec, ends):
-        message = netlink.new_link(
-            kind,
-            "eth0",
-            index=EDGE,
-            netns=space.fd,
-            link=parent,
-            mtu_bytes=spec.mtu_bytes,
-            mac=mac(number) if kind == "macvlan" else None,
-            data=data,
+    kind: str,
+    data: dict[str, int],
+    spec: Spec,
+    socket: netlink.Netlink,
+    parent: int,
+    ends: list[Namespace],
+    mac_of: Callable[[int], str] | None = None,
+) -> Iterator[None]:
+    """eth0 of every end, made on the parent."""
+    made: list[Namespace] = []
+    try:
+        for space, _, number in sides(spec, ends):
+            message = netlink.new_link(
+                kind,
+                "eth0",
+                index=EDGE,
+                netns=space.fd,
+                link=parent,
+                mtu_bytes=spec.mtu_bytes,
+                mac=mac_of(number) if mac_of else None,
+                data=data,
+            )
+            try:
+                socket.do(message)
+            except netlink.LinkError as error:
+                raise _meaning(error, kind, data, number) from None
+            made.append(space)
+        yield
+    finally:
+        # Namespaces take their devices along, but a moment later; until then a NIC is not free for another mode.
+        for space in made if spec.parent is not None else []:
+            with contextlib.suppress(netlink.LinkError):
+                space.netlink.do(netlink.delete_link(EDGE))
+
+
+def _meaning(error: netlink.LinkError, kind: str, data: dict[str, int], number: int) -> LabkitError:
+    """What it means that the kernel refused device `number`."""
+    if error.errno == EOPNOTSUPP:
+        return Unsupported(
+            f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found):"
+            " use a kernel that has it"
         )
-        try:
-            socket.do(message)
-        except netlink.LinkError as error:
-            if error.errno == EOPNOTSUPP:
-                raise Unsupported(
-                    f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found):"
-                    " use a kernel that has it"
-                ) from None
-            if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
-                raise Isolated(
-                    "macvlan passthru takes one device on a parent; the kernel refused the second"
-                    f" ({os.strerror(error.errno)}), so two ends on one parent cannot talk"
-                ) from None
-            raise
+    if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
+        return Isolated(
+            "macvlan passthru takes one device on a parent; the kernel refused the second"
+            f" ({os.strerror(error.errno)}), so two ends on one parent cannot talk"
+        )
+    return error
 
 
 @contextmanager

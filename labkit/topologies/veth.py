@@ -32,12 +32,14 @@ VXLAN_ID, VXLAN_PORT = 42, 4789  # the port is IANA's (RFC 7348)
 def loopback(name: str, spec: Spec) -> Iterator[Topology]:
     """Both ends in one namespace, over lo: no device between them, the ceiling of what the stack itself can
     do."""
+    # No subnet: of two addresses in one, the second is a secondary one, from which UDP does not answer by itself.
+    alone = 32 if spec.family == 4 else 128
     with namespaces([f"both{number}" for number in range(spec.pairs)], family=spec.family) as made:
         pairs = []
         for number, space in enumerate(made):
             space.netlink.do(
                 netlink.set_link(1, mtu_bytes=spec.mtu_bytes),
-                *(netlink.new_address(1, address(spec.family, side, number)) for side in (1, 2)),
+                *(netlink.new_address(1, address(spec.family, side, number, alone)) for side in (1, 2)),
             )
             client, server = (
                 Endpoint(f"{role}{number}", space, "lo", 1, str(address(spec.family, side, number).ip))

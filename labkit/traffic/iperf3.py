@@ -84,7 +84,10 @@ def client_argv(load: Load, address: str) -> list[str]:
     return argv + (["-Z"] if load.zerocopy else [])
 
 
-SERVER_ARGV = ["iperf3", "-s", "-1", "-J", "-p", str(PORT)]
+def server_argv(address: str) -> list[str]:
+    """The server's command line; unbound, with both ends in one namespace it would answer UDP from the
+    client's address."""
+    return ["iperf3", "-s", "-1", "-J", "-p", str(PORT), "-B", address]
 
 
 class Flow:
@@ -92,7 +95,7 @@ class Flow:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.server = process.Running([*pair.server.prefix, *SERVER_ARGV])
+        self.server = process.Running([*pair.server.prefix, *server_argv(pair.server.address)])
         self.client: process.Running | None = None
 
     def connect(self, load: Load) -> None:
@@ -247,7 +250,7 @@ def _why(flow: Flow) -> str:
 def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
     """The sums over the flows that a row carries, from the JSON of both ends of each.
 
-    throughput_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
+    iperf3_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
     the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
     """
     try:
@@ -256,7 +259,7 @@ def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
         sent = [end["sum_sent"] for end in ends]
         cpu = [end["cpu_utilization_percent"] for end in ends]
         row: dict[str, Any] = {
-            "throughput_bps": sum(part["bits_per_second"] for part in received),
+            "iperf3_bps": sum(part["bits_per_second"] for part in received),
             "sent_bps": sum(part["bits_per_second"] for part in sent),
             "client_cpu_s": sum(
                 use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
@@ -271,7 +274,8 @@ def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
 
 
 def _udp(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted seconds.
+    # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted
+    # seconds.
     servers = [page["server"]["end"] for page in pages]
     received = [end["sum_received"] for end in servers]
     arrived = [part["packets"] - part["lost_packets"] for part in received]
@@ -282,7 +286,6 @@ def _udp(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "lost_count": sum(part["lost_packets"] for part in received),
         "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
         "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
-        "throughput_pps": sum(count / part["seconds"] for count, part in zip(arrived, received, strict=True)),
         "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
     }
 
@@ -292,5 +295,5 @@ def _tcp(ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "retransmits_count": sum(end["sum_sent"]["retransmits"] for end in ends),
         "rtt_s": sum(rtts) / len(rtts) / 1e6,
-        "congestion": ends[0].get("sender_tcp_congestion"),
+        "sender_congestion": ends[0].get("sender_tcp_congestion"),
     }

@@ -70,10 +70,33 @@ def stranger(topology: topologies.Topology) -> str | None:
     return said if "bytes from" in said else None
 
 
+def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
+    """Two topologies that stand at once: what their servers receive while the first is loaded, then the second."""
+    found = []
+    with topologies.build(name, spec) as one, topologies.build(name, spec) as other:
+        pairs = [one.pairs[0], other.pairs[0]]
+        for pair in pairs:
+            before = [received(at) for at in pairs]
+            process.output([*pair.client.prefix, "ping", "-n", "-c20", "-i0.002", pair.server.address])
+            found.append([received(at) - then for at, then in zip(pairs, before, strict=True)])
+    return {"received_count": found}
+
+
+def received(pair: topologies.Pair) -> int:
+    """Echo requests that the server of a pair has received."""
+    text = pair.server.namespace.open("/proc/net/snmp").read()
+    names, values = (line.split() for line in text.splitlines() if line.startswith("Icmp:"))
+    return int(dict(zip(names, values, strict=True))["InEchos"])
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Build what is asked for, and look around in it."""
-    name, isolated, meets = (request.pop(key, None) for key in ("name", "isolated", "meets"))
+    name, isolated, meets, counts = (
+        request.pop(key, None) for key in ("name", "isolated", "meets", "counts")
+    )
     try:
+        if counts:
+            return counted(name, topologies.Spec(**request))
         with topologies.build(name, topologies.Spec(**request)) as topology:
             return {"stranger": stranger(topology)} if meets else seen(topology, bool(isolated))
     except LabkitError as error:

@@ -204,8 +204,13 @@ def in_a_shell(machine: World, script: str, *words: str) -> Done:
     )  # fmt: skip
 
 
+def names_in_run() -> list[str]:
+    """What is in /run and, if there is one, in /run/netns."""
+    return sorted([*os.listdir("/run"), *(str(path) for path in Path("/run/netns").glob("*"))])
+
+
 def test_shell(machine: World) -> None:
-    before = machine.interfaces(), sorted(os.listdir("/run"))
+    before = machine.interfaces(), names_in_run()
     script = "ip -br addr; ping -c1 $LABKIT_SERVER; ip netns exec server0 ip -br addr; ip netns list; exit 3"
     done = in_a_shell(machine, script, "veth_bridge")
     assert done.returncode == 3, done.stderr
@@ -215,7 +220,7 @@ def test_shell(machine: World) -> None:
     assert "1 received, 0% packet loss" in pinged
     assert "10.2.0.1/8" in rest
     assert {line.split()[0] for line in rest.splitlines()[-3:]} == {"client0", "server0", "between"}
-    assert (machine.interfaces(), sorted(os.listdir("/run"))) == before
+    assert (machine.interfaces(), names_in_run()) == before
     assert machine.processes() == {}
     assert until(machine.only_namespace, 3)
 

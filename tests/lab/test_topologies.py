@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Need
-from worlds import ORDINARY, one_sentence, until, world
+from worlds import one_sentence, until, world
 
 from labkit.hosts import here
 from labkit.topologies import TABLE
@@ -26,11 +27,13 @@ KINDS = {"veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxl
 TALK = [name for name in TABLE if name not in ISOLATED and name != "macvlan_passthru"]
 
 
+def built(requests: list[Answer]) -> list[str]:
+    """The command that answers these requests."""
+    return [*here.prefix(), sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
+
+
 def ask(requests: list[Answer]) -> list[Answer]:
-    program = [sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
-    done = subprocess.run(
-        [*here.prefix(), *program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(built(requests), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     answers: list[Answer] = json.loads(done.stdout)
     return answers
@@ -108,7 +111,7 @@ def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
     for (pairs, mtu, _family), found in answers("veth_bridge").items():
         assert kinds(found) == {"veth"}
         between = found["links"]["between"]
-        assert between["bridge"]["linkinfo"]["info_kind"] == "bridge"
+        assert (between["bridge"]["linkinfo"]["info_kind"], between["bridge"]["mtu"]) == ("bridge", mtu)
         assert between["bridge"]["linkinfo"]["info_data"]["stp_state"] == 0
         assert between["bridge"]["linkinfo"]["info_data"]["vlan_filtering"] == 0
         ports = [link for link in between.values() if link.get("master") == "bridge"]
@@ -211,24 +214,39 @@ def test_unknown_names_and_parents_where_none_can_be() -> None:
     assert parent["text"] == "parent=eth0: veth has no parent; macvlan and ipvlan have"
 
 
-SHORT = ("duration_s=1", "omit_s=0", "slices=0")
-
-
 @pytest.mark.needs("macvlan", "iperf3")
-@pytest.mark.parametrize("topology", ["macvlan_bridge", "macvlan_private"])
-def test_a_nic_of_the_machine_as_parent(topology: str, tmp_path: Path) -> None:
+def test_a_nic_of_the_machine_as_parent(tmp_path: Path) -> None:
+    """All arms stand on it at once, and modes that want it for themselves find it free."""
     with world(tmp_path, nics=["nic0", "other"]) as machine:
         before = machine.interfaces()
-        done = machine.labkit("run", "datapaths", f"topology={topology}", "parent=nic0", *SHORT, "--json")
-        # A namespace that nothing holds any more is taken apart a moment later, and with it the device on the NIC.
+        words = (
+            "topology=macvlan_passthru,macvlan_bridge,macvlan_private",
+            "parent=nic0",
+            "pairs=2",
+            "rounds=2",
+        )
+        rows = machine.rows(*words, "slices=1", "whole_runs=1", "duration_s=1", "omit_s=0")
+        # A namespace that nothing holds any more is taken apart a moment later.
         assert until(lambda: machine.interfaces() == before, 5)
-    [row] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert row["parent"] == "nic0"
-    if topology == "macvlan_private":
-        assert (done.returncode, row["status"]) == (2, "isolated")
-    else:
-        assert (done.returncode, row["status"]) == (0, "ok")
-        assert row["throughput_bps"] > 0
+        assert until(machine.only_namespace, 5)
+    found = {(row["topology"], row["status"]): row["reason"] for row in rows}
+    assert set(found) == {
+        ("macvlan_passthru", "isolated"), ("macvlan_bridge", "ok"), ("macvlan_private", "isolated"),
+    }  # fmt: skip
+    assert {row["parent"] for row in rows} == {"nic0"}
+    assert all(row["throughput_bps"] > 0 for row in rows if row["status"] == "ok")
+
+
+@pytest.mark.needs("macvlan")
+def test_two_arms_on_one_nic_are_apart(tmp_path: Path) -> None:
+    """They have the same IP addresses on the same wire; each client talks to its own server all the same."""
+    request = {"name": "macvlan_bridge", "parent": "nic0", "machine_netns": 3, "counts": True}
+    with world(tmp_path, nics=["nic0"]) as machine:
+        script = f"exec 3</proc/self/ns/net; exec {shlex.join(built([request]))}"
+        done = machine.run("bash", "-c", script)
+        assert done.returncode == 0, done.stderr
+        [answer] = json.loads(done.stdout)
+    assert answer == {"received_count": [[20, 0], [0, 20]]}
 
 
 @pytest.mark.needs("macvlan")
@@ -238,13 +256,3 @@ def test_a_nic_that_is_not_there_is_refused_with_the_list(tmp_path: Path) -> Non
         assert one_sentence(done) == (
             "parent=nic7: the machine has no such interface; it has far-nic0, lo, nic0"
         )
-
-
-@pytest.mark.needs("macvlan")
-def test_without_privilege_no_device_is_put_on_a_nic(tmp_path: Path) -> None:
-    with world(tmp_path, ORDINARY, nics=["nic0"]) as machine:
-        before = machine.interfaces()
-        done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
-        sentence = one_sentence(done)
-        assert "parent=nic0 is a NIC of the machine, and only root may put a device on it" in sentence
-        assert machine.interfaces() == before

@@ -153,3 +153,9 @@ def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> N
 def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     asked = Datapaths.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
     assert [is_whole(asked, point) for point in points(asked, 1)] == expected
+
+
+def test_every_parameter_of_every_experiment_is_explained() -> None:
+    for experiment in experiments.TABLE.values():
+        assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
+        assert all(experiment.help.values())

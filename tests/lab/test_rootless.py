@@ -1,0 +1,80 @@
+"""Without privilege: the same experiments in a user namespace, and a sentence for what cannot work there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import ORDINARY, World, one_sentence, world
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine"), ORDINARY, nics=["nic0"]) as made:
+        yield made
+
+
+def test_it_is_without_privilege(machine: World) -> None:
+    """Else the tests below would show nothing."""
+    done = machine.run("ip", "link", "add", "one", "type", "dummy")
+    assert (done.returncode, "Operation not permitted" in done.stderr) == (2, True)
+
+
+@pytest.mark.needs("macvlan", "vxlan")
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
+def test_topologies_work_in_a_user_namespace(protocol: str, machine: World) -> None:
+    words = [
+        "topology=veth_bridge,macvlan_bridge,vxlan,veth_routed,loopback",
+        f"protocol={protocol}",
+        "duration_s=1",
+        "omit_s=0",
+    ]
+    words += ["slices=2", "whole_runs=0"] if protocol != "ping" else []
+    done = machine.labkit("run", "datapaths", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["topology"], row["status"], row["reason"]) for row in rows} == {
+        (name, "ok", None) for name in ("veth_bridge", "macvlan_bridge", "vxlan", "veth_routed", "loopback")
+    }
+    for row in rows:
+        assert (row["latency_p50_s"] if protocol == "ping" else row["throughput_bps"]) > 0
+        assert row["sysctl_digest"]
+
+
+def test_what_cannot_work_is_said(machine: World) -> None:
+    done = machine.labkit("run", "datapaths", "slices=1", "whole_runs=0")
+    assert done.returncode == 0, done.stderr
+    [said] = [line for line in done.stderr.splitlines() if "not root" in line]
+    assert "no NIC of this machine can be a parent" in said
+
+
+@pytest.mark.needs("macvlan")
+def test_a_nic_as_parent_is_refused(machine: World) -> None:
+    before = machine.interfaces()
+    done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
+    assert (
+        "parent=nic0 is a NIC of the machine, and only root may put a device on it: run as root, or leave parent out"
+        in one_sentence(done)
+    )
+    assert machine.interfaces() == before
+
+
+def test_the_doctor_tells_the_privilege(machine: World) -> None:
+    done = machine.labkit("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    told = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
+    assert (told["root"], told["NIC as parent"], told["veth"]) == (False, False, True)
+
+
+def test_where_no_namespace_can_be_made_it_says_so(tmp_path: Path) -> None:
+    """As in a container, or where a system's settings forbid user namespaces."""
+    nothing = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--"]
+    with world(tmp_path, nothing) as machine:
+        done = machine.labkit("run", "datapaths")
+        sentence = one_sentence(done)
+        assert "unshare" in sentence
+        assert "Operation not permitted" in sentence

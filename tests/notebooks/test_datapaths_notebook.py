@@ -1,0 +1,121 @@
+"""The datapaths notebook, executed small by plain papermill: rows, prose and figures; and a run that it only shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from conftest import ROOT
+from worlds import Done, World, only_run, rows_on_disk, world
+
+from labkit import records
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
+
+SMALL = {"topology": "veth,veth_bridge,ipvlan_l2", "pairs": "1", "rounds": "1", "slices": "2", "whole_runs": "1",
+         "duration_s": "1", "omit_s": "0", "seed": "9"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        yield made
+
+
+def papermill(machine: World, out: str, parameters: dict[str, str]) -> Done:
+    """`papermill 01_datapaths.ipynb OUT -p name value …`, typed in the folder of the notebooks."""
+    words = [word for name, value in parameters.items() for word in ("-p", name, value)]
+    words = ["01_datapaths.ipynb", str(machine.folder / out), *words, "--no-progress-bar"]
+    return machine.run(sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks")
+
+
+def texts(path: Path, kind: str = "text/markdown") -> str:
+    """All outputs of an executed notebook of one MIME type."""
+    notebook = nbformat.read(path, as_version=4)
+    outputs: list[Any] = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return "\n".join(str(output["data"][kind]) for output in outputs if kind in output.get("data", {}))
+
+
+@pytest.fixture(scope="module")
+def executed(machine: World) -> Path:
+    """The notebook, executed with all its parameters as papermill's -p has them: some of them texts."""
+    done = papermill(machine, "out.ipynb", SMALL)
+    assert done.returncode == 0, done.stderr
+    return machine.folder / "out.ipynb"
+
+
+def test_rows(executed: Path, machine: World) -> None:
+    folder = only_run(machine)
+    rows = records.read_rows(folder)
+    assert records.read_json(folder / "run.json")["parameters"]["topology"] == [
+        "veth",
+        "veth_bridge",
+        "ipvlan_l2",
+    ]
+    measured = {(row["arm"], row["method"], row["status"]) for row in rows if row["topology"] != "ipvlan_l2"}
+    assert measured == {
+        (arm, method, "ok")
+        for arm in ("veth", "veth (again)", "veth_bridge")
+        for method in ("slice", "whole")
+    }
+    assert {row["seed"] for row in rows} == {9}
+
+
+def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
+    prose = texts(executed)
+    rows = records.read_rows(only_run(machine))
+    count = sum(row["status"] == "ok" for row in rows)
+    assert f"Linux {rows[0]['kernel']} on {rows[0]['cpu']}" in prose
+    assert f"{count} valid measurements of 3 topologies" in prose
+    assert "1 pairs: all 1 rounds were measured" in prose or "1 pair: all 1 rounds were measured" in prose
+    assert re.search(r"\*\*TCP, MTU 1500:\*\* veth_bridge against veth: ", prose)
+    refused = [row for row in rows if row["status"] == "unsupported"]
+    for row in refused:
+        assert f"**ipvlan_l2** was not measured: {row['reason']}" in prose
+
+
+def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
+    notebook = nbformat.read(executed, as_version=4)
+    drawn = [
+        output for cell in notebook.cells for output in cell.get("outputs", [])
+        if "application/vnd.plotly.v1+json" in output.get("data", {})
+    ]  # fmt: skip
+    assert len(drawn) >= 3
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    said = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
+    assert all(line.startswith("labkit: ") for line in said.splitlines()), said
+
+
+def test_a_run_that_is_there_is_shown_and_not_measured(executed: Path, machine: World) -> None:
+    folder = only_run(machine)
+    before = rows_on_disk(folder), (folder / "run.json").read_bytes()
+    done = papermill(machine, "again.ipynb", SMALL | {"folder": str(folder)})
+    assert done.returncode == 0, done.stderr
+    assert (rows_on_disk(folder), (folder / "run.json").read_bytes()) == before
+    assert only_run(machine) == folder
+    assert texts(machine.folder / "again.ipynb") == texts(executed)
+
+
+def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> None:
+    before = set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()
+    done = papermill(machine, "bad.ipynb", SMALL | {"mtu_bytes": "20"})
+    assert done.returncode != 0
+    assert "BadInput: mtu_bytes=20 is outside 68 to 65535" in done.stderr
+    assert (set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()) == before
+
+
+def test_parameters_have_the_experiments_names_and_help() -> None:
+    from labkit import sweep
+    from labkit.experiments.datapaths import Datapaths
+
+    found = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
+    assert set(found) == {*Datapaths.__struct_fields__, "folder"}
+    assert all(found.values())

@@ -1,0 +1,186 @@
+"""A sweep for real, killed in the middle of a point and gone on with: finished points are not measured again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+
+from labkit import records, tables
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
+
+SMALL = """
+notebook: 01_datapaths
+parameters: {topology: [veth, veth_bridge], pairs: [1], rounds: 3, slices: 3, whole_runs: 0}
+grid:
+  - protocol: [tcp, udp]
+"""
+SWEEP = (*LABKIT, "sweep", "params/small.yaml")
+
+
+def is_kernel(words: list[str]) -> bool:
+    return "ipykernel_launcher" in words
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        project = made.folder / "project"
+        shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        (project / "params").mkdir()
+        (project / "params" / "small.yaml").write_text(SMALL)
+        del made.environment["LABKIT_DATA"]
+        made.data = project / "data"
+        yield made
+
+
+def project(machine: World) -> Path:
+    return machine.folder / "project"
+
+
+def folder(machine: World) -> Path:
+    [found] = (machine.data / "datapaths").glob("small-*")
+    return found
+
+
+def points(machine: World) -> dict[str, dict[str, bytes]]:
+    """The rows on disk, by point of the sweep."""
+    found = machine.data.glob("datapaths/small-*/*/run.json")
+    return {path.parent.name: rows_on_disk(path.parent) for path in found}
+
+
+@pytest.fixture(scope="module")
+def killed(machine: World) -> dict[str, dict[str, bytes]]:
+    """The rows on disk after a sweep was killed when one point was finished and another had begun."""
+    before = machine.interfaces()
+    process = machine.start(*SWEEP, cwd=project(machine))
+    assert until(lambda: len(points(machine)) == 2 and all(points(machine).values()), 60, 0.05), points(
+        machine
+    )
+    assert machine.pids(is_kernel)
+    process.kill()
+    process.communicate()
+    assert until(lambda: not machine.processes(), 3), machine.processes()
+    assert until(machine.only_namespace, 3)
+    assert machine.interfaces() == before
+    return points(machine)
+
+
+@pytest.fixture(scope="module")
+def done(machine: World, killed: dict[str, dict[str, bytes]]) -> str:
+    """What the same command says when it has gone on to the end."""
+    done = machine.run(*SWEEP, cwd=project(machine))
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 points were measured before; going on in " in done.stderr
+    return done.stdout
+
+
+def test_what_was_finished_is_not_measured_again(
+    killed: dict[str, dict[str, bytes]], done: str, machine: World
+) -> None:
+    now = points(machine)
+    assert (
+        sorted(len(rows) for rows in killed.values()) < [3, 3] == sorted(len(rows) for rows in now.values())
+    )
+    for point, rows in killed.items():
+        assert {name: now[point][name] for name in rows} == rows
+
+
+def test_nothing_lies_about(killed: dict[str, dict[str, bytes]], done: str, machine: World) -> None:
+    assert {path.name for path in folder(machine).iterdir()} == {
+        "tcp", "udp", "sweep.json", "notebook.ipynb", "report.html",
+    }  # fmt: skip
+    assert list(folder(machine).rglob(".*")) == []
+    home, tmp, here = machine.empty
+    assert [list(tmp.iterdir()), list(here.iterdir())] == [[], []]
+    # IPython makes itself a profile, whatever it is started for.
+    assert {path.name for path in home.iterdir()} <= {".ipython"}
+
+
+def test_the_report_has_all_points(done: str, machine: World) -> None:
+    assert (
+        done.splitlines()[-1]
+        == f"report: {os.path.relpath(folder(machine) / 'report.html', project(machine))}"
+    )
+    assert "Verdicts" in done
+    table = tables.load(folder(machine))
+    assert set(table["protocol"]) == {"tcp", "udp"}
+    assert table.attrs["unfinished"] == []
+    page = (folder(machine) / "report.html").read_text()
+    assert "TCP, MTU 1500:" in page
+    assert "UDP, MTU 1500:" in page
+    assert "Which container datapath is faster?" in page
+
+
+def test_given_again_it_measures_nothing(done: str, machine: World) -> None:
+    before = points(machine), {path: path.stat().st_mtime_ns for path in machine.data.rglob("run.json")}
+    begin = time.monotonic()
+    again = machine.run(*SWEEP, cwd=project(machine))
+    assert again.returncode == 0, again.stderr
+    assert "all 2 points were measured before; to measure anew, remove " in again.stderr
+    assert again.stdout == done
+    assert (
+        points(machine),
+        {path: path.stat().st_mtime_ns for path in machine.data.rglob("run.json")},
+    ) == before
+    assert time.monotonic() - begin < 20
+
+
+def test_report_and_compare_take_a_sweep(done: str, machine: World) -> None:
+    report = machine.labkit("report", str(folder(machine)), cwd=project(machine))
+    assert report.returncode == 0, report.stderr
+    assert report.stdout == done.splitlines()[-1] + "\n"
+    point = machine.labkit("report", str(folder(machine) / "tcp"), cwd=project(machine))
+    assert point.returncode == 0, point.stderr
+
+
+def test_interrupted(machine: World, done: str) -> None:
+    """Ctrl-C reaches labkit, which ends the notebook; what is finished stays."""
+    path = project(machine) / "params" / "other.yaml"
+    path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
+    process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
+    assert until(lambda: list(machine.data.glob("datapaths/other-*/*/rows/*.jsonl")), 60)
+    os.killpg(process.pid, signal.SIGINT)
+    _out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("labkit: interrupted; every finished point is on disk")
+    assert until(lambda: not machine.processes(), 3), machine.processes()
+    assert list(machine.folder.joinpath("tmp").iterdir()) == []
+
+
+def test_the_notebooks_process_is_killed(machine: World, done: str) -> None:
+    path = project(machine) / "params" / "other.yaml"
+    path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
+    process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
+    assert until(lambda: machine.pids(lambda words: "labkit.agent" in words), 60)
+    os.kill(machine.pids(is_kernel)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=20)
+    assert "the notebook's process died; every finished row is kept" in one_sentence(
+        Done([], process.returncode, out, err)
+    )
+    assert until(lambda: not machine.processes(), 3), machine.processes()
+
+
+def test_a_point_that_fails_is_one_sentence(machine: World, done: str) -> None:
+    """What only turns out in the notebook: its words, the point, and the notebook as far as it came."""
+    path = project(machine) / "params" / "nic.yaml"
+    path.write_text(
+        "notebook: 01_datapaths\n"
+        "parameters: {topology: [macvlan_bridge], parent: nic7, pairs: [1], rounds: 1, slices: 1, whole_runs: 0}\n"
+        "grid: [{protocol: [tcp]}]\n"
+    )
+    failed = machine.labkit("sweep", "params/nic.yaml", cwd=project(machine))
+    sentence = one_sentence(failed)
+    assert sentence.startswith("point tcp: parent=nic7: the machine has no such interface; it has lo")
+    [kept] = machine.data.glob("datapaths/nic-*/tcp/failed.ipynb")
+    assert str(kept) in sentence
+    assert records.finished_points(kept.parent) == set()
