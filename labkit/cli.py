@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(argv)
     try:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -38,6 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has had enough
         return 0
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; name=value words may also stand behind options, where argparse does not look for them."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.parameters += rest
+    return arguments
 
 
 def _sorry(text: str) -> int:

@@ -13,6 +13,9 @@ from labkit import process
 from labkit.endpoints import Endpoint, Pair
 from labkit.errors import Failed
 
+# The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
+# new ports the last may be slow to forward.
+PATIENCE_S = 15
 INTERVAL_S = 0.002  # the shortest that iputils allows without privilege
 STEP_S = 1e-6  # ping prints microseconds; the median is interpolated within one, or 4 µs against 5 µs would be 25 %
 _RTT = re.compile(r"time=([0-9.]+) ms")
@@ -23,11 +26,11 @@ def reachable(pairs: Sequence[Pair], mtu_bytes: int, family: int) -> str | None:
     about the first that does not."""
     size = mtu_bytes - (28 if family == 4 else 48)
     programs = [
-        _ping(pair.client, pair.server.address, ["-c1", "-i0.2", "-w3", "-Mdo", f"-s{size}"])
+        _ping(pair.client, pair.server.address, ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{size}"])
         for pair in pairs
     ]
     with process.all_ended(programs):
-        process.wait(programs, time.monotonic() + 5)
+        process.wait(programs, time.monotonic() + PATIENCE_S + 2)
         for pair, program in zip(pairs, programs, strict=True):
             program.kill()
             if program.ended().returncode != 0:

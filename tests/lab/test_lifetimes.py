@@ -129,7 +129,7 @@ def test_interrupted(whom: str, machine: World) -> None:
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
-    sentences = [line for line in err.splitlines() if "interrupted" in line]
+    sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted; ")]
     assert sentences == [err.splitlines()[-1]]
     nothing_left(machine, before)
 

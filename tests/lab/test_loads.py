@@ -1,0 +1,90 @@
+"""Loads at the edges: both ends in one namespace, paced slowly, more pairs than CPUs; a disk that fills in a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.needs("namespaces", "iperf3", "ping", "ip")
+
+
+def run(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit.cli", "run", "datapaths", "--json", *words],
+        env={**os.environ, "LABKIT_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
+def test_loopback_under_every_load(protocol: str, family: int, tmp_path: Path) -> None:
+    [row] = run(
+        tmp_path, "topology=loopback", f"protocol={protocol}", f"family={family}", "duration_s=1", "omit_s=0"
+    )
+    assert row["status"] == "ok", row["reason"]
+
+
+@pytest.mark.parametrize("words", [("protocol=udp", "rate_bps=100000"), ("rate_bps=1e6",)])
+def test_a_slow_load_is_measured_over_its_whole_time(words: tuple[str, ...], tmp_path: Path) -> None:
+    [row] = run(tmp_path, *words, "duration_s=2", "omit_s=0")
+    assert (row["status"], row["doubts"]) == ("ok", None), row["reason"]
+    assert row["window_s"] > 1.5
+    assert row["throughput_bps"] == pytest.approx(row["rate_bps"], rel=0.2)
+    assert row["received_bytes"] > 0
+
+
+def test_throughput_of_many_pairs_is_that_of_the_time_in_which_all_ran(tmp_path: Path) -> None:
+    [row] = run(tmp_path, "pairs=64", "duration_s=3", "omit_s=0")
+    if row["status"] == "invalid":
+        assert "ran together for only" in row["reason"]
+    else:
+        assert row["throughput_bps"] == pytest.approx(row["received_bytes"] * 8 / row["window_s"])
+        assert row["window_s"] >= 1.5
+
+
+@pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
+def test_five_arms_of_128_pairs_stand_together(tmp_path: Path) -> None:
+    """The machine's neighbour table has room for four if its entries are learned (neigh.default.gc_thresh3)."""
+    topologies = "veth_bridge,veth,macvlan_bridge,macvlan_vepa,vxlan"
+    rows = run(tmp_path, f"topology={topologies}", "pairs=128", "protocol=ping", "duration_s=1")
+    assert {(row["status"], row["reason"]) for row in rows} == {("ok", None)}
+    assert len(rows) == 6
+
+
+@pytest.mark.needs("root")
+def test_a_disk_that_fills_in_a_sweep_is_one_sentence(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "notebooks", project / "notebooks")
+    (project / "params").mkdir()
+    (project / "params" / "one.yaml").write_text(
+        "notebook: 01_datapaths\nparameters: {topology: [veth], pairs: [1], rounds: 1, slices: 0, omit_s: 0}\n"
+        "grid:\n  - protocol: [tcp, udp]\n"
+    )
+    (tmp_path / "small").mkdir()
+    mount = f"mount -t tmpfs -o size=64k small {tmp_path / 'small'}"
+    script = f"{mount} && exec {sys.executable} -m labkit.cli sweep params/one.yaml"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        cwd=project,
+        env={**os.environ, "LABKIT_DATA": str(tmp_path / "small")},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("labkit: ")
+    assert "full" in done.stderr.splitlines()[-1]
