@@ -183,8 +183,9 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
+    if unchecked.any():
+        said.append("fewer than two whole runs of each arm, so they do not check what the slices say")
     for which, what in (
-        (unchecked, "fewer than two whole runs of each arm, so they do not check the slices"),
         (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and wider"),
         (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may go unseen"),
         (apart, "slices and whole runs contradict each other"),
