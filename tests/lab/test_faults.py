@@ -99,8 +99,10 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["whole", "slice"])
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "whole") for name in FAULTS), ("half", "slice"), ("refused", "slice"), ("dies", "slice")],
+)
 def test_iperf3_fails(name: str, method: str, machine: World) -> None:
     lines, words = FAULTS[name]
     false_iperf3(machine, VERSION, *lines)
