@@ -11,16 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
-import os
 import random
 import re
-import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +22,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from labkit import experiments, machine, records
-from labkit.errors import BadInput, Failed
+from labkit import execution, experiments, machine, records
+from labkit.errors import BadInput
 from labkit.experiments import datapaths
 from labkit.progress import Bar
-from labkit.run import PROGRESS
 
 START_S = 6.0  # of a notebook, for the estimate of what is left
 
@@ -158,10 +151,10 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None]) -> Path:
     for number, point in enumerate(left):
         bar.after_s = sum(planned[other.name] for other in left[number + 1 :])
         parameters = {**point.parameters, "folder": str(folder / point.name)}
-        _execute(sweep.notebook, folder / point.name, parameters, bar, point.name)
+        execution.execute(sweep.notebook, folder / point.name, parameters, bar, point.name)
         bar.before_s += planned[point.name]
     if left or not (folder / "notebook.ipynb").exists():
-        _execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report")
+        execution.execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report")
     return folder
 
 
@@ -188,7 +181,7 @@ def show(folder: Path, bar: Bar) -> Path:
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(found)
     }
-    _execute(found, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report")
+    execution.execute(found, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report")
     return folder / "notebook.ipynb"
 
 
@@ -216,85 +209,3 @@ def _planned_s(point: Point) -> float:
     return START_S + sum(
         datapaths.planned_s(asked, one, len(asked.topology) + 1) for one in datapaths.points(asked, 0)
     )
-
-
-def _execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
-    """Execute the notebook; the result is in the folder only when all of it ran."""
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-
-    logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
-    with records.told(folder / "notebook.ipynb"), _scratch(folder) as scratch, _followed(bar, scratch, name):
-        executed = scratch / "notebook.ipynb"
-        try:
-            papermill.execute_notebook(
-                str(notebook),
-                str(executed),
-                parameters=parameters,
-                progress_bar=False,
-                cwd=str(notebook.parent),
-                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
-            )
-        except papermill.PapermillExecutionError as error:
-            kind = BadInput if error.ename == "BadInput" else Failed
-            records.write(folder / "failed.ipynb", executed.read_bytes())
-            raise kind(
-                f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})"
-            ) from None
-        except DeadKernelError:
-            raise Failed(
-                f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
-            ) from None
-        records.write(folder / "notebook.ipynb", executed.read_bytes())
-        (folder / "failed.ipynb").unlink(missing_ok=True)
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
-    how to connect to it). What sweeps that were killed left of theirs is removed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".notebook-*"):
-            if not Path("/proc", left.name.split("-")[1]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-    except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
-        try:
-            tempfile.tempdir = scratch
-            yield Path(scratch)
-        finally:
-            tempfile.tempdir = before
-
-
-@contextmanager
-def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
-    """The notebook's process writes its last event into a file; a thread shows it."""
-    path = scratch / "progress.json"
-    ended = threading.Event()
-
-    def follow() -> None:
-        seen = b""
-        while not ended.wait(0.2):
-            try:
-                content = path.read_bytes()
-            except OSError:
-                continue
-            if content != seen:
-                seen = content
-                event = msgspec.json.decode(content)
-                if event["event"] != "finished":
-                    bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
-
-    thread = threading.Thread(target=follow, daemon=True)
-    os.environ[PROGRESS] = str(path)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        bar.stop()
-        del os.environ[PROGRESS]

@@ -33,8 +33,9 @@ READING = {
 DRIVERS = {
     "progress": 6, "terminal": 6,
     "run": 7, "report": 7, "doctor": 7,
-    "sweep": 8, "notebook": 8,
-    "cli": 9,
+    "execution": 8, "notebook": 8,
+    "sweep": 9,
+    "cli": 10,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
 SHARED = {"errors", "units", "records"}  # what the reading wing may have from the measuring wing

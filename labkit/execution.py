@@ -1,0 +1,106 @@
+"""One execution of a notebook by papermill into a folder: all or nothing, its progress shown meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import records
+from labkit.errors import BadInput, Failed
+from labkit.progress import Bar
+from labkit.run import PROGRESS
+
+
+def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
+    """Execute the notebook with these parameters; notebook.ipynb is in the folder only when all of it ran.
+
+    `bar` sees its events, and `name` says to a person which one it is. Raises BadInput or Failed with the words of the
+    notebook, which is then in failed.ipynb as far as it came.
+    """
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+
+    logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
+    with records.told(folder / "notebook.ipynb"), _scratch(folder) as scratch, _followed(bar, scratch, name):
+        executed = scratch / "notebook.ipynb"
+        try:
+            papermill.execute_notebook(
+                str(notebook),
+                str(executed),
+                parameters=parameters,
+                progress_bar=False,
+                cwd=str(notebook.parent),
+                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
+            )
+        except papermill.PapermillExecutionError as error:
+            kind = BadInput if error.ename == "BadInput" else Failed
+            records.write(folder / "failed.ipynb", executed.read_bytes())
+            raise kind(
+                f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})"
+            ) from None
+        except DeadKernelError:
+            raise Failed(
+                f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
+            ) from None
+        records.write(folder / "notebook.ipynb", executed.read_bytes())
+        (folder / "failed.ipynb").unlink(missing_ok=True)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
+    how to connect to it). What sweeps that were killed left of theirs is removed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".notebook-*"):
+            if not Path("/proc", left.name.split("-")[1]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+    except OSError as error:
+        raise Failed(f"cannot make {folder}: {error.strerror}") from None
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
+        try:
+            tempfile.tempdir = scratch
+            yield Path(scratch)
+        finally:
+            tempfile.tempdir = before
+
+
+@contextmanager
+def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
+    """The notebook's process writes its last event into a file; a thread shows it."""
+    path = scratch / "progress.json"
+    ended = threading.Event()
+
+    def follow() -> None:
+        seen = b""
+        while not ended.wait(0.2):
+            try:
+                content = path.read_bytes()
+            except OSError:
+                continue
+            if content != seen:
+                seen = content
+                event = msgspec.json.decode(content)
+                if event["event"] != "finished":
+                    bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    os.environ[PROGRESS] = str(path)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        bar.stop()
+        del os.environ[PROGRESS]
