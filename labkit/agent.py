@@ -1,5 +1,5 @@
-"""The process that an experiment is: PID 1 of its own namespaces. A request as JSON on standard input, events
-as JSON lines on standard output.
+"""The process that an experiment is: PID 1 of its own namespaces. A request as a JSON line on standard input
+(which stays open for more), events as JSON lines on standard output.
 
 When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees
 every interface.
@@ -135,7 +135,7 @@ def main() -> None:
         except LabkitError as error:
             print(f"labkit: {error}", file=sys.stderr)
             sys.exit(2)
-    request = msgspec.json.decode(sys.stdin.buffer.read())
+    request = msgspec.json.decode(sys.stdin.buffer.readline())
     process.ahead_of_load()
     with contextlib.suppress(BrokenPipeError):
         _answer({"experiment": experiment, "doctor": doctor}[request["do"]](request))

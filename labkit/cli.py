@@ -261,7 +261,7 @@ def _shell(arguments: argparse.Namespace) -> int:
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
         request["machine_netns"] = fds[0]
     argv = [
-        *hosts.prefix("here"),
+        *hosts.here.prefix(),
         sys.executable,
         "-m",
         "labkit.agent",

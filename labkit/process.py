@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Protocol
 
 from labkit.errors import Failed, Unsupported
 
@@ -205,21 +205,43 @@ def interactive(
         ).returncode
 
 
+class Talk(Protocol):
+    """A conversation with a labkit process on some host: told JSON lines, it answers in JSON lines."""
+
+    def tell(self, line: str) -> None:
+        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
+
+    def lines(self) -> Iterator[bytes]:
+        """Its answers as they come, until it ends."""
+
+    def words(self) -> str:
+        """After its end without an answer: how it ended, to follow "the experiment's process"."""
+
+    def end(self) -> None:
+        """End it now, if it has not."""
+
+
 class Conversation:
-    """A program that is told something once on standard input and answers in lines; it dies with us."""
+    """A program that is told lines on standard input and answers in lines; it dies with us."""
 
     def __init__(self, argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> None:
         self._said = tempfile.TemporaryFile()
-        with tempfile.TemporaryFile() as told:
-            told.write(request.encode())
-            told.seek(0)
+        with _startable(argv):
             self._popen = subprocess.Popen(
                 [*DIE_WITH_US, *argv],
-                stdin=told,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 pass_fds=pass_fds,
             )
+        self.tell(request)
+
+    def tell(self, line: str) -> None:
+        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(line.encode() + b"\n")
+            self._popen.stdin.flush()
 
     def lines(self) -> Iterator[bytes]:
         """Its answers as they come, until it closes its output."""
@@ -240,6 +262,8 @@ class Conversation:
         """End it now, if it has not."""
         self._popen.kill()
         self._popen.wait()
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
         self._said.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,35 +16,24 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, machine, process, records
+from labkit import errors, experiments, hosts, records
 from labkit.errors import BadInput, Failed
 
 Watch = Callable[[dict[str, Any]], None]
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
 
 
-def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events with which a labkit process on `where` answers a request.
+def ask(
+    where: str, request: dict[str, Any], say: Callable[[str], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The events with which a labkit process on `where` answers a request; `say` is told what takes long before.
 
     Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an
     answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
     kernel.
     """
-    folder = Path(request["folder"]) if "folder" in request else None
-    with contextlib.ExitStack() as stack:
-        pass_fds = []
-        if where == "here" and hosts.here.privileged():
-            netns = os.open("/proc/self/ns/net", os.O_RDONLY)
-            stack.callback(os.close, netns)
-            pass_fds.append(netns)
-            request = request | {"machine_netns": netns}
-        if where == "here":
-            # Asked out here: many sysctls of the machine (net.core.*) cannot be read from a namespace of its own.
-            request = request | {"machine": machine.describe(), "details": machine.details()}
-        argv = [*hosts.prefix(where), sys.executable, "-m", "labkit.agent"]
-        agent = process.Conversation(argv, msgspec.json.encode(request).decode(), pass_fds)
-        stack.callback(agent.end)
-        for line in agent.lines():
+    with hosts.conversation(where, request, say or _silent) as talk:
+        for line in talk.lines():
             try:
                 event: dict[str, Any] = msgspec.json.decode(line)
             except msgspec.DecodeError:
@@ -58,9 +46,14 @@ def ask(where: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 _raise(event, request)
             yield event
         kept = "nothing was measured"
-        if folder is not None:
-            kept = f"finished rows are kept, and the same with --folder {records.shown(folder)} goes on"
-        raise Failed(f"the experiment's process {agent.words()}; {kept}")
+        if "folder" in request:
+            shown = records.shown(Path(request["folder"]))
+            kept = f"finished rows are kept, and the same with --folder {shown} goes on"
+        raise Failed(f"the experiment's process {talk.words()}; {kept}")
+
+
+def _silent(_text: str) -> None:
+    """For whoever asks and watches nothing."""
 
 
 def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
@@ -82,7 +75,7 @@ def measure(
     folder holds a run with other parameters.
     """
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
-    hosts.prefix(asked["where"])
+    hosts.check(asked["where"])
     folder = records.new_run(experiment) if folder is None else folder
     description = _description(folder, experiment, asked)
     if records.is_finished(folder, description):
@@ -99,7 +92,7 @@ def measure(
     with hosts.here.measuring_lock(lambda text: watch({"event": "log", "text": text})):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
-            for event in ask(asked["where"], request):
+            for event in ask(asked["where"], request, lambda text: watch({"event": "log", "text": text})):
                 if event["event"] == "rows":
                     records.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":

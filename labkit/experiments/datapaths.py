@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit import records, topologies
+from labkit import hosts, records, topologies
 from labkit.errors import BadInput
 from labkit.experiments import arms, events, slices, stopping, whole
 from labkit.experiments.events import Event, Surroundings
@@ -31,7 +31,7 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
 HELP = {
-    "where": "the kernel that it runs on: here",
+    "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
@@ -82,6 +82,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
+        hosts.check(self.where)
         topologies.check_names(self.topology)
         for name, values in (("topology", self.topology), ("pairs", self.pairs)):
             if not values or len(set(values)) < len(values):

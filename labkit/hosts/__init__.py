@@ -1,15 +1,39 @@
-"""Kernels that an experiment can be sent to. A host is a prefix for one labkit process."""
+"""Kernels that an experiment can be sent to: `here`, `vm:KERNEL`, `ssh:NAME`. A host gives a conversation with one
+labkit process on it."""
 
-from labkit.errors import BadInput
-from labkit.hosts import here
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from labkit import process
+from labkit.errors import BadInput, Unsupported
+from labkit.hosts import here, shape
+
+KINDS = "here (the running kernel), vm:KERNEL (a lab VM), ssh:NAME (another machine)"
 
 
-def prefix(where: str) -> list[str]:
-    """The words that start a labkit process on the kernel `where`. Raises BadInput with the list of what
-    there is."""
-    if where != "here":
-        raise BadInput(f"where={where}: there is only 'here', the running kernel")
-    return here.prefix()
+def check(where: str) -> None:
+    """Raises BadInput, with what there is, unless `where` names a host that can be asked. Starts nothing."""
+    if where == "here":
+        return
+    if where.startswith("vm:"):
+        shape.check(where)
+    else:
+        raise BadInput(f"where={where}: there are {KINDS}")
 
 
-__all__ = ["here", "prefix"]
+@contextmanager
+def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]) -> Iterator[process.Talk]:
+    """A labkit process on `where` that was told the request; it has ended when the block ends. `say` hears, in
+    a sentence each, what takes long before. Raises as `check`, and what the host raises when it cannot be had.
+    """
+    check(where)
+    if where.startswith("vm:"):
+        raise Unsupported("lab VMs are being built")
+    with here.conversation(request) as talk:
+        yield talk
+
+
+__all__ = ["check", "conversation", "here"]

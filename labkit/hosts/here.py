@@ -4,13 +4,19 @@ measuring lock."""
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import msgspec
+
+from labkit import machine, process
 from labkit.errors import Failed
 
 CAP_SYS_ADMIN = 21
@@ -39,6 +45,26 @@ def prefix() -> list[str]:
     not privileged."""
     user = [] if privileged() else ["--user", "--map-root-user"]
     return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
+
+
+@contextmanager
+def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
+    """A labkit process, PID 1 of its own namespaces, that was told the request and what it cannot see from in there.
+
+    Many sysctls of the machine (net.core.*) cannot be read from a network namespace of its own; a NIC of the machine
+    is reached by a descriptor of the machine's network namespace (None without privilege).
+    """
+    with ExitStack() as stack:
+        told: dict[str, Any] = {"machine": machine.describe(), "details": machine.details()}
+        pass_fds = []
+        if privileged():
+            pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+            stack.callback(os.close, pass_fds[0])
+            told["machine_netns"] = pass_fds[0]
+        argv = [*prefix(), sys.executable, "-m", "labkit.agent"]
+        talk = process.Conversation(argv, msgspec.json.encode(told | request).decode(), pass_fds)
+        stack.callback(talk.end)
+        yield talk
 
 
 @contextmanager

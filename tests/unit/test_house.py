@@ -19,8 +19,8 @@ from conftest import ROOT, Need
 MEASURING = {
     "errors": 0, "units": 0,
     "process": 1, "netlink": 1, "records": 1,
-    "endpoints": 2, "hosts": 2, "machine": 2,
-    "topologies": 3, "traffic": 3, "observers": 3, "capabilities": 3,
+    "endpoints": 2, "machine": 2,
+    "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3, "capabilities": 3,
     "experiments": 4,
     "agent": 5,
     "__main__": 6,
