@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import __version__, agent, experiments, hosts, process, records, run, topologies
+from labkit import agent, arguments, experiments, hosts, process, records, run, topologies
 from labkit.errors import BadInput, Failed, LabkitError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parsed(argv)
+    given = arguments.parsed(argv)
     try:
-        code: int = arguments.command(arguments)
+        code = COMMANDS[given.command](given)
         sys.stdout.flush()
         return code
     except LabkitError as error:
@@ -40,113 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; name=value words may also stand behind options, where argparse does not look for them."""
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        arguments.parameters += rest
-    return arguments
-
-
 def _sorry(text: str) -> int:
     print(f"labkit: {text}", file=sys.stderr)
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="labkit", description="Which Linux virtual-network datapath is faster, by how much, and why."
-    )
-    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(
-        name: str, function: Callable[[argparse.Namespace], int], text: str, **more: Any
-    ) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", **more)
-        one.set_defaults(command=function)
-        return one
-
-    one = command("doctor", _doctor, "what this kernel and machine can do, and what to do about the rest")
-    one.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    one = command(
-        "run",
-        _run,
-        "run one experiment",
-        epilog=_experiments(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    one.add_argument("experiment", metavar="EXPERIMENT")
-    one.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
-    one.add_argument(
-        "--json",
-        action="store_true",
-        help="rows on standard output, one JSON object a line, as they are measured",
-    )
-    one.add_argument(
-        "--folder",
-        type=Path,
-        help="the run's folder; one that holds the beginning of the same run is gone on with",
-    )
-    one = command("sweep", _sweep, "run a grid of experiments through a notebook, and report on all of them")
-    one.add_argument("file", type=Path, metavar="params/FILE.yaml")
-    one = command(
-        "report",
-        _report,
-        "write the executed notebook of a run or a sweep as one HTML file that works offline",
-    )
-    one.add_argument("run", type=Path, metavar="RUN")
-    one.add_argument(
-        "--images",
-        action="store_true",
-        help="the figures as PNG and SVG, too, if there is a browser to draw them",
-    )
-    one = command("compare", _compare, "compare two runs or sweeps point by point")
-    one.add_argument("left", type=Path, metavar="RUN")
-    one.add_argument("right", type=Path, metavar="RUN")
-    one = command("shell", _shell, "a shell inside a live topology, to look around with ip, ping, tcpdump")
-    one.add_argument("topology", metavar="TOPOLOGY", help=", ".join(topologies.TABLE))
-    one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
-    return parser
-
-
-def _experiments() -> str:
-    lines = ["experiments and their parameters, with defaults:"]
-    for name, experiment in experiments.TABLE.items():
-        lines.append(f"  {name}")
-        for key, value in experiment.parameters().asdict().items():
-            lines.append(f"    {f'{key}={_typed(value)}':24}  {experiment.help[key]}")
-    return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
-
-
-def _typed(value: Any) -> str:
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, list)
-        else str(value).lower()
-        if value in (None, True, False)
-        else str(value)
-    )
-
-
-def _named(words: Sequence[str]) -> dict[str, str]:
-    """name=value words as a mapping. Raises BadInput for a word of another form or a name that is there
-    twice."""
-    named: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise BadInput(f"{word!r} is not of the form name=value")
-        if name in named:
-            raise BadInput(f"{name} is given twice")
-        named[name] = value
-    return named
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
+def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
     try:
@@ -156,12 +55,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
         print(f"labkit: {error}", file=sys.stderr)
         answer = next(agent.doctor({}))
     del answer["event"]
-    print(doctor.as_json(answer) if arguments.json else doctor.as_text(answer), end="")
+    print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
     return 0
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    parameters = _named(arguments.parameters)
+def _run(given: argparse.Namespace) -> int:
+    parameters = arguments.named(given.parameters)
     from labkit.progress import Bar
 
     bar = Bar()
@@ -172,15 +71,15 @@ def _run(arguments: argparse.Namespace) -> int:
         bar.see(event)
         if event["event"] == "rows":
             rows.extend(event["rows"])
-            if arguments.json:
+            if given.json:
                 sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in event["rows"])
                 sys.stdout.buffer.flush()
 
     try:
-        folder = run.measure(arguments.experiment, parameters, arguments.folder, watch)
+        folder = run.measure(given.experiment, parameters, given.folder, watch)
     finally:
         bar.stop()
-    if not arguments.json:
+    if not given.json:
         from labkit import tables, terminal
 
         terminal.show_rows(tables.load(folder))
@@ -200,12 +99,12 @@ def _judge(rows: list[records.Row]) -> int:
     return _sorry(f"{failed[0]['arm']}: {failed[0]['reason']}") if failed else 0
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
+def _sweep(given: argparse.Namespace) -> int:
     from labkit import report, sweep, tables, terminal
     from labkit.progress import Bar
 
     bar = Bar()
-    asked = sweep.load(arguments.file)
+    asked = sweep.load(given.file)
     _say_limits(bar)
     folder = sweep.run(asked, bar, bar.say)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
@@ -215,22 +114,22 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _report(given: argparse.Namespace) -> int:
     from labkit import report, sweep
     from labkit.progress import Bar
 
-    notebook = arguments.run / "notebook.ipynb"
-    if not arguments.run.is_dir():
+    notebook = given.run / "notebook.ipynb"
+    if not given.run.is_dir():
         raise BadInput(
-            f"{arguments.run} is not there: name the folder of a run or a sweep;"
+            f"{given.run} is not there: name the folder of a run or a sweep;"
             f" they are in {records.shown(records.data_root())}"
         )
     if not notebook.is_file():
-        sweep.show(arguments.run, Bar())
-    page = report.html(notebook, arguments.run / "report.html")
+        sweep.show(given.run, Bar())
+    page = report.html(notebook, given.run / "report.html")
     print(f"report: {records.shown(page)}")
-    if arguments.images:
-        for path in report.images(notebook, records.project_root() / "figures" / _name(arguments.run)):
+    if given.images:
+        for path in report.images(notebook, records.project_root() / "figures" / _name(given.run)):
             print(f"figure: {records.shown(path)}")
     return 0
 
@@ -241,20 +140,20 @@ def _name(run: Path) -> str:
     return f"{run.parent.name}-{run.name}" if (run.parent / "sweep.json").exists() else run.name
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(given: argparse.Namespace) -> int:
     from labkit import comparison, terminal
 
-    table, sentences = comparison.compare(arguments.left, arguments.right)
+    table, sentences = comparison.compare(given.left, given.right)
     terminal.show_comparison(table, sentences)
     return 0
 
 
-def _shell(arguments: argparse.Namespace) -> int:
-    topologies.check_names([arguments.topology])
-    given = {"topology": arguments.topology, **_named(arguments.parameters)}
-    asked = experiments.find("datapaths").parameters.of(given)
+def _shell(given: argparse.Namespace) -> int:
+    topologies.check_names([given.topology])
+    words = {"topology": given.topology, **arguments.named(given.parameters)}
+    asked = experiments.find("datapaths").parameters.of(words)
     if len(asked.asdict()["pairs"]) > 1:
-        raise BadInput(f"a shell has one topology: pairs={given['pairs']} is more than one number")
+        raise BadInput(f"a shell has one topology: pairs={words['pairs']} is more than one number")
     request: dict[str, Any] = {"parameters": asked.asdict()}
     fds: tuple[int, ...] = ()
     if hosts.here.privileged():
@@ -268,6 +167,16 @@ def _shell(arguments: argparse.Namespace) -> int:
         msgspec.json.encode(request).decode(),
     ]
     return process.interactive(argv, pass_fds=fds)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": _doctor,
+    "run": _run,
+    "sweep": _sweep,
+    "report": _report,
+    "compare": _compare,
+    "shell": _shell,
+}
 
 
 if __name__ == "__main__":

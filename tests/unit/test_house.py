@@ -34,7 +34,7 @@ DRIVERS = {
     "progress": 6, "terminal": 6,
     "run": 7, "report": 7, "doctor": 7,
     "execution": 8, "notebook": 8,
-    "sweep": 9,
+    "sweep": 9, "arguments": 9,
     "cli": 10,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
@@ -48,7 +48,6 @@ LONG: dict[str, str] = {
     "labkit/topologies/veth.py vxlan": "two ends, each with an underlay and a tunnel",
     "tests/lab/test_datapaths.py": "one experiment, looked at from many sides",
     "tests/unit/test_stats.py": "one table of claims about verdicts",
-    "labkit/cli.py _parser": "a line for each command and argument, in the order of the help text",
     "tests/simulated.py rows": "a table of what a row holds",
     "tests/simulated.py notebook": "the cells of a notebook one after the other",
 }

@@ -1,0 +1,129 @@
+"""The words of the command line: each command with its arguments, in the order of the help text."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import __version__, experiments, topologies
+from labkit.errors import BadInput
+
+Fill = Callable[[argparse.ArgumentParser], None]
+
+
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments, with `command`: the name of the command. What argparse cannot read ends the process with
+    exit code 2; name=value words may also stand behind options, where argparse does not look for them."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.parameters += rest
+    return arguments
+
+
+def named(words: Sequence[str]) -> dict[str, str]:
+    """name=value words as a mapping. Raises BadInput for a word of another form or a name that is there
+    twice."""
+    mapping: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise BadInput(f"{word!r} is not of the form name=value")
+        if name in mapping:
+            raise BadInput(f"{name} is given twice")
+        mapping[name] = value
+    return mapping
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="labkit", description="Which Linux virtual-network datapath is faster, by how much, and why."
+    )
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (text, fill) in COMMANDS.items():
+        one = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        one.set_defaults(command=name)
+        fill(one)
+    return parser
+
+
+def _doctor(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _run(one: argparse.ArgumentParser) -> None:
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.epilog = _experiments()
+    one.add_argument("experiment", metavar="EXPERIMENT")
+    one.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
+    one.add_argument(
+        "--json",
+        action="store_true",
+        help="rows on standard output, one JSON object a line, as they are measured",
+    )
+    one.add_argument(
+        "--folder",
+        type=Path,
+        help="the run's folder; one that holds the beginning of the same run is gone on with",
+    )
+
+
+def _experiments() -> str:
+    lines = ["experiments and their parameters, with defaults:"]
+    for name, experiment in experiments.TABLE.items():
+        lines.append(f"  {name}")
+        for key, value in experiment.parameters().asdict().items():
+            lines.append(f"    {f'{key}={_typed(value)}':24}  {experiment.help[key]}")
+    return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
+
+
+def _typed(value: Any) -> str:
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else str(value).lower()
+        if value in (None, True, False)
+        else str(value)
+    )
+
+
+def _sweep(one: argparse.ArgumentParser) -> None:
+    one.add_argument("file", type=Path, metavar="params/FILE.yaml")
+
+
+def _report(one: argparse.ArgumentParser) -> None:
+    one.add_argument("run", type=Path, metavar="RUN")
+    one.add_argument(
+        "--images",
+        action="store_true",
+        help="the figures as PNG and SVG, too, if there is a browser to draw them",
+    )
+
+
+def _compare(one: argparse.ArgumentParser) -> None:
+    one.add_argument("left", type=Path, metavar="RUN")
+    one.add_argument("right", type=Path, metavar="RUN")
+
+
+def _shell(one: argparse.ArgumentParser) -> None:
+    one.add_argument("topology", metavar="TOPOLOGY", help=", ".join(topologies.TABLE))
+    one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
+
+
+# Each command: its line of the help text, and what adds its arguments. What it does is in cli.COMMANDS.
+COMMANDS: dict[str, tuple[str, Fill]] = {
+    "doctor": ("what this kernel and machine can do, and what to do about the rest", _doctor),
+    "run": ("run one experiment", _run),
+    "sweep": ("run a grid of experiments through a notebook, and report on all of them", _sweep),
+    "report": (
+        "write the executed notebook of a run or a sweep as one HTML file that works offline",
+        _report,
+    ),
+    "compare": ("compare two runs or sweeps point by point", _compare),
+    "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
+}
