@@ -15,7 +15,7 @@ TOLD = "at most 0.35 s on two shared virtual cores"
 WAYS = {
     "empty": "",
     # What labkit.netlink imports of it, and no more.
-    "pyroute2": "from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, rtmsg, tcmsg",
+    "pyroute2": "from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg",
     "labkit": "import labkit.agent",
 }
 

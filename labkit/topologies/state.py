@@ -1,0 +1,275 @@
+"""The live state of a topology: what the kernel tells of every namespace of it, with names in the place of numbers.
+
+Nothing here is what a topology was meant to be; only the names of the namespaces and of the ends of pairs are its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from labkit import endpoints, netlink
+from labkit.topologies.base import Topology
+from labkit.topologies.lower import IPVLAN_MODES
+
+MACHINE = "machine"  # the machine's own network namespace, where a NIC that is a parent stays
+ELSEWHERE = "elsewhere"  # a namespace that is none of the topology's
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An interface, by names."""
+
+    namespace: str
+    interface: str
+
+
+class Tunnel(msgspec.Struct, frozen=True, kw_only=True):
+    """What an interface encapsulates with: identifier (VNI, key), outer addresses, UDP port; and `peer`, the other end,
+    where exactly one interface has the same with the addresses the other way round."""
+
+    id: int | None = None
+    local: str | None = None
+    remote: str | None = None
+    port: int | None = None
+    peer: Place | None = None
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True):
+    """An interface. `kind` is the kernel's word, `loopback` or `nic`; `up` is what was asked for, `carrier` whether it
+    can carry; `master` the bridge that it is a port of, `peer` the far end of a veth, `lower` the device that it is
+    made on."""
+
+    name: str
+    index: int
+    kind: str
+    mode: str | None = None
+    up: bool
+    carrier: bool
+    mtu_bytes: int
+    mac: str | None = None
+    addresses: list[str] = []
+    master: str | None = None
+    peer: Place | None = None
+    lower: Place | None = None
+    tunnel: Tunnel | None = None
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A route of the main table."""
+
+    to: str
+    via: str | None = None
+    interface: str | None = None
+    source: str | None = None
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """A network namespace."""
+
+    name: str
+    interfaces: list[Interface]
+    routes: list[Route]
+
+
+class End(msgspec.Struct, frozen=True):
+    """One end of a pair: its name, and the interface and the address that carry the load."""
+
+    name: str
+    namespace: str
+    interface: str
+    address: str
+
+
+class State(msgspec.Struct, frozen=True):
+    """A topology as it stands. `pairs` are client and server."""
+
+    topology: str
+    kernel: str
+    pairs: list[tuple[End, End]]
+    namespaces: list[Namespace]
+
+
+@dataclass
+class _Seen:
+    """A namespace while it is read: its descriptor and links, and the namespaces that the kernel numbers in it."""
+
+    name: str
+    fd: int
+    kernel: netlink.Netlink
+    links: dict[int, netlink.Link]
+    others: dict[int, _Seen]
+
+    def place(self, link: netlink.Link, index: int) -> Place:
+        """The interface `index` in the namespace to which `link` points."""
+        at = self if link.link_netnsid is None else self.others.get(link.link_netnsid)
+        if at is None or index not in at.links:
+            return Place(ELSEWHERE, f"index {index}")
+        return Place(at.name, at.links[index].name)
+
+
+def state(topology: Topology) -> State:
+    """What the kernel tells of a topology that stands."""
+    with _all(topology) as seen:
+        for number, one in enumerate(seen):
+            _number(one, number, seen)
+        used = {
+            (place.namespace, place.interface)
+            for one in seen
+            if one.name != MACHINE
+            for link in one.links.values()
+            if (place := _far(one, link)) is not None
+        }
+        found = [_namespace(one, used) for one in seen]
+    ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
+    return State(topology.name, os.uname().release, ends, _with_tunnels(found))
+
+
+def _end(endpoint: endpoints.Endpoint) -> End:
+    return End(endpoint.name, endpoint.namespace.name, endpoint.interface, endpoint.address)
+
+
+@contextmanager
+def _all(topology: Topology) -> Iterator[list[_Seen]]:
+    seen = [_read(space.name, space.fd, space.netlink) for space in topology.namespaces]
+    machine = topology.spec.machine_netns
+    if topology.spec.parent is None or machine is None:
+        yield seen
+        return
+    with netlink.inside(machine):
+        kernel = netlink.Netlink()
+    try:
+        yield [*seen, _read(MACHINE, machine, kernel)]
+    finally:
+        kernel.close()
+
+
+def _read(name: str, fd: int, kernel: netlink.Netlink) -> _Seen:
+    return _Seen(name, fd, kernel, {link.index: link for link in netlink.links(kernel)}, {})
+
+
+def _number(one: _Seen, position: int, seen: list[_Seen]) -> None:
+    """Find the namespaces to which links of this one point. A namespace has a number only as seen from another, and the
+    kernel tells it for a descriptor; whoever has many links, and neighbours in the list, are asked for first."""
+    wanted = {link.link_netnsid for link in one.links.values() if link.link_netnsid is not None}
+    most = max(seen, key=lambda other: len(other.links))
+    order = sorted(range(len(seen)), key=lambda at: (seen[at] is not most, abs(at - position)))
+    for at in order:
+        if len(one.others) == len(wanted):
+            return
+        number = netlink.id_of(one.kernel, seen[at].fd)
+        if number in wanted:
+            one.others[number] = seen[at]
+
+
+def _far(one: _Seen, link: netlink.Link) -> Place | None:
+    """What a link points to: the far end of a veth, a lower device."""
+    index = link.data.get("IFLA_VXLAN_LINK") or link.link
+    if not index or (index == link.index and link.link_netnsid is None):
+        return None
+    return one.place(link, index)
+
+
+def _namespace(one: _Seen, used: set[tuple[str, str]]) -> Namespace:
+    """Of the machine, only what the topology stands on."""
+    addresses: dict[int, list[str]] = {}
+    for index, address in netlink.addresses(one.kernel):
+        addresses.setdefault(index, []).append(address)
+    shown = [link for link in one.links.values() if one.name != MACHINE or (MACHINE, link.name) in used]
+    interfaces = [_interface(one, link, addresses.get(link.index, [])) for link in shown]
+    routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
+    return Namespace(one.name, interfaces, routes)
+
+
+def _route(one: _Seen, route: netlink.Route) -> Route:
+    interface = one.links[route.index].name if route.index in one.links else None
+    return Route(to=route.to, via=route.via, interface=interface, source=route.source)
+
+
+def _interface(one: _Seen, link: netlink.Link, addresses: list[str]) -> Interface:
+    far = _far(one, link)
+    return Interface(
+        name=link.name,
+        index=link.index,
+        kind=link.kind or ("loopback" if link.mac is None else "nic"),
+        mode=_mode(link),
+        up=link.up,
+        carrier=link.carrier,
+        mtu_bytes=link.mtu_bytes,
+        mac=link.mac,
+        addresses=addresses,
+        master=one.links[link.master].name if link.master in one.links else None,
+        peer=far if link.kind == "veth" else None,
+        lower=far if link.kind != "veth" else None,
+        tunnel=_tunnel(link),
+    )
+
+
+def _mode(link: netlink.Link) -> str | None:
+    """Of macvlan and ipvlan, which for pyroute2 is a word or a number."""
+    mode = link.data.get("IFLA_MACVLAN_MODE", link.data.get("IFLA_IPVLAN_MODE"))
+    return next((name for name, number in IPVLAN_MODES.items() if number == mode), mode)
+
+
+def _tunnel(link: netlink.Link) -> Tunnel | None:
+    def told(*names: str) -> Any:
+        """The first of these attributes that says something; a key or an address of zero is none."""
+        values = (link.data.get(f"IFLA_{name}") for name in names)
+        return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
+
+    found = Tunnel(
+        id=told("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
+        local=told("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
+        remote=told("VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"),
+        port=told("VXLAN_PORT", "GENEVE_PORT"),
+    )  # fmt: skip
+    return None if found == Tunnel() else found
+
+
+def _with_tunnels(namespaces: list[Namespace]) -> list[Namespace]:
+    """The namespaces with the peers of their tunnels: the same kind, identifier and port, addresses the other way
+    round, in what is joined by links (islands, such as the pairs of `vxlan`, may have the same outer addresses)."""
+    island = _islands(namespaces)
+    by_outside: dict[tuple[Any, ...], list[Place]] = {}
+    for space in namespaces:
+        for one in space.interfaces:
+            if one.tunnel is not None:
+                outside = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
+                key = (*outside, one.tunnel.local, one.tunnel.remote)
+                by_outside.setdefault(key, []).append(Place(space.name, one.name))
+
+    def with_peer(space: Namespace, one: Interface) -> Interface:
+        if one.tunnel is None or one.tunnel.local is None or one.tunnel.remote is None:
+            return one
+        key = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
+        peers = by_outside.get((*key, one.tunnel.remote, one.tunnel.local), [])
+        tunnel = msgspec.structs.replace(one.tunnel, peer=peers[0] if len(peers) == 1 else None)
+        return msgspec.structs.replace(one, tunnel=tunnel)
+
+    return [
+        msgspec.structs.replace(space, interfaces=[with_peer(space, one) for one in space.interfaces])
+        for space in namespaces
+    ]
+
+
+def _islands(namespaces: list[Namespace]) -> dict[str, str]:
+    """For each namespace the name of one that stands for all that are joined with it by links."""
+    joined: dict[str, set[str]] = {space.name: set() for space in namespaces}
+    for space in namespaces:
+        for one in space.interfaces:
+            far = one.peer or one.lower
+            if far is not None and far.namespace in joined:
+                joined[space.name].add(far.namespace)
+                joined[far.namespace].add(space.name)
+    island: dict[str, str] = {}
+    for name in joined:
+        reached = [name] if name not in island else []
+        while reached:
+            at = reached.pop()
+            island[at] = name
+            reached += [other for other in joined[at] if other not in island]
+    return island

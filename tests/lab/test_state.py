@@ -1,0 +1,165 @@
+"""The state of every topology agrees with what `ip` says in each of its namespaces; and what is joined is found."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, Need
+from test_topologies import require_kind
+
+from labkit.hosts import here
+from labkit.topologies import TABLE, State
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "veth")
+
+Answer = dict[str, Any]
+SPECS = [(1, 4), (3, 6)]  # pairs and family
+
+
+def ask(*requests: tuple[str, int, int, str | None]) -> list[Answer]:
+    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("told.py")), json.dumps(requests)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answers: list[Answer] = json.loads(done.stdout)
+    return answers
+
+
+@functools.cache
+def answers(name: str) -> list[Answer]:
+    """For each of SPECS; none where this kernel cannot, or refuses by design."""
+    found = ask(*((name, pairs, family, None) for pairs, family in SPECS))
+    assert all(one["error"] in ("Unsupported", "Isolated") for one in found if "error" in one), found
+    return [one for one in found if "error" not in one]
+
+
+def states(name: str) -> list[tuple[State, dict[str, Any]]]:
+    """The states of one topology, and of each its interfaces by `namespace/interface`."""
+    found = [msgspec.convert(one["state"], State) for one in answers(name)]
+    return [
+        (state, {f"{space.name}/{one.name}": one for space in state.namespaces for one in space.interfaces})
+        for state in found
+    ]
+
+
+def shown(place: Any) -> str | None:
+    return None if place is None else f"{place.namespace}/{place.interface}"
+
+
+def facts(one: Answer) -> Answer:
+    """Of an interface as `ip` tells of it, what a state tells."""
+    info = one.get("linkinfo", {})
+    return {
+        "name": one["ifname"],
+        "index": one["ifindex"],
+        "kind": info.get("info_kind", "loopback"),
+        "up": "UP" in one["flags"],
+        "carrier": "LOWER_UP" in one["flags"],
+        "mtu_bytes": one["mtu"],
+        "mac": one["address"] if one["link_type"] == "ether" else None,
+        "master": one.get("master"),
+    }
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
+    require_kind(name, need)
+    for answer in answers(name):
+        assert [space["name"] for space in answer["state"]["namespaces"]] == list(answer["ip"])
+        for space in answer["state"]["namespaces"]:
+            told = answer["ip"][space["name"]]
+            expected = [facts(one) for one in told["links"]]
+            assert [{key: one[key] for key in expected[0]} for one in space["interfaces"]] == expected
+            addresses = {
+                one["ifname"]: [f"{each['local']}/{each['prefixlen']}" for each in one["addr_info"]]
+                for one in told["addresses"]
+            }
+            assert {one["name"]: one["addresses"] for one in space["interfaces"]} == addresses
+            modes = [one.get("linkinfo", {}).get("info_data", {}).get("mode") for one in told["links"]]
+            assert [one["mode"] for one in space["interfaces"]] == modes
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_routes_are_those_of_ip(name: str, need: Need) -> None:
+    require_kind(name, need)
+    for answer in answers(name):
+        for space in answer["state"]["namespaces"]:
+            told = [*answer["ip"][space["name"]]["routes"], *answer["ip"][space["name"]]["routes6"]]
+            expected = [(one["dst"], one.get("gateway"), one["dev"], one.get("prefsrc")) for one in told]
+            found = [
+                (route["to"], route["via"], route["interface"], route["source"]) for route in space["routes"]
+            ]
+            assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def test_routes_are_there_at_all() -> None:
+    for state, _ in states("veth_routed"):
+        assert all(
+            [route.to for route in space.routes].count("default") == 1 for space in state.namespaces[:-1]
+        )
+
+
+@pytest.mark.parametrize("name", ["veth", "veth_bridge", "veth_routed", "vxlan", "macvlan_bridge"])
+def test_peers_of_veth_are_each_others(name: str, need: Need) -> None:
+    require_kind(name, need)
+    for _, interfaces in states(name):
+        veths = {place: one for place, one in interfaces.items() if one.kind == "veth"}
+        assert veths
+        assert {place: shown(interfaces[shown(one.peer)].peer) for place, one in veths.items()} == {
+            place: place for place in veths
+        }
+
+
+def test_who_is_whose_peer(need: Need) -> None:
+    need("bridge", "vxlan")
+    for state, interfaces in states("veth"):
+        for number in range(len(state.pairs)):
+            assert shown(interfaces[f"client{number}/eth0"].peer) == f"server{number}/eth0"
+    for state, interfaces in states("veth_bridge"):
+        for number, end in enumerate(end for pair in state.pairs for end in pair):
+            assert shown(interfaces[f"{end.namespace}/eth0"].peer) == f"between/port{number}"
+            assert interfaces[f"between/port{number}"].master == "bridge"
+    for state, interfaces in states("vxlan"):
+        for number in range(len(state.pairs)):
+            one = interfaces[f"client{number}/eth0"]
+            assert shown(one.lower) == f"client{number}/under"
+            assert shown(one.tunnel.peer) == f"server{number}/eth0"
+            assert (one.tunnel.id, one.tunnel.port) == (42, 4789)
+            assert (one.tunnel.local, one.tunnel.remote) == ("192.168.0.0", "192.168.0.1")
+
+
+@pytest.mark.needs("macvlan")
+def test_a_lower_device_in_another_namespace() -> None:
+    for state, interfaces in states("macvlan_bridge"):
+        lower = {shown(interfaces[f"{end.namespace}/eth0"].lower) for pair in state.pairs for end in pair}
+        assert lower == {"between/parent"}
+
+
+@pytest.mark.needs("macvlan", "root")
+def test_a_parent_of_the_machine_is_shown_and_no_more_of_the_machine() -> None:
+    [answer] = ask(("macvlan_bridge", 1, 4, "nic0"))
+    state = msgspec.convert(answer["state"], State)
+    machine = state.namespaces[-1]
+    assert (machine.name, [one.name for one in machine.interfaces], machine.routes) == (
+        "machine",
+        ["nic0"],
+        [],
+    )
+    assert {
+        shown(one.lower) for space in state.namespaces for one in space.interfaces if one.kind == "macvlan"
+    } == {"machine/nic0"}
+
+
+@pytest.mark.needs("bridge")
+def test_many_namespaces_are_told_apart() -> None:
+    [answer] = ask(("veth_bridge", 128, 4, None))
+    state = msgspec.convert(answer["state"], State)
+    ports = {one.name: shown(one.peer) for one in state.namespaces[-1].interfaces if one.master is not None}
+    ends = [end.namespace for pair in state.pairs for end in pair]
+    assert ports == {f"port{number}": f"{end}/eth0" for number, end in enumerate(ends)}

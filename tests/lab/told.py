@@ -1,0 +1,40 @@
+"""Builds topologies and tells their state beside what `ip` says in each namespace: a program, run as an experiment's
+process is. A JSON list of [name, pairs, family, parent] in the first argument, a list of answers on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from labkit import process, topologies
+from labkit.errors import LabkitError
+
+ASKED = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
+
+
+def told(name: str, pairs: int, family: int, parent: str | None) -> dict[str, Any]:
+    """The state of one topology, and what `ip` says."""
+    machine = os.open("/proc/self/ns/net", os.O_RDONLY) if parent else None
+    if parent:
+        process.output(["ip", "link", "add", parent, "type", "veth", "peer", "name", "far"])
+    spec = topologies.Spec(pairs, family=family, parent=parent, machine_netns=machine)
+    try:
+        with topologies.build(name, spec) as topology:
+            seen = {
+                space.name: {
+                    what: json.loads(process.output([*space.prefix, "ip", "-j", *words]) or "[]")
+                    for what, words in ASKED.items()
+                }
+                for space in topology.namespaces
+            }
+            return {"state": msgspec.to_builtins(topologies.state(topology)), "ip": seen}
+    except LabkitError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps([told(*request) for request in json.loads(sys.argv[1])]))
