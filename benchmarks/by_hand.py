@@ -27,7 +27,8 @@ from benchmarks.promise import LABKIT, NotMeasuredError, Promise, inside, note, 
 from labkit import machine, stats
 from labkit.endpoints import Pair
 from labkit.experiments import arms
-from labkit.experiments.datapaths import Datapaths
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm
 from labkit.experiments.events import Surroundings
 from labkit.experiments.slices import SETTLE_S, SLICE_S, Sender
 from labkit.observers.receivers import receivers
@@ -195,7 +196,7 @@ def _wide(effect: stats.Effect) -> float:
 
 def _one_setup(number: int, rng: random.Random, found: Found) -> None:
     asked = Datapaths(topology=("veth_bridge",), slices=SLICES)
-    arm = arms.Arm("veth_bridge", "baseline")
+    arm = Arm("veth_bridge", "baseline")
     with tempfile.TemporaryDirectory() as folder:
         around = Surroundings(Path(folder), 0, machine.describe())
         with arms.built(asked, around, 1, [arm], rng) as ((live,), _failed):

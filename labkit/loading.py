@@ -19,13 +19,13 @@ from labkit.errors import BadInput
 # Every parameter of a run that is no list: rows that differ in one of these are not compared with each other
 GROUP = [
     "where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams", "mss_bytes",
-    "congestion", "zerocopy", "affinity", "parent",
+    "congestion", "zerocopy", "affinity", "parent", "nodes", "peer", "link_rate_bps", "link_delay_s",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 WORDS = [
-    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
+    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent", "nodes", "peer",
     "loop", "status", "reason", "doubts", "kernel", "kernel_config_digest", "cpu", "microcode",
     "accelerator", "machine", "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
@@ -36,7 +36,7 @@ NUMBERS = [
     "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
-    "cpus_count", "load1",
+    "cpus_count", "load1", "link_rate_bps", "link_delay_s",
 ]  # fmt: skip
 # Rows that differ in one of these are of different machines, whatever else they have in common
 PROVENANCE = ["kernel", "kernel_config_digest", "accelerator", "machine", "cpu", "sysctl_digest", "iperf3"]

@@ -25,6 +25,7 @@ import yaml
 from labkit import execution, experiments, machine, records
 from labkit.errors import BadInput
 from labkit.experiments import datapaths
+from labkit.experiments.asked import Datapaths
 from labkit.progress import Bar
 
 START_S = 6.0  # of a notebook, for the estimate of what is left
@@ -202,10 +203,8 @@ def _state(sweep: Sweep) -> dict[str, Any]:
 
 
 def _planned_s(point: Point) -> float:
-    fields = datapaths.Datapaths.__struct_fields__
-    asked = datapaths.Datapaths.of(
-        {name: value for name, value in point.parameters.items() if name in fields}
-    )
+    fields = Datapaths.__struct_fields__
+    asked = Datapaths.of({name: value for name, value in point.parameters.items() if name in fields})
     return START_S + sum(
         datapaths.planned_s(asked, one, len(asked.topology) + 1) for one in datapaths.points(asked, 0)
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.experiments import datapaths
+from labkit.experiments import asked, datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import Parameters
 
@@ -22,7 +22,7 @@ class Experiment:
     run: Callable[[Any, Surroundings], Iterator[Event]]
 
 
-TABLE = {"datapaths": Experiment(datapaths.Datapaths, datapaths.HELP, datapaths.run)}
+TABLE = {"datapaths": Experiment(asked.Datapaths, asked.HELP, datapaths.run)}
 
 
 def find(name: str) -> Experiment:

@@ -3,74 +3,22 @@ rows they give."""
 
 from __future__ import annotations
 
-import functools
-import platform
 import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit import machine, topologies
-from labkit.errors import Failed, Isolated, LabkitError, Unsupported
+from labkit.errors import Failed, Isolated, Unsupported
+from labkit.experiments import columns
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Surroundings
 from labkit.observers.receivers import Receivers
 from labkit.topologies.table import ISOLATED
 from labkit.traffic import iperf3, ping
-
-if TYPE_CHECKING:
-    from labkit.experiments.datapaths import Datapaths
-
-# Every row has every column; what was not measured is null.
-METRICS = [
-    "throughput_bps",
-    "throughput_pps",
-    "iperf3_bps",
-    "window_s",
-    "received_bytes",
-    "received_count",
-    "sent_bps",
-    "sent_count",
-    "lost_count",
-    "out_of_order_count",
-    "jitter_s",
-    "retransmits_count",
-    "rtt_s",
-    "sender_congestion",
-    "loop",
-    "latency_p50_s",
-    "latency_p99_s",
-    "latency_max_s",
-    "cpu_s",
-    "softirq_s",
-    "client_cpu_s",
-    "server_cpu_s",
-    "steal_s",
-    "point",
-    "round",
-    "slice",
-    "method",
-    "reason",
-    "doubts",
-    "qdisc",
-    "offloads",
-]
-PARAMETERS = [
-    "where",
-    "protocol",
-    "mtu_bytes",
-    "rate_bps",
-    "streams",
-    "duration_s",
-    "omit_s",
-    "family",
-    "mss_bytes",
-    "congestion",
-    "zerocopy",
-    "affinity",
-    "parent",
-]
 
 # The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
 # link and do not.
@@ -86,23 +34,6 @@ MATTERING = [
     "rx-gro-list",
     "rx-udp-gro-forwarding",
 ]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A topology under comparison and the part it plays: baseline, control (the baseline again) or
-    variant."""
-
-    topology: str
-    role: str
-
-    @property
-    def label(self) -> str:
-        """The name of the arm."""
-        return f"{self.topology} (again)" if self.role == "control" else self.topology
-
-
-Measured = tuple[Arm, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +55,7 @@ class Live:
         """Metrics of this arm, with what is to be doubted about them."""
         doubtful = [*self.doubts, *(doubts or [])]
         told = {
-            **_now(),
+            **columns.now(),
             "qdisc": self.qdisc,
             "offloads": _short(self.offloads) or None,
             "doubts": "; ".join(doubtful) or None,
@@ -255,41 +186,3 @@ def _compare(live: list[Live]) -> None:
                 one.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
         if one.qdisc != baseline.qdisc:
             one.doubts.append(f"qdisc {one.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
-
-
-@functools.cache
-def _tools() -> dict[str, Any]:
-    return {"iperf3": _iperf3(), "python": platform.python_version()}
-
-
-def _iperf3() -> str | None:
-    try:
-        return iperf3.version()
-    except LabkitError:  # ping does without
-        return None
-
-
-def row_of(
-    asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
-) -> dict[str, Any]:
-    """A whole row: identity, parameters, metrics, provenance."""
-    return {
-        "experiment": "datapaths",
-        "run": around.folder.name,
-        "arm": arm.label,
-        "role": arm.role,
-        "topology": arm.topology,
-        "pairs": pairs,
-        **{name: getattr(asked, name) for name in PARAMETERS},
-        "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
-        **dict.fromkeys(METRICS),
-        **_now(),
-        **metrics,
-        **around.machine,
-        **_tools(),
-        "seed": around.seed,
-    }
-
-
-def _now() -> dict[str, Any]:
-    return {"load1": machine.load1(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

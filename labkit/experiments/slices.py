@@ -12,17 +12,16 @@ import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit import machine, records
 from labkit.errors import Failed
 from labkit.experiments import arms
-from labkit.experiments.arms import Live, Measured
+from labkit.experiments.arms import Live
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Measured
 from labkit.observers.receivers import Receivers, receivers
 from labkit.traffic import iperf3
-
-if TYPE_CHECKING:
-    from labkit.experiments.datapaths import Datapaths
 
 SLICE_S = 0.1
 SETTLE_S = 0.03

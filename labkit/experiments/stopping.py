@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from labkit.experiments.datapaths import Datapaths
+from labkit.experiments.asked import Datapaths
 
 # Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from
 # 8.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit import machine, records
 from labkit.errors import Failed
 from labkit.experiments import arms
-from labkit.experiments.arms import Live, Measured
+from labkit.experiments.arms import Live
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Measured
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3, ping
-
-if TYPE_CHECKING:
-    from labkit.experiments.datapaths import Datapaths
 
 START_S = 5.0  # until every flow carries data
 TOGETHER = 0.5  # of its duration all flows have to run at once

@@ -114,7 +114,7 @@ def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> No
 
 def test_parameters_have_the_experiments_names_and_help() -> None:
     from labkit import sweep
-    from labkit.experiments.datapaths import Datapaths
+    from labkit.experiments.asked import Datapaths
 
     found = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
     assert set(found) == {*Datapaths.__struct_fields__, "folder"}

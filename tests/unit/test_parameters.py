@@ -9,7 +9,8 @@ import pytest
 
 from labkit import experiments, topologies
 from labkit.errors import BadInput
-from labkit.experiments.datapaths import Datapaths, is_whole, points
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.datapaths import is_whole, points
 
 A_CPU = min(os.sched_getaffinity(0))
 

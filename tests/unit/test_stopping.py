@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labkit.experiments.datapaths import Datapaths
+from labkit.experiments.asked import Datapaths
 from labkit.experiments.stopping import LEAST_ROUNDS, History
 
 Row = dict[str, Any]

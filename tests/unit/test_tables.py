@@ -14,7 +14,7 @@ from made_rows import ROW, Row, rows, save
 
 from labkit import tables
 from labkit.errors import BadInput
-from labkit.experiments.datapaths import Datapaths
+from labkit.experiments.asked import Datapaths
 from labkit.loading import PROVENANCE
 
 

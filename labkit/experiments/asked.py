@@ -1,0 +1,229 @@
+"""What the experiment `datapaths` can be asked for, and what cannot be measured."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from labkit import hosts, topologies
+from labkit.errors import BadInput
+from labkit.experiments.parameters import Parameters, one_of, within
+from labkit.traffic.iperf3 import Load
+
+IP_AND_UDP = {4: 28, 6: 48}
+LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
+ACROSS = ("veth_bridge", "macvlan_bridge", "ipvlan_l2")  # what reaches from one host to another
+NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
+LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+
+
+HELP = {
+    "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
+    "topology": "what is compared; the first is the baseline",
+    "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
+    "pairs": "numbers of pairs of endpoints that are loaded at the same time",
+    "mtu_bytes": "of every endpoint's interface",
+    "length_bytes": "of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+    "rate_bps": "of each stream; none: as fast as it goes",
+    "streams": "parallel streams of each pair",
+    "duration_s": "of a whole run, without the warm-up",
+    "omit_s": "warm-up that is left out of a whole run",
+    "family": "4 or 6, the version of IP",
+    "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
+    "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
+    "whole_runs": "rounds that end with one whole run of each arm; none: every round",
+    "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
+    "mss_bytes": "TCP maximum segment size; none: the path's",
+    "congestion": "TCP congestion control; none: the kernel's default",
+    "zerocopy": "iperf3 -Z",
+    "affinity": "client's CPU, server's CPU: 0,1",
+    "parent": "a NIC under macvlan and ipvlan; none: a veth made for it. With two nodes that are no lab VMs: the NIC of"
+    " the clients' host, that of the servers' host",
+    "nodes": "one, or two: the clients on one host, the servers on another",
+    "peer": "the servers' host, of two nodes; none: a second lab VM like the one of where",
+    "link_rate_bps": "of the link between two lab VMs, each way (tbf); none: as fast as it goes",
+    "link_delay_s": "of the link between two lab VMs, each way (netem)",
+    "seed": "of every random order; none: drawn and recorded",
+}
+
+
+class Datapaths(Parameters, frozen=True, kw_only=True):
+    """Parameters of the experiment; HELP says what each is."""
+
+    where: str = "here"
+    topology: tuple[str, ...] = ("veth_bridge",)
+    protocol: str = "tcp"
+    pairs: tuple[int, ...] = (1,)
+    mtu_bytes: int = 1500
+    length_bytes: int | None = None
+    rate_bps: float | None = None
+    streams: int = 1
+    duration_s: int = 5
+    omit_s: int = 1
+    family: int = 4
+    rounds: int = 1
+    slices: int = 0
+    whole_runs: int | None = None
+    half_width: float = 0.02
+    mss_bytes: int | None = None
+    congestion: str | None = None
+    zerocopy: bool = False
+    affinity: str | None = None
+    parent: str | None = None
+    nodes: str = "one"
+    peer: str | None = None
+    link_rate_bps: float | None = None
+    link_delay_s: float | None = None
+    seed: int | None = None
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        hosts.check(self.where)
+        topologies.check_names(self.topology)
+        for name, values in (("topology", self.topology), ("pairs", self.pairs)):
+            if not values or len(set(values)) < len(values):
+                raise BadInput(
+                    f"{name} needs at least one value, and none twice;"
+                    " the baseline's second measurement is added by itself"
+                )
+        one_of("protocol", self.protocol, ("tcp", "udp", "ping"))
+        one_of("family", self.family, (4, 6))
+        for pairs in self.pairs:
+            within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
+        within("mtu_bytes", self.mtu_bytes, LEAST_MTU[self.family], 65535, f"what IPv{self.family} allows")
+        within("rate_bps", self.rate_bps, 1e3, 1e12)
+        within("streams", self.streams, 1, 128, "iperf3 takes no more")
+        within("duration_s", self.duration_s, 1, 3600)
+        within("omit_s", self.omit_s, 0, 60, "iperf3 takes no more")
+        within("rounds", self.rounds, 1, 1000)
+        within("slices", self.slices, 0, 1000)
+        within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
+        within("half_width", self.half_width, 0, 1)
+        within("seed", self.seed, 0, 2**31 - 1)
+        within("mss_bytes", self.mss_bytes, 88, 65495)
+        one_of("nodes", self.nodes, ("one", "two"))
+        within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
+        within("link_delay_s", self.link_delay_s, 0, 10)
+        self._check_load()
+        self._check_names()
+        if self.nodes == "two":
+            self._check_two()
+        else:
+            self._check_one()
+
+    def _check_load(self) -> None:
+        least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
+        within(
+            "length_bytes",
+            self.length_bytes,
+            least,
+            most,
+            f"what {self.protocol} by {'ping' if self.protocol == 'ping' else 'iperf3'} takes",
+        )
+        if self.slices and (self.protocol == "ping" or self.rate_bps is not None):
+            raise BadInput(
+                "slices measure senders that send as fast as they can: with ping or rate_bps say slices=0"
+            )
+        if not self.slices and self.whole_runs == 0:
+            raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
+        if self.protocol == "ping" and (self.rate_bps is not None or self.streams > 1):
+            raise BadInput("ping takes neither rate_bps nor streams")
+
+    def _check_names(self) -> None:
+        # These go into argument lists: only what such a name can be.
+        for name, value, form in (
+            ("congestion", self.congestion, r"[a-z0-9_]{1,15}"),
+            ("parent", self.parent, NIC if self.nodes == "one" else f"{NIC},{NIC}"),
+            ("affinity", self.affinity, r"\d{1,4}(,\d{1,4})?"),
+        ):
+            if value is not None and not re.fullmatch(form, value):
+                raise BadInput(f"{name}={value!r} is not of the form {form}")
+        for cpu in self.affinity.split(",") if self.affinity else []:
+            if int(cpu) not in os.sched_getaffinity(0):
+                raise BadInput(
+                    f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}"
+                )
+
+    def _check_one(self) -> None:
+        for name in ("peer", "link_rate_bps", "link_delay_s"):
+            if (value := getattr(self, name)) is not None:
+                raise BadInput(f"{name}={value} is of two nodes: say nodes=two, or leave it out")
+        for name in self.topology if self.parent is not None else ():
+            if not name.startswith(("macvlan", "ipvlan")):
+                raise BadInput(f"parent={self.parent}: {name} has no parent; macvlan and ipvlan have")
+
+    def _check_two(self) -> None:
+        for name in self.topology:
+            if name not in ACROSS:
+                raise BadInput(
+                    f"{name} does not reach from one host to another: with nodes=two there are {', '.join(ACROSS)}"
+                )
+        if self.slices:
+            raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
+        if self.peer is None and not self.where.startswith("vm:"):
+            raise BadInput(
+                f"nodes=two with where={self.where} needs peer=HOST, the servers' host;"
+                " a lab VM gets a second one by itself"
+            )
+        hosts.check(self.servers_host)
+        virtual = [one.startswith("vm:") for one in (self.where, self.servers_host)]
+        if any(virtual) and not all(virtual):
+            raise BadInput(
+                f"where={self.where} and peer={self.peer}: no cable joins a lab VM and another host;"
+                " take two of one kind"
+            )
+        if all(virtual) and self.parent is not None:
+            raise BadInput(
+                f"parent={self.parent}: two lab VMs have a NIC each that is made for them; leave it out"
+            )
+        if not any(virtual):
+            self._check_lent()
+
+    def _check_lent(self) -> None:
+        """The NICs of two hosts that are not labkit's."""
+        for name in ("link_rate_bps", "link_delay_s"):
+            if (value := getattr(self, name)) is not None:
+                raise BadInput(
+                    f"{name}={value}: the link between these hosts is not labkit's; it is given to two lab VMs"
+                )
+        if self.parent is None:
+            raise BadInput(
+                "nodes=two needs parent=NIC,NIC: the clients' host's and the servers' host's, with a cable between"
+            )
+        near, far = self.parent.split(",")
+        if (self.where, near) == (self.servers_host, far):
+            raise BadInput(f"parent={self.parent}: a cable has two ends; name another NIC for the servers")
+
+    @property
+    def servers_host(self) -> str:
+        """Where the servers run."""
+        return self.where if self.nodes == "one" else self.peer or self.where
+
+    def nic(self, side: int) -> str | None:
+        """The NIC of the clients' host (side 1) or of the servers' (2); None: the one that a lab VM has."""
+        return None if self.parent is None else self.parent.split(",")[side - 1 if self.nodes == "two" else 0]
+
+    @property
+    def datagram_bytes(self) -> int:
+        """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
+        return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
+
+    def load(self) -> Load:
+        """What iperf3 is asked for."""
+        names = (
+            "protocol",
+            "rate_bps",
+            "streams",
+            "duration_s",
+            "omit_s",
+            "mss_bytes",
+            "congestion",
+            "zerocopy",
+            "affinity",
+        )
+        length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
+        return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
+
+    def spec(self, pairs: int, machine_netns: int | None) -> topologies.Spec:
+        """What a topology is asked for."""
+        return topologies.Spec(pairs, self.mtu_bytes, self.family, self.parent, machine_netns)

@@ -1,0 +1,125 @@
+"""The columns of a row: identity, parameters, metrics, provenance."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import machine
+from labkit.errors import LabkitError
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.events import Surroundings
+from labkit.traffic import iperf3
+
+# Every row has every column; what was not measured is null.
+METRICS = [
+    "throughput_bps",
+    "throughput_pps",
+    "iperf3_bps",
+    "window_s",
+    "received_bytes",
+    "received_count",
+    "sent_bps",
+    "sent_count",
+    "lost_count",
+    "out_of_order_count",
+    "jitter_s",
+    "retransmits_count",
+    "rtt_s",
+    "sender_congestion",
+    "loop",
+    "latency_p50_s",
+    "latency_p99_s",
+    "latency_max_s",
+    "cpu_s",
+    "softirq_s",
+    "client_cpu_s",
+    "server_cpu_s",
+    "steal_s",
+    "point",
+    "round",
+    "slice",
+    "method",
+    "reason",
+    "doubts",
+    "qdisc",
+    "offloads",
+]
+PARAMETERS = [
+    "where",
+    "protocol",
+    "mtu_bytes",
+    "rate_bps",
+    "streams",
+    "duration_s",
+    "omit_s",
+    "family",
+    "mss_bytes",
+    "congestion",
+    "zerocopy",
+    "affinity",
+    "parent",
+    "nodes",
+    "peer",
+    "link_rate_bps",
+    "link_delay_s",
+]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A topology under comparison and the part it plays: baseline, control (the baseline again) or
+    variant."""
+
+    topology: str
+    role: str
+
+    @property
+    def label(self) -> str:
+        """The name of the arm."""
+        return f"{self.topology} (again)" if self.role == "control" else self.topology
+
+
+Measured = tuple[Arm, dict[str, Any]]
+
+
+@functools.cache
+def _tools() -> dict[str, Any]:
+    return {"iperf3": _iperf3(), "python": platform.python_version()}
+
+
+def _iperf3() -> str | None:
+    try:
+        return iperf3.version()
+    except LabkitError:  # ping does without
+        return None
+
+
+def row_of(
+    asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
+) -> dict[str, Any]:
+    """A whole row: identity, parameters, metrics, provenance."""
+    return {
+        "experiment": "datapaths",
+        "run": around.folder.name,
+        "arm": arm.label,
+        "role": arm.role,
+        "topology": arm.topology,
+        "pairs": pairs,
+        **{name: getattr(asked, name) for name in PARAMETERS},
+        "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
+        **dict.fromkeys(METRICS),
+        **now(),
+        **metrics,
+        **around.machine,
+        **_tools(),
+        "seed": around.seed,
+    }
+
+
+def now() -> dict[str, Any]:
+    """The machine's load and the time of day."""
+    return {"load1": machine.load1(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
