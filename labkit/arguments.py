@@ -9,6 +9,7 @@ from typing import Any
 
 from labkit import __version__, experiments, topologies
 from labkit.errors import BadInput
+from labkit.hosts import debian
 
 Fill = Callable[[argparse.ArgumentParser], None]
 
@@ -115,6 +116,22 @@ def _shell(one: argparse.ArgumentParser) -> None:
     one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
 
 
+def _kernels(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--ask", action="store_true", help="boot each that was not asked yet what it can do")
+    one.add_argument("--json", action="store_true", help="all that is known, as JSON on standard output")
+    more = one.add_subparsers(metavar="get")
+    text = "fetch a kernel of Debian's into labkit's store; nothing is installed"
+    get = more.add_parser("get", help=text, description=text + ".")
+    get.set_defaults(command="kernels get")
+    get.add_argument(
+        "name",
+        nargs="?",
+        default=debian.ARCHITECTURE,
+        metavar="PACKAGE|RELEASE",
+        help=f"{', '.join(debian.SHORT)} (the newest; cloud is smaller), or a package or release that apt knows",
+    )
+
+
 # Each command: its line of the help text, and what adds its arguments. What it does is in cli.COMMANDS.
 COMMANDS: dict[str, tuple[str, Fill]] = {
     "doctor": ("what this kernel and machine can do, and what to do about the rest", _doctor),
@@ -125,5 +142,6 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         _report,
     ),
     "compare": ("compare two runs or sweeps point by point", _compare),
+    "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
     "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
 }

@@ -14,6 +14,7 @@ import msgspec
 
 from labkit import agent, arguments, experiments, hosts, process, records, run, topologies
 from labkit.errors import BadInput, Failed, LabkitError
+from labkit.hosts import debian
 
 if TYPE_CHECKING:
     from labkit.progress import Bar
@@ -169,12 +170,32 @@ def _shell(given: argparse.Namespace) -> int:
     return process.interactive(argv, pass_fds=fds)
 
 
+def _kernels(given: argparse.Namespace) -> int:
+    from labkit import bootable
+
+    failed = bootable.ask_all(_note) if given.ask else []
+    print(bootable.as_json() if given.json else bootable.as_text(), end="")
+    return 2 if failed else 0
+
+
+def _kernels_get(given: argparse.Namespace) -> int:
+    kernel = debian.get(given.name, _note)
+    print(f"{kernel.image}\nwhere=vm:{kernel.release}")
+    return 0
+
+
+def _note(text: str) -> None:
+    print(f"labkit: {text}", file=sys.stderr)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
     "run": _run,
     "sweep": _sweep,
     "report": _report,
     "compare": _compare,
+    "kernels": _kernels,
+    "kernels get": _kernels_get,
     "shell": _shell,
 }
 

@@ -11,6 +11,7 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,29 @@ def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
     return lambda: works(*IN_A_NAMESPACE, "ip", "-batch", "-", stdin=lines), why
 
 
+@functools.cache
+def kernel(flavour: str) -> str | None:
+    """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
+    there; without a network the newest one that is there; None where there is none."""
+    from labkit.errors import LabkitError
+    from labkit.hosts import debian, kernels
+
+    try:
+        return debian.get(flavour or debian.ARCHITECTURE, print).release
+    except LabkitError:
+        wanted = f"{flavour}-{debian.ARCHITECTURE}".removeprefix("-")
+        there = [each for each in kernels.installed() if kernels.flavour(each.release) == wanted]
+        return there[-1].release if there else None
+
+
+def lists_can_be_fetched() -> bool:
+    """Tell if apt's sources answer, with lists that are thrown away."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = [f"Dir::State::Lists={scratch}", f"Dir::Cache={scratch}", "APT::Update::Error-Mode=any"]
+        (Path(scratch) / "partial").mkdir()
+        return works("apt-get", *(word for each in options for word in ("-o", each)), "update")
+
+
 VETH = "name one type veth peer name two"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: AS_ROOT, "this user is not root"),
@@ -61,6 +85,20 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
     "vxlan": link("vxlan", "name one type vxlan id 1 dstport 4789"),
+    "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
+    "depmod": (
+        lambda: works("/usr/sbin/depmod", "--version"),
+        "there is no depmod (Debian package kmod)",
+    ),
+    "qemu": (
+        lambda: works("qemu-system-x86_64", "--version"),
+        "there is no QEMU (Debian package qemu-system-x86)",
+    ),
+    "lab kernel": (
+        lambda: kernel("cloud") is not None,
+        "Debian's cloud kernel is not here (`labkit kernels get cloud`)",
+    ),
+    "full kernel": (lambda: kernel("") is not None, "Debian's kernel is not here (`labkit kernels get`)"),
     "git": (lambda: works("git", "rev-parse"), "these files are not in a git work tree, or git refuses it"),
     "set-up": (lambda: Path(sys.prefix) == ROOT / ".venv", "this Python is not that of `make setup`"),
 }
@@ -88,6 +126,20 @@ def require(*names: str) -> None:
 @pytest.fixture(scope="session")
 def need() -> Need:
     return require
+
+
+@pytest.fixture(scope="session")
+def lab_kernel() -> str:
+    """The release of a small kernel that a lab VM boots quickly."""
+    require("qemu", "lab kernel")
+    return str(kernel("cloud"))
+
+
+@pytest.fixture(scope="session")
+def full_kernel() -> str:
+    """The release of a kernel with everything."""
+    require("qemu", "full kernel")
+    return str(kernel(""))
 
 
 @pytest.fixture(autouse=True)

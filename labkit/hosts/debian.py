@@ -21,7 +21,7 @@ from labkit.hosts import kernels
 ARCHITECTURE = kernels.ARCHITECTURE
 SHORT = {ARCHITECTURE: f"linux-image-{ARCHITECTURE}", "cloud": f"linux-image-cloud-{ARCHITECTURE}"}
 PREFIX = "linux-image-"
-_NAME = re.compile(r"[a-z0-9][a-z0-9+.~-]{0,120}")  # Debian Policy 5.6.1, and the ~ of releases
+_NAME = re.compile(rf"{PREFIX}[a-z0-9][a-z0-9+.~-]{{0,100}}")  # Debian Policy 5.6.1
 _DOWNLOAD_S, _SHORT_S = 1800.0, 300.0
 _FRESH = ".new-"
 
@@ -74,7 +74,7 @@ def _archive(scratch: Path, asked: str, say: Say) -> tuple[Package, Path | None]
             package = apt.image(asked)
             if kernels.in_store(_release(package.name)).image.is_file():
                 return package, None
-            _room(scratch, package)
+            room(scratch, package)
             say(f"fetching {package.name} {package.version} ({package.download_bytes / 1e6:.0f} MB)")
             return package, apt.download(package)
         except _OutOfDate as error:
@@ -200,7 +200,7 @@ def _program(name: str, package: str) -> str:
     return path
 
 
-def _room(scratch: Path, package: Package) -> None:
+def room(scratch: Path, package: Package) -> None:
     needed, free = package.download_bytes + package.installed_bytes, shutil.disk_usage(scratch).free
     if needed > free:
         raise Failed(

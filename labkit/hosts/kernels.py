@@ -20,7 +20,7 @@ BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # "cloud" has fewer drivers; the real-time flavour is never what `debian` means.
-_OF_DEBIAN = {f"-cloud-{ARCHITECTURE}": 0, f"-{ARCHITECTURE}": 1}
+_OF_DEBIAN = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
 _X86, _ARM = (
     b"HdrS",
     b"ARM\x64",
@@ -93,17 +93,19 @@ def _has_modules(kernel: Kernel) -> bool:
 def order(release: str) -> tuple[object, ...]:
     """A key that sorts releases as Debian sorts versions: numbers as numbers, ~ before the end; of one version,
     Debian's full flavour last."""
-    flavour = _flavour(release)
-    version = release.removesuffix(flavour).replace("-rc", "~rc")
+    named = flavour(release)
+    version = release.removesuffix(f"-{named}").replace("-rc", "~rc")
     parts = []
     for words, digits in re.findall(r"(\D*)(\d*)", version):
         places = [-1 if letter == "~" else ord(letter) + 256 * (not letter.isalpha()) for letter in words]
         parts.append(((*places, 0), int(digits or 0)))
-    return (*parts, ((0,), 0)), _OF_DEBIAN.get(flavour, -1), release
+    return (*parts, ((0,), 0)), _OF_DEBIAN.get(named, -1), release
 
 
-def _flavour(release: str) -> str:
-    return next((name for name in _OF_DEBIAN if release.endswith(name)), "")
+def flavour(release: str) -> str:
+    """The word that ends a release (cloud-amd64, generic), or nothing."""
+    word = re.search(r"-(?!rc\d)([a-z][a-z0-9_-]*)$", release)
+    return word[1] if word else ""
 
 
 def find(name: str) -> Kernel:
@@ -113,7 +115,7 @@ def find(name: str) -> Kernel:
         return _of_file(Path(name))
     there = installed()
     if name == "debian":
-        named = [each for each in there if _flavour(each.release) and "-rt-" not in each.release]
+        named = [each for each in there if flavour(each.release) in _OF_DEBIAN]
         named.sort(key=lambda each: os.access(each.image, os.R_OK))  # stable: the newest readable one is last
     else:
         named = [each for each in there if each.release == name]

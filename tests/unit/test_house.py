@@ -34,7 +34,7 @@ DRIVERS = {
     "progress": 6, "terminal": 6,
     "run": 7, "report": 7, "doctor": 7,
     "execution": 8, "notebook": 8,
-    "sweep": 9, "arguments": 9,
+    "sweep": 9, "arguments": 9, "bootable": 9,
     "cli": 10,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS

@@ -1,0 +1,100 @@
+"""Debian's kernels, fetched for real into a store of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.hosts import debian, kernels
+
+pytestmark = pytest.mark.needs("apt", "depmod")
+
+GET = [sys.executable, "-m", "labkit.cli", "kernels", "get"]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return kernels.store()
+
+
+@pytest.fixture
+def no_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """apt that knows no package, as on a machine where `apt-get update` was never run."""
+    (tmp_path / "lists/partial").mkdir(parents=True)
+    (tmp_path / "apt.conf").write_text(f'Dir::State::Lists "{tmp_path}/lists";\nDir::Cache "{tmp_path}";\n')
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
+
+
+def visible(store: Path) -> list[str]:
+    return [path.name for path in store.iterdir() if path.name != ".lock"]
+
+
+@pytest.mark.usefixtures("no_lists")
+def test_a_kernel_is_fetched_whole_and_once(store: Path) -> None:
+    done = subprocess.run([*GET, "cloud"], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    where = done.stdout.splitlines()[-1].removeprefix("where=vm:")
+    found = kernels.find(where)
+    assert found.modules is not None
+    assert str(found.image) == done.stdout.splitlines()[0]
+    assert kernels.find("debian") == found or kernels.find("debian").source == "installed"
+    assert kernels.release_of(found.image) == found.release == where
+    assert (found.modules / "modules.dep").stat().st_size > 10_000
+    assert any("virtiofs.ko" in line for line in (found.modules / "modules.dep").read_text().splitlines())
+    assert visible(store) == [where]
+    assert os.access(found.image, os.R_OK)
+    said: list[str] = []
+    assert debian.get(f"linux-image-{where}", said.append) == found
+    assert said == []
+
+
+def test_killed_in_the_middle_it_leaves_no_half_kernel(store: Path) -> None:
+    getting = subprocess.Popen([*GET, "cloud"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list(store.glob(".new-*/kernel/boot/*")):  # it is being unpacked
+        assert getting.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    getting.send_signal(signal.SIGKILL)
+    getting.wait()
+    assert kernels.installed() == [each for each in kernels.installed() if each.source == "installed"]
+    assert all(name.startswith(".new-") for name in visible(store))
+    release = debian.get("cloud", print).release
+    assert visible(store) == [release]
+
+
+@pytest.mark.needs("namespaces")
+@pytest.mark.parametrize("name", ["cloud", "6.1.0-0-none-such"])
+def test_without_a_network_or_a_package_it_is_one_sentence(store: Path, name: str) -> None:
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    argv = ["unshare", *user, "--net", "--", *GET, name]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    known = "names close to it: " in last and "amd64" in last
+    assert "is there a network?" in last or (known and name != "cloud"), done.stderr
+    assert done.stdout == ""
+    assert visible(store) == []
+
+
+@pytest.mark.needs("root")
+def test_a_full_disk_is_one_sentence(store: Path) -> None:
+    """The file system is smaller than the kernel, and was filled only after room was looked for."""
+    program = (
+        "import sys; from labkit import cli; from labkit.hosts import debian;"
+        "debian.room = lambda *_: None; sys.exit(cli.main(['kernels', 'get', 'cloud']))"
+    )
+    store.mkdir(parents=True)
+    mounted = f'mount -t tmpfs -o size=40m none "{store}" && exec "$@"'
+    argv = ["unshare", "--mount", "--", "sh", "-c", mounted, "sh", sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
