@@ -105,9 +105,11 @@ class Package:
     image: str | None  # the package of the image that a meta package stands for
 
 
-def read_show(text: str) -> Package:
-    """The first (newest) package of what `apt-cache show` prints."""
+def read_show(text: str) -> Package | None:
+    """The first (newest) package of what `apt-cache show` prints; None where that is nothing."""
     fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", text.split("\n\n")[0], re.MULTILINE))
+    if "Package" not in fields:
+        return None
     image = re.search(rf"(?:^|, ){PREFIX}[a-z0-9+.~-]+", fields.get("Depends", ""))
     return Package(
         name=fields["Package"],
@@ -135,10 +137,9 @@ class _Apt:
 
     def image(self, name: str) -> Package:
         """The image that a name stands for, be it itself or what its meta package depends on."""
-        ended = self._cache("show", name)
-        if ended.returncode != 0 or not ended.stdout.strip():
+        package = read_show(self._cache("show", name).stdout)
+        if package is None or package.name != name:  # apt takes a name that it does not know as a pattern
             raise self._unknown(name)
-        package = read_show(ended.stdout)
         return package if package.image in (None, name) else self.image(str(package.image))
 
     def _unknown(self, name: str) -> Exception:

@@ -211,8 +211,10 @@ def test_what_apt_shows_is_read() -> None:
         debian.read_show((ROOT / f"tests/samples/apt-cache-show-2.6.1-{kind}.txt").read_text())
         for kind in ("meta", "image")
     )
+    assert meta is not None
     assert (meta.image, meta.version) == ("linux-image-6.1.0-56-cloud-amd64", "6.1.192-2")
     assert package == debian.Package(meta.image, "6.1.192-2", 26713492, 105548 * 1024, None)
+    assert debian.read_show("") is None
 
 
 def test_too_little_room_is_said_before_anything_is_fetched(make: Make, tmp_path: Path) -> None:
