@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import capabilities, experiments, machine, process, records, topologies
+from labkit import capabilities, experiments, machine, process, records, scratch, topologies
 from labkit.errors import LabkitError
 from labkit.traffic import iperf3
 
@@ -34,16 +34,18 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = experiments.find(request["experiment"])
     asked = found.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
-    around = experiments.Surroundings(
-        Path(request["folder"]), request["seed"], here, request.get("machine_netns")
-    )
+    folder = Path(request["folder"])
+    around = experiments.Surroundings(folder, request["seed"], here, request.get("machine_netns"))
+    if "finished" in request:
+        scratch.prepare(folder, request["finished"])
     if asked.asdict().get("protocol") != "ping":
         iperf3.version()
     details = request.get("details") or machine.details()
     # A new namespace has its own values of what is not the machine's: those under which endpoints start.
     environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}
-    records.write_json(around.folder / "environment.json", environment)
-    yield from found.run(asked, around)
+    records.write_json(folder / "environment.json", environment)
+    events = found.run(asked, around)
+    yield from scratch.returned(events, folder) if "finished" in request else events
 
 
 def doctor(_request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,8 @@ DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
 # What unshare (2.38) says when its child was killed: it wants to end by the same signal, and cannot by that one.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
 
+LONGEST_LINE = 128 << 20  # bytes, of what is said in a conversation
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -226,6 +228,8 @@ class Conversation:
 
     def __init__(self, argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> None:
         self._said = tempfile.TemporaryFile()
+        self._heard = bytearray()
+        self._silent_s: float | None = None
         with _startable(argv):
             self._popen = subprocess.Popen(
                 [*DIE_WITH_US, *argv],
@@ -243,18 +247,39 @@ class Conversation:
             self._popen.stdin.write(line.encode() + b"\n")
             self._popen.stdin.flush()
 
-    def lines(self) -> Iterator[bytes]:
-        """Its answers as they come, until it closes its output."""
+    def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:
+        """Its answers as they come, until it closes its output or nothing came for so long. Raises Failed for a line
+        that has no end."""
         assert self._popen.stdout is not None
-        yield from self._popen.stdout
+        descriptor, seen = self._popen.stdout.fileno(), 0
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while True:
+            while end := self._heard.find(b"\n", seen) + 1:
+                line, seen = bytes(self._heard[:end]), 0
+                del self._heard[:end]
+                yield line
+            seen = len(self._heard)
+            if seen > LONGEST_LINE:
+                raise Failed(f"the experiment's process said a line of more than {LONGEST_LINE >> 20} MiB")
+            if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
+                self._silent_s = silence_s
+                return
+            if not (content := os.read(descriptor, 1 << 16)):
+                break
+            self._heard += content
+        if self._heard:
+            yield bytes(self._heard)
 
     def words(self) -> str:
         """After its end: how it ended, and the last line that it wrote on standard error."""
+        if self._silent_s is not None:
+            return f"said nothing for {self._silent_s:g} s"
         returncode = self._popen.wait()
         last = _read(self._said).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:
             return f"was killed by signal {signal.SIGKILL:d}"
-        killed = returncode < 0 or returncode > 128  # a shell's way, and unshare's, to tell of a signal
+        killed = returncode < 0 or 128 < returncode < 193  # a shell's way, and unshare's, to tell of a signal
         how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
         return f"{how}{': ' if last else ''}{''.join(last)}"
 

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import gzip
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -131,7 +132,10 @@ def is_finished(folder: Path, run: dict[str, Any]) -> bool:
 
 
 def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
-    """Write all rows of one point."""
+    """Write all rows of one point. Raises Failed for a point whose name would be a path: it may come from another
+    machine."""
+    if not re.fullmatch(r"[\w.+-]+", point):
+        raise Failed(f"a point cannot be called {point[:100]!r}")
     write(folder / "rows" / f"{point}.jsonl", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 

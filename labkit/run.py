@@ -89,7 +89,7 @@ def measure(
         "folder": str(folder),
         "seed": description["seed"],
     }
-    with hosts.here.measuring_lock(lambda text: watch({"event": "log", "text": text})):
+    with hosts.measuring_lock(asked["where"], lambda text: watch({"event": "log", "text": text})):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, lambda text: watch({"event": "log", "text": text})):

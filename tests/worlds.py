@@ -39,7 +39,7 @@ class World:
     `words` go in front of every command that is run in it.
     """
 
-    def __init__(self, folder: Path, keeper: Process, words: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, keeper: Process, words: Sequence[str] = (), user: bool = True) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.empty = [folder / name for name in ("home", "tmp", "here")]
@@ -47,6 +47,7 @@ class World:
             each.mkdir(parents=True, exist_ok=True)
         self.keeper = keeper
         self.words = list(words)
+        self.user = ["--user", "--preserve-credentials"] if user else []
         self.mark = uuid.uuid4().hex
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))
@@ -63,7 +64,7 @@ class World:
     @property
     def prefix(self) -> list[str]:
         """The words that make a command run in here."""
-        return ["nsenter", f"--target={self.keeper.pid}", "--user", "--net", "--preserve-credentials", "--"]
+        return ["nsenter", f"--target={self.keeper.pid}", *self.user, "--net", "--"]
 
     def start(self, *argv: str, cwd: Path | None = None, **environment: str) -> Process:
         """Start a program; both its outputs are pipes, and it leads a process group of its own."""
@@ -160,7 +161,7 @@ def world(
     ) as keeper:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == "\n", "a namespace cannot be made, or nothing in it"
-        made = World(folder, keeper, words)
+        made = World(folder, keeper, words, user)
         try:
             yield made
         finally:

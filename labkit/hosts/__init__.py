@@ -4,12 +4,12 @@ labkit process on it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from labkit import process
 from labkit.errors import BadInput, Unsupported
-from labkit.hosts import here, shape
+from labkit.hosts import here, shape, ssh
 
 KINDS = "here (the running kernel), vm:KERNEL (a lab VM), ssh:NAME (another machine)"
 
@@ -20,6 +20,8 @@ def check(where: str) -> None:
         return
     if where.startswith("vm:"):
         shape.check(where)
+    elif where.startswith("ssh:"):
+        ssh.check(where)
     else:
         raise BadInput(f"where={where}: there are {KINDS}")
 
@@ -32,8 +34,14 @@ def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]
     check(where)
     if where.startswith("vm:"):
         raise Unsupported("lab VMs are being built")
-    with here.conversation(request) as talk:
+    chosen = ssh.conversation(where, request, say) if where.startswith("ssh:") else here.conversation(request)
+    with chosen as talk:
         yield talk
 
 
-__all__ = ["check", "conversation", "here"]
+def measuring_lock(where: str, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """One measurement at a time on the machine that `where` is on; what is reached through ssh takes its own."""
+    return nullcontext() if where.startswith("ssh:") else here.measuring_lock(say)
+
+
+__all__ = ["check", "conversation", "here", "measuring_lock"]

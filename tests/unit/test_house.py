@@ -19,10 +19,10 @@ from conftest import ROOT, Need
 MEASURING = {
     "errors": 0, "units": 0,
     "process": 1, "netlink": 1, "records": 1,
-    "endpoints": 2, "machine": 2,
+    "endpoints": 2, "machine": 2, "scratch": 2,
     "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3, "capabilities": 3,
     "experiments": 4,
-    "agent": 5,
+    "agent": 5, "launch": 5,
     "__main__": 6,
 }  # fmt: skip
 READING = {
