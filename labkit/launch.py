@@ -86,7 +86,7 @@ def _answer(request: dict[str, Any], caller: Caller) -> None:
         say({"event": "ended", "words": talk.words()})
 
 
-def _experiment(request: dict[str, Any], caller: Caller) -> None:
+def _measuring(request: dict[str, Any], caller: Caller) -> None:
     """With this machine's measuring lock, and a folder for the run."""
     if limits := here.limits():
         say({"event": "log", "text": limits})
@@ -105,7 +105,7 @@ def main() -> None:
     try:
         if line.endswith(b"\n"):
             request = msgspec.json.decode(line)
-            (_experiment if request["do"] == "experiment" else _answer)(request, Caller())
+            (_measuring if "folder" in request else _answer)(request, Caller())
             code = 0
     except LabkitError as error:
         say({"event": "error", "kind": type(error).__name__, "text": str(error)})
