@@ -61,6 +61,18 @@ _ARMS = {
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")
 
+# A drawing of a topology: boxes of namespaces and interfaces, and lines between the latter by how they are joined.
+NAMESPACE = {
+    "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.4)", "width": 1},
+}  # fmt: skip
+INTERFACE = {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "line": {"color": GREY, "width": 1.2}}
+JOINS = {
+    "veth": {"color": _BLUE, "dash": "solid", "width": 2},
+    "port": {"color": _BROWN, "dash": "dot", "width": 2},
+    "lower": {"color": _VERMILLION, "dash": "6px,4px", "width": 2},
+    "tunnel": {"color": _GREEN, "dash": "solid", "width": 5},
+}
+
 
 def arm_style(name: str, role: str = "variant") -> ArmStyle:
     """How the arm of this name is drawn; `role` is the row's: a baseline and its control are always neutral.

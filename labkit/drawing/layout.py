@@ -1,0 +1,235 @@
+"""Where everything of a drawing stands: namespaces in columns, clients left and servers right, in pixels from the top
+left. What is joined across namespaces stands at one height where it can, and no line runs over a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.drawing.graph import Join, joins, label
+from labkit.topologies import State
+from labkit.topologies.state import Namespace, Place
+
+Point = tuple[float, float]
+
+CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; a little more than most need, since fonts differ
+PAD_PX, TITLE_PX = 8.0, 24.0
+GAP_PX, ROW_PX = 26.0, 14.0  # between interfaces of one stack, between namespaces
+COLUMN_PX, STACK_PX = 100.0, 70.0  # between columns of namespaces, between stacks in one: room for lines
+DETOUR_PX = 12.0
+
+
+@dataclass
+class Box:
+    """A rectangle with lines of text; y grows downwards."""
+
+    lines: list[str]
+    width: float
+    height: float
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def right(self) -> float:
+        """Its right edge."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its lower edge."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> Point:
+        """Its centre."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+
+def _box(lines: list[str]) -> Box:
+    return Box(lines, max(map(len, lines)) * CHAR_PX + 2 * PAD_PX, len(lines) * LINE_PX + PAD_PX)
+
+
+class Layout:
+    """The boxes of the namespaces and interfaces of a state (as `shown` and `first` have left it), and lines between
+    the latter."""
+
+    def __init__(self, state: State) -> None:
+        self._joins = joins(state)
+        self._rows = [
+            list(dict.fromkeys((client.namespace, server.namespace))) for client, server in state.pairs
+        ]
+        self._columns = self._columned(state)
+        self.interfaces = {
+            Place(space.name, one.name): _box(label(one))
+            for space in state.namespaces
+            for one in space.interfaces
+        }
+        self._stacks = {space.name: self._stacked(space) for space in state.namespaces}
+        self._even()
+        self.namespaces = {space.name: self._around(space.name) for space in state.namespaces}
+        self._across()
+        self._down()
+        self.lines = [(join, self._line(join)) for join in self._joins]
+        self.width = max((box.right for box in self.namespaces.values()), default=0.0)
+        self.height = max((box.bottom for box in self.namespaces.values()), default=0.0)
+
+    def _columned(self, state: State) -> dict[str, int]:
+        """Clients in column 0, servers in the last, the others as far as they are from the clients."""
+        clients, servers = {row[0] for row in self._rows}, {row[1] for row in self._rows if row[1:]}
+        columns = dict.fromkeys(clients, 0)
+        edge = clients
+        for column in range(1, len(state.namespaces)):
+            near = {one.namespace for join in self._joins for one in join.ends if self._touches(join, edge)}
+            edge = near - columns.keys() - servers
+            columns |= dict.fromkeys(edge, column)
+        for space in state.namespaces:
+            if space.name not in servers:
+                columns.setdefault(space.name, 1)
+        return columns | dict.fromkeys(servers, 1 + max(columns.values(), default=0))
+
+    def _touches(self, join: Join, spaces: Iterable[str]) -> bool:
+        return any(place.namespace in spaces for place in join.ends)
+
+    def _stacked(self, space: Namespace) -> tuple[list[Place], list[Place], list[Place]]:
+        """The interfaces of a namespace: those that are joined to the left alone, the others, those to the right alone.
+
+        A namespace of a pair has one stack.
+        """
+        left, centre, right = list[Place](), list[Place](), list[Place]()
+        here = self._columns[space.name]
+        paired = any(space.name in row for row in self._rows)
+        for place in (Place(space.name, one.name) for one in space.interfaces):
+            others = [other for other in self._joined(place) if other.namespace != space.name]
+            sides = {self._columns[other.namespace] - here > 0 for other in others}
+            stack = centre if paired or len(sides) != 1 else right if sides == {True} else left
+            stack.append(place)
+        return left, self._chained(centre), right
+
+    def _joined(self, place: Place) -> list[Place]:
+        return [
+            other
+            for join in self._joins
+            if place in join.ends
+            for other in join.ends
+            if other != place
+        ]  # fmt: skip
+
+    def _chained(self, stack: list[Place]) -> list[Place]:
+        """A stack in an order in which those that are joined with each other are neighbours, as far as that goes."""
+        inside = {place: [other for other in self._joined(place) if other in stack] for place in stack}
+        order: list[Place] = []
+        for start in sorted(stack, key=lambda place: len(inside[place]) == 2):
+            waiting = [start]
+            while waiting:
+                place = waiting.pop()
+                if place not in order:
+                    order.append(place)
+                    waiting += reversed(inside[place])
+        return order
+
+    def _even(self) -> None:
+        """Make interfaces of one stack equally wide, also those of namespaces that stand below each other."""
+        for column in set(self._columns.values()):
+            names = [name for name in self._stacks if self._columns[name] == column]
+            for part in range(3):
+                boxes = [self.interfaces[place] for name in names for place in self._stacks[name][part]]
+                for box in boxes:
+                    box.width = max(other.width for other in boxes)
+
+    def _around(self, name: str) -> Box:
+        """The box of a namespace, as wide as it must be."""
+        widths = [self.interfaces[stack[0]].width for stack in self._stacks[name] if stack]
+        inner = sum(widths) + STACK_PX * max(len(widths) - 1, 0)
+        return Box([name], max(inner, len(name) * CHAR_PX) + 2 * PAD_PX, TITLE_PX + PAD_PX)
+
+    def _across(self) -> None:
+        x = 0.0
+        for column in sorted(set(self._columns.values())):
+            boxes = {name: box for name, box in self.namespaces.items() if self._columns[name] == column}
+            width = max(box.width for box in boxes.values())
+            for name, box in boxes.items():
+                box.x, box.width = x, width
+                for part, stack in zip((0, 0.5, 1), self._stacks[name], strict=True):
+                    for place in stack:
+                        one = self.interfaces[place]
+                        one.x = x + PAD_PX + (width - 2 * PAD_PX - one.width) * part
+            x += width + COLUMN_PX
+
+    def _down(self) -> None:
+        """Rows of pairs first; then what lies between, where its lines lead."""
+        y, paired = 0.0, set()
+        for row in self._rows:
+            for name in row:
+                self._pile(self._stacks[name][1], y + TITLE_PX)
+                self._enclose(name)
+                paired.add(name)
+            y = max(self.namespaces[name].bottom for name in row) + ROW_PX
+        free: dict[int, float] = {}
+        for name in sorted(self.namespaces.keys() - paired, key=lambda name: (self._columns[name], name)):
+            self._place_between(name, y - ROW_PX, free.get(self._columns[name], 0.0))
+            free[self._columns[name]] = self.namespaces[name].bottom + ROW_PX
+
+    def _place_between(self, name: str, height: float, top: float) -> None:
+        sides = [place for stack in self._stacks[name][::2] for place in stack]
+        for stack in self._stacks[name][::2]:
+            self._level(stack, height / 2)
+        ends = [self.interfaces[place] for place in sides]
+        centre = (min(one.y for one in ends) + max(one.bottom for one in ends)) / 2 if ends else height / 2
+        stack = self._stacks[name][1]
+        self._pile(stack, centre - self._pile(stack, 0.0) / 2)
+        self._enclose(name)
+        shift = max(top - self.namespaces[name].y, 0.0)
+        for place in (*sides, *stack):
+            self.interfaces[place].y += shift
+        self.namespaces[name].y += shift
+
+    def _pile(self, stack: Sequence[Place], y: float) -> float:
+        """Put one below the other from `y` on; returns how high the stack is."""
+        start = y
+        for place in stack:
+            self.interfaces[place].y = y
+            y = self.interfaces[place].bottom + GAP_PX
+        return y - start - (GAP_PX if stack else 0)
+
+    def _level(self, stack: list[Place], usual: float) -> None:
+        """Put each at the height of what it is joined with, but below the one before."""
+        wanted = {
+            place: next(
+                (
+                    self.interfaces[far].middle[1]
+                    for far in self._joined(place)
+                    if far.namespace != place.namespace
+                ),
+                usual,
+            )
+            for place in stack
+        }
+        least = -float("inf")
+        for place in sorted(stack, key=lambda place: wanted[place]):
+            one = self.interfaces[place]
+            one.y = max(wanted[place] - one.height / 2, least)
+            least = one.bottom + PAD_PX
+
+    def _enclose(self, name: str) -> None:
+        box = self.namespaces[name]
+        inside = [self.interfaces[place] for stack in self._stacks[name] for place in stack]
+        if inside:
+            box.y = min(one.y for one in inside) - TITLE_PX
+            box.height = max(one.bottom for one in inside) + PAD_PX - box.y
+
+    def _line(self, join: Join) -> list[Point]:
+        """From edge to edge: sideways where they stand beside each other, downwards where one is below the other, and
+        around what may lie between."""
+        left, right = sorted((self.interfaces[place] for place in join.ends), key=lambda box: box.x)
+        if left.right <= right.x:
+            return [(left.right, left.middle[1]), (right.x, right.middle[1])]
+        upper, lower = sorted((left, right), key=lambda box: box.y)
+        x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
+        if any(
+            upper.bottom < box.middle[1] < lower.y and box.x < x < box.right
+            for box in self.interfaces.values()
+        ):
+            far = max(upper.right, lower.right) + DETOUR_PX
+            (_, above), (_, below) = upper.middle, lower.middle
+            return [(upper.right, above), (far, above), (far, below), (lower.right, below)]
+        return [(x, upper.bottom), (x, lower.y)]

@@ -1,0 +1,113 @@
+"""A state as text: a tree for the terminal, DOT (Graphviz), Mermaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labkit.drawing.graph import WAYS, first, joins, kind, label, more, shown, title
+from labkit.topologies import State
+from labkit.topologies.state import Interface, Namespace, Place, Tunnel
+
+_DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold"}
+_MERMAID_LINES = {"veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel =="}
+
+
+def tree(state: State) -> str:
+    """Namespaces, in each its interfaces with all that the kernel tells of them, and the routes over gateways."""
+    state = shown(state)
+    all_of_it = [one for space in state.namespaces for one in space.interfaces]
+    names = max((len(one.name) for one in all_of_it), default=0)
+    kinds = max((len(kind(one)) for one in all_of_it), default=0)
+    lines = [f"{title(state)}, Linux {state.kernel}"]
+    for space in state.namespaces:
+        lines += ["", space.name]
+        for one in space.interfaces:
+            start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes:<5}"
+            lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
+        lines += [f"  route {line}" for line in _routes(space)]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(one: Interface) -> Iterator[str]:
+    yield from one.addresses
+    if one.peer is not None:
+        yield f"peer {_at(one.peer)}"
+    if one.master is not None:
+        yield f"port of {one.master}"
+    if one.lower is not None:
+        yield f"on {_at(one.lower)}"
+    if one.tunnel is not None:
+        yield _tunnel(one.tunnel)
+    if not one.up:
+        yield "down"
+    elif not one.carrier:
+        yield "no carrier"
+
+
+def _tunnel(tunnel: Tunnel) -> str:
+    port = f" port {tunnel.port}" if tunnel.port is not None else ""
+    peer = f" ({_at(tunnel.peer)})" if tunnel.peer is not None else ""
+    return f"tunnel {tunnel.local or 'any'} to {tunnel.remote or 'any'}{port}{peer}"
+
+
+def _routes(space: Namespace) -> Iterator[str]:
+    """Those over a gateway; the others follow from the addresses."""
+    for route in space.routes:
+        if route.via is not None:
+            yield f"{route.to} via {route.via} dev {route.interface}"
+
+
+def _at(place: Place) -> str:
+    return f"{place.namespace}/{place.interface}"
+
+
+def dot(state: State) -> str:
+    """An undirected graph for Graphviz: a cluster for each namespace, a node for each interface."""
+    state = shown(state)
+    lines = [
+        f"graph {_quoted(state.topology)} {{",
+        f"  label={_quoted(f'{title(state)}, Linux {state.kernel}')}; labelloc=t; rankdir=LR; ranksep=1;",
+        '  fontname="sans-serif"; node [shape=box, style=rounded, fontname="sans-serif"];',
+    ]
+    for space in state.namespaces:
+        lines.append(f"  subgraph {_quoted(f'cluster {space.name}')} {{")
+        lines.append(f"    label={_quoted(space.name)};")
+        lines += [
+            f"    {_quoted(f'{space.name}/{one.name}')} [label={_quoted(*label(one))}];"
+            for one in space.interfaces
+        ]
+        lines.append("  }")
+    for join in joins(state):
+        near, far = (_quoted(_at(place)) for place in join.ends)
+        lines.append(f"  {near} -- {far} [style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(*lines: str) -> str:
+    """A string of the DOT language."""
+    return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'
+
+
+def mermaid(state: State) -> str:
+    """A Mermaid flowchart, of a few pairs: its viewers refuse hundreds of lines."""
+    state, left_out = first(shown(state))
+    lines = [f"%% {title(state)}, Linux {state.kernel}", "flowchart LR"]
+    if left_out:
+        lines.append(f"  more[{_escaped(more(left_out))}]")
+    numbers: dict[Place, str] = {}
+    for number, space in enumerate(state.namespaces):
+        lines.append(f"  subgraph n{number}[{_escaped(space.name)}]")
+        for one in space.interfaces:
+            name = numbers[Place(space.name, one.name)] = f"n{number}i{one.index}"
+            lines.append(f"    {name}[{_escaped(*label(one))}]")
+        lines.append("  end")
+    for join in joins(state):
+        near, far = (numbers[place] for place in join.ends)
+        lines.append(f"  {near} {_MERMAID_LINES[join.way]} {far}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(*lines: str) -> str:
+    """A quoted text of Mermaid, whose entities begin with # instead of &."""
+    entities = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
+    return '"' + "<br/>".join(line.translate(entities) for line in lines) + '"'
