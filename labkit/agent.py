@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import capabilities, experiments, machine, process, records, scratch, topologies
+from labkit import capabilities, experiments, machine, process, records, scratch, standing, topologies
 from labkit.errors import LabkitError
 from labkit.traffic import iperf3
 
@@ -59,14 +60,37 @@ def doctor(_request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     }
 
 
-def shell(request: dict[str, Any]) -> int:
-    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`,
-    in this mount namespace only."""
+@contextlib.contextmanager
+def _standing(request: dict[str, Any]) -> Iterator[topologies.Topology]:
+    """The first topology of the parameters of a request, with the first number of pairs."""
     asked = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
     spec = topologies.Spec(
         asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns")
     )
-    with topologies.build(asked["topology"][0], spec) as topology, _names(topology) as named:
+    with topologies.build(asked["topology"][0], spec) as topology:
+        yield topology
+
+
+def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The state of a topology, which then goes."""
+    with _standing(request) as topology:
+        yield {"event": "state", "state": topologies.state(topology)}
+
+
+def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The state of a topology that stands as long as standard input is open; there more may be asked of it."""
+    # Ctrl-C in a notebook reaches all, and is meant for the program that runs (which would inherit SIG_IGN).
+    signal.signal(signal.SIGINT, lambda *_: None)
+    with _standing(request) as topology:
+        yield {"event": "state", "state": topologies.state(topology)}
+        with open(0, "rb", buffering=0, closefd=False) as requests:
+            yield from standing.answers(topology, requests)
+
+
+def shell(request: dict[str, Any]) -> int:
+    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`,
+    in this mount namespace only."""
+    with _standing(request) as topology, _names(topology) as named:
         first = topology.pairs[0]
         print(
             f"{topology.name}: you are in {first.client.name} ({first.client.address});"
@@ -125,6 +149,9 @@ def _answer(events: Iterator[dict[str, Any]]) -> None:
         say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
 
 
+REQUESTS = {"experiment": experiment, "doctor": doctor, "draw": draw, "live": live}
+
+
 def main() -> None:
     """Answer one request."""
     # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
@@ -140,7 +167,7 @@ def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.readline())
     process.ahead_of_load()
     with contextlib.suppress(BrokenPipeError):
-        _answer({"experiment": experiment, "doctor": doctor}[request["do"]](request))
+        _answer(REQUESTS[request["do"]](request))
 
 
 if __name__ == "__main__":

@@ -132,6 +132,17 @@ def _kernels(one: argparse.ArgumentParser) -> None:
     )
 
 
+def _draw(one: argparse.ArgumentParser) -> None:
+    _shell(one)
+    form = one.add_mutually_exclusive_group()
+    form.add_argument("--dot", action="store_true", help="as a graph for Graphviz")
+    form.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart")
+    form.add_argument("--json", action="store_true", help="all that the kernel tells, as one JSON object")
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="as a figure in an HTML file that works offline"
+    )
+
+
 # Each command: its line of the help text, and what adds its arguments. What it does is in cli.COMMANDS.
 COMMANDS: dict[str, tuple[str, Fill]] = {
     "doctor": ("what this kernel and machine can do, and what to do about the rest", _doctor),
@@ -144,4 +155,5 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
     "compare": ("compare two runs or sweeps point by point", _compare),
     "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
     "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
+    "draw": ("build a topology and show what the kernel tells of it", _draw),
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import agent, arguments, experiments, hosts, process, records, run, topologies
+from labkit import agent, arguments, hosts, process, records, run, topologies
 from labkit.errors import BadInput, Failed, LabkitError
 from labkit.hosts import debian
 
@@ -150,12 +150,10 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _shell(given: argparse.Namespace) -> int:
-    topologies.check_names([given.topology])
-    words = {"topology": given.topology, **arguments.named(given.parameters)}
-    asked = experiments.find("datapaths").parameters.of(words)
-    if len(asked.asdict()["pairs"]) > 1:
-        raise BadInput(f"a shell has one topology: pairs={words['pairs']} is more than one number")
-    request: dict[str, Any] = {"parameters": asked.asdict()}
+    asked = run.one_topology(given.topology, arguments.named(given.parameters))
+    if asked["where"] != "here":
+        raise BadInput(f"where={asked['where']}: a shell is on this kernel: leave where out")
+    request: dict[str, Any] = {"parameters": asked}
     fds: tuple[int, ...] = ()
     if hosts.here.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
@@ -188,6 +186,26 @@ def _note(text: str) -> None:
     print(f"labkit: {text}", file=sys.stderr)
 
 
+def _draw(given: argparse.Namespace) -> int:
+    from labkit import drawing
+
+    asked = run.one_topology(given.topology, arguments.named(given.parameters))
+    request = {"do": "draw", "parameters": asked}
+    [answer] = run.ask(asked["where"], request, _note)
+    state = msgspec.convert(answer["state"], topologies.State)
+    if given.html:
+        from labkit.drawing import figure
+
+        records.write(given.html, figure.topology(state).to_html(include_mathjax=False).encode())
+        print(f"drawing: {records.shown(given.html)}")
+    elif given.json:
+        print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+    else:
+        draw = drawing.dot if given.dot else drawing.mermaid if given.mermaid else drawing.tree
+        print(draw(state), end="")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
     "run": _run,
@@ -197,6 +215,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "kernels": _kernels,
     "kernels get": _kernels_get,
     "shell": _shell,
+    "draw": _draw,
 }
 
 

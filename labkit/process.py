@@ -214,7 +214,7 @@ class Talk(Protocol):
         """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
 
     def lines(self) -> Iterator[bytes]:
-        """Its answers as they come, until it ends."""
+        """Its answers as they come, until it ends; whoever stops listening may ask again and hears those after."""
 
     def words(self) -> str:
         """After its end without an answer: how it ended, to follow "the experiment's process"."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, records
+from labkit import errors, experiments, hosts, records, topologies
 from labkit.errors import BadInput, Failed
 
 Watch = Callable[[dict[str, Any]], None]
@@ -50,6 +50,16 @@ def ask(
             shown = records.shown(Path(request["folder"]))
             kept = f"finished rows are kept, and the same with --folder {shown} goes on"
         raise Failed(f"the experiment's process {talk.words()}; {kept}")
+
+
+def one_topology(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of one topology, to be built and looked at. Raises BadInput for what cannot be."""
+    topologies.check_names([name])
+    asked = experiments.find("datapaths").parameters.of({**given, "topology": name}).asdict()
+    if len(asked["pairs"]) > 1:
+        raise BadInput(f"it is one topology: pairs={given['pairs']} is more than one number")
+    hosts.check(asked["where"])
+    return asked
 
 
 def _silent(_text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from labkit import theme
-from labkit.drawing.graph import FEW, WAYS, first, kind, more, shown, title
+from labkit.drawing.graph import FEW, WAYS, condition, first, kind, more, shown, title
 from labkit.drawing.layout import PAD_PX, TITLE_PX, Box, Layout
 from labkit.topologies import State
 from labkit.topologies.state import Interface, Namespace, Place
@@ -79,8 +79,7 @@ def _routes(space: Namespace) -> str:
 
 def _hover(one: Interface) -> str:
     """What has no room in the box."""
-    condition = "down" if not one.up else "up" if one.carrier else "up, no carrier"
-    lines = [f"{one.name}: {kind(one)}", condition, f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
+    lines = [f"{one.name}: {kind(one)}", *condition(one), f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
     if one.tunnel is not None:
         lines.append(f"{one.tunnel.local} → {one.tunnel.remote}, port {one.tunnel.port}")
     return "<br>".join(theme.plain(line) for line in lines if line is not None)

@@ -124,4 +124,10 @@ def more(count: int) -> str:
 def label(one: Interface) -> list[str]:
     """The lines that stand in an interface's box; a veth's kind is told by its line, lo's by its name."""
     plain = one.kind in ("veth", "loopback", one.name)
-    return [one.name if plain else f"{one.name} · {kind(one)}", *one.addresses]
+    words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
+    return [" · ".join(words), *one.addresses]
+
+
+def condition(one: Interface) -> list[str]:
+    """What keeps an interface from carrying anything, if something does."""
+    return ["down"] if not one.up else [] if one.carrier else ["no carrier"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labkit.drawing.graph import WAYS, first, joins, kind, label, more, shown, title
+from labkit.drawing.graph import WAYS, condition, first, joins, kind, label, more, shown, title
 from labkit.topologies import State
 from labkit.topologies.state import Interface, Namespace, Place, Tunnel
 
@@ -38,10 +38,7 @@ def _facts(one: Interface) -> Iterator[str]:
         yield f"on {_at(one.lower)}"
     if one.tunnel is not None:
         yield _tunnel(one.tunnel)
-    if not one.up:
-        yield "down"
-    elif not one.carrier:
-        yield "no carrier"
+    yield from condition(one)
 
 
 def _tunnel(tunnel: Tunnel) -> str:

@@ -21,7 +21,7 @@ MEASURING = {
     "process": 1, "netlink": 1, "records": 1,
     "endpoints": 2, "machine": 2, "scratch": 2,
     "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3, "capabilities": 3,
-    "experiments": 4,
+    "experiments": 4, "standing": 4,
     "agent": 5, "launch": 5,
     "__main__": 6,
 }  # fmt: skip
@@ -33,7 +33,7 @@ READING = {
 DRIVERS = {
     "progress": 6, "terminal": 6, "drawing": 6,
     "run": 7, "report": 7, "doctor": 7,
-    "execution": 8, "notebook": 8,
+    "execution": 8, "notebook": 8, "live": 8,
     "sweep": 9, "arguments": 9, "bootable": 9,
     "cli": 10,
 }  # fmt: skip

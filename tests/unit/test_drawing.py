@@ -1,0 +1,182 @@
+"""Drawings of made states: the text of DOT and Mermaid, and where the boxes and lines of a figure are."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from conftest import ROOT
+
+from labkit import drawing
+from labkit.drawing import figure
+from labkit.drawing.layout import Box, Layout
+from labkit.topologies import State
+from labkit.topologies.state import End, Interface, Namespace, Place, Route, Tunnel
+
+LO = Interface(
+    name="lo", index=1, kind="loopback", up=True, carrier=True, mtu_bytes=65536, addresses=["127.0.0.1/8"]
+)
+
+
+def veth(name: str, index: int, peer: Place, **more: object) -> Interface:
+    return msgspec.convert(
+        {
+            "name": name, "index": index, "kind": "veth", "up": True, "carrier": True, "mtu_bytes": 1500,
+            "peer": msgspec.to_builtins(peer), **more,
+        },
+        Interface,
+    )  # fmt: skip
+
+
+def bridged(pairs: int) -> State:
+    """Ends on one bridge, as veth_bridge has them."""
+    bridge = Interface(name="bridge", index=101, kind="bridge", up=True, carrier=True, mtu_bytes=1500)
+    spaces, ports, ends = [], [LO, bridge], []
+    for number in range(2 * pairs):
+        name = f"{('client', 'server')[number % 2]}{number // 2}"
+        address = f"10.{1 + number % 2}.0.{number // 2 + 1}"
+        ends.append(End(name, name, "eth0", address))
+        addresses = [f"{address}/8", "fe80::1/64"]
+        eth0 = veth("eth0", 100, Place("between", f"port{number}"), addresses=addresses)
+        spaces.append(Namespace(name, [LO, eth0], []))
+        ports.append(veth(f"port{number}", 110 + number, Place(name, "eth0"), master="bridge"))
+    between = Namespace("between", ports, [Route(to="default", via="10.9.9.9", interface="bridge")])
+    return State("veth_bridge", "6.1", list(zip(ends[::2], ends[1::2], strict=True)), [*spaces, between])
+
+
+def tunnelled() -> State:
+    """Two ends of a VXLAN tunnel over a veth."""
+    spaces, ends = [], []
+    for number, (name, other) in enumerate((("client0", "server0"), ("server0", "client0"))):
+        local, remote = f"192.168.0.{number}", f"192.168.0.{1 - number}"
+        tunnel = Tunnel(id=42, local=local, remote=remote, port=4789, peer=Place(other, "eth0"))
+        eth0 = Interface(
+            name="eth0", index=100, kind="vxlan", up=True, carrier=True, mtu_bytes=1450,
+            lower=Place(name, "under"), tunnel=tunnel, addresses=[f"10.{number + 1}.0.1/8"],
+        )  # fmt: skip
+        under = veth("under", 101, Place(other, "under"), addresses=[f"{local}/31"])
+        spaces.append(Namespace(name, [LO, eth0, under], []))
+        ends.append(End(name, name, "eth0", f"10.{number + 1}.0.1"))
+    return State("vxlan", "6.1", [(ends[0], ends[1])], spaces)
+
+
+def test_joins_are_found_once() -> None:
+    assert [join.way for join in drawing.joins(tunnelled())].count("veth") == 1
+    ways = sorted(join.way for join in drawing.joins(tunnelled()))
+    assert ways == ["lower", "lower", "tunnel", "veth"]
+    assert sorted(join.way for join in drawing.joins(bridged(2))) == ["port"] * 4 + ["veth"] * 4
+
+
+def test_dot() -> None:
+    text = drawing.dot(tunnelled())
+    assert text.startswith('graph "vxlan" {\n  label="vxlan, 1 pair, Linux 6.1"')
+    assert '    "client0/eth0" [label="eth0 · vxlan 42\\n10.1.0.1/8"];' in text
+    assert '  "client0/eth0" -- "server0/eth0" [style=bold, tooltip="tunnel"];' in text
+    assert '  "client0/under" -- "server0/under" [style=solid, tooltip="veth pair"];' in text
+    assert '"client0/eth0" -- "client0/under" [style=dashed' in text
+    assert text.count("{") == text.count("}") == 3
+    assert "lo" not in [line.split("/")[-1].split('"')[0] for line in text.splitlines()]
+
+
+def test_mermaid() -> None:
+    text = drawing.mermaid(tunnelled())
+    assert text.splitlines()[1] == "flowchart LR"
+    assert '  subgraph n0["client0"]\n    n0i100["eth0 · vxlan 42<br/>10.1.0.1/8"]' in text
+    assert "  n0i100 == tunnel ==" in text
+    assert "  n0i101 --- n1i101" in text
+    assert "  n1i100 -. lower .- n1i101" in text
+    assert '["120 more pairs are not drawn"]' in drawing.mermaid(bridged(128))
+    assert drawing.mermaid(bridged(128)).count(" --- ") == 16
+
+
+def test_names_that_would_be_syntax() -> None:
+    name = 'a"<b>\\#'
+    state = msgspec.structs.replace(
+        tunnelled(),
+        topology=name,
+        pairs=[],
+        namespaces=[Namespace(name, [veth(name, 2, Place("x", "y"))], [])],
+    )
+    assert 'graph "a\\"<b>\\\\#" {' in drawing.dot(state)
+    assert 'n0["a#quot;#lt;b#gt;\\#35;"]' in drawing.mermaid(state)
+    text = next(trace for trace in figure.topology(state).data if trace.mode == "text").text[0]
+    assert text == '<b>a"&lt;b&gt;\\#</b>'
+
+
+def test_tree() -> None:
+    lines = drawing.tree(bridged(1)).splitlines()
+    assert lines[0] == "veth_bridge, 1 pair, Linux 6.1"
+    assert "  eth0    veth    MTU 1500   10.1.0.1/8; peer between/port0" in lines
+    assert "  port0   veth    MTU 1500   peer client0/eth0; port of bridge" in lines
+    assert lines[-1] == "  route default via 10.9.9.9 dev bridge"
+    down = msgspec.structs.replace(LO, name="eth1", kind="dummy", carrier=False)
+    state = msgspec.structs.replace(bridged(1), namespaces=[Namespace("one", [down], [])])
+    assert "eth1  dummy  MTU 65536  no carrier" in drawing.tree(state)
+
+
+def test_what_serves_only_pairs_that_are_left_out_is_left_out() -> None:
+    state, more = drawing.first(drawing.shown(bridged(128)), 3)
+    assert more == 125
+    assert [space.name for space in state.namespaces][-3:] == ["client2", "server2", "between"]
+    assert [one.name for one in state.namespaces[-1].interfaces] == [
+        "bridge",
+        *(f"port{n}" for n in range(6)),
+    ]
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
+
+
+def crosses(line: list[tuple[float, float]], box: Box) -> bool:
+    """Whether a line runs through the inside of a box, looked at closely."""
+    steps = [step / 200 for step in range(201)]
+    for (x0, y0), (x1, y1) in itertools.pairwise(line):
+        for at in steps:
+            x, y = x0 + (x1 - x0) * at, y0 + (y1 - y0) * at
+            if box.x + 1 < x < box.right - 1 and box.y + 1 < y < box.bottom - 1:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("state", [tunnelled(), bridged(1), bridged(8)], ids=["vxlan", "1 pair", "8 pairs"])
+def test_nothing_overlaps_and_no_line_runs_over_a_label(state: State) -> None:
+    places = Layout(drawing.shown(state))
+    boxes = list(places.interfaces.values())
+    assert len(boxes) == sum(len(space.interfaces) for space in drawing.shown(state).namespaces)
+    assert not any(overlap(*two) for two in itertools.combinations(boxes, 2))
+    assert not any(overlap(*two) for two in itertools.combinations(places.namespaces.values(), 2))
+    assert not any(crosses(line, box) for _, line in places.lines for box in boxes)
+    for place, box in places.interfaces.items():
+        around = places.namespaces[place.namespace]
+        assert around.x < box.x < box.right < around.right
+        assert around.y < box.y < box.bottom < around.bottom
+        assert 0 <= around.y <= around.bottom <= places.height
+
+
+def test_a_figure_has_each_way_of_joining_once_in_its_legend() -> None:
+    drawn = figure.topology(tunnelled())
+    lines = [trace for trace in drawn.data if trace.mode == "lines"]
+    assert [trace.name for trace in lines] == ["veth pair", "made on a lower device", "tunnel"]
+    assert len({(trace.line.dash, trace.line.color) for trace in lines}) == 3
+    words = [text for trace in drawn.data if trace.mode == "text" for text in trace.text]
+    assert "eth0 · vxlan 42<br>10.1.0.1/8" in words
+    assert "<b>server0</b>" in words
+    assert drawn.layout.title.text == "vxlan, 1 pair"
+
+
+def test_a_figure_of_many_pairs_says_how_many_more() -> None:
+    drawn = figure.topology(bridged(128))
+    assert drawn.layout.title.text == "veth_bridge, 128 pairs"
+    assert drawn.layout.title.subtitle.text.endswith("; 120 more pairs are not drawn")
+    assert drawn.layout.height < 1000
+    assert "not drawn" not in figure.topology(bridged(8)).layout.title.subtitle.text
+
+
+def test_the_figure_does_without_pandas() -> None:
+    """An emulated machine takes half a minute for it."""
+    code = "import sys; from labkit.drawing import figure; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
