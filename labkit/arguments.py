@@ -95,6 +95,9 @@ def _typed(value: Any) -> str:
 
 def _sweep(one: argparse.ArgumentParser) -> None:
     one.add_argument("file", type=Path, metavar="params/FILE.yaml")
+    one.add_argument(
+        "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
+    )
 
 
 def _report(one: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ sentence and exit code 2."""
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from labkit.hosts import debian
 
 if TYPE_CHECKING:
     from labkit.progress import Bar
+    from labkit.sweep import Measure
 
 INTERRUPTED = 130
 
@@ -107,12 +109,19 @@ def _sweep(given: argparse.Namespace) -> int:
     bar = Bar()
     asked = sweep.load(given.file)
     _say_limits(bar)
-    folder = sweep.run(asked, bar, bar.say)
+    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     table = tables.load(folder)
     terminal.show_verdicts(table)
     print(f"report: {records.shown(page)}")
     return 0
+
+
+def _fleet(address: str) -> Measure:
+    """What measures the points of a sweep on a Dask cluster."""
+    from labkit.fleet import caller  # half a second of imports, and only for this
+
+    return functools.partial(caller.measure, address)
 
 
 def _report(given: argparse.Namespace) -> int:

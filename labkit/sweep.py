@@ -56,6 +56,9 @@ class Sweep:
         return records.data_root() / self.experiment / f"{self.name}-{self.digest}"
 
 
+Measure = Callable[[Sweep, list[Point], Bar], None]  # puts a sweep's points into its folder
+
+
 def load(path: Path) -> Sweep:
     """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything
     runs."""
@@ -78,13 +81,18 @@ def load(path: Path) -> Sweep:
     notebook = records.project_root() / "notebooks" / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
     points = list(_points(path, content))
-    experiment = notebook.stem.split("_", 1)[-1]
+    experiment = experiment_of(notebook)
     for point in points:
-        _check(path, notebook, known, experiment, point)
+        check(path, notebook, known, point)
     asked = msgspec.json.encode(
         [content, machine.describe()["kernel"], machine.describe()["machine"]], order="deterministic"
     )
     return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(asked).hexdigest()[:8])
+
+
+def experiment_of(notebook: Path) -> str:
+    """The experiment that a notebook is about: its name without the number."""
+    return notebook.stem.split("_", 1)[-1]
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
@@ -122,7 +130,10 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             yield Point(name, {**common, **own, **at})
 
 
-def _check(path: Path, notebook: Path, known: dict[str, str], experiment: str, point: Point) -> None:
+def check(path: Path, notebook: Path, known: dict[str, str], point: Point) -> None:
+    """Raises BadInput, with `path` in front, for a point whose parameters the notebook or the experiment does not
+    have or take. `known` is what `parameters_of` says of the notebook."""
+    experiment = experiment_of(notebook)
     for name in point.parameters:
         if name not in known or name == "folder":
             names = ", ".join(sorted(known.keys() - {"folder"}))
@@ -132,12 +143,12 @@ def _check(path: Path, notebook: Path, known: dict[str, str], experiment: str, p
         own.of({name: value for name, value in point.parameters.items() if name in own.__struct_fields__})
 
 
-def run(sweep: Sweep, bar: Bar, say: Callable[[str], None]) -> Path:
+def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | None = None) -> Path:
     """Measure every point that is not finished, in random order, and execute the notebook once more over all
     of them.
 
-    Returns the sweep's folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call
-    goes on where it was.
+    `measure` puts the points into the sweep's folder; without it they are measured here, one by one. Returns that
+    folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call goes on where it was.
     """
     folder = sweep.folder
     state = _state(sweep)
@@ -148,15 +159,21 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None]) -> Path:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
     elif len(left) < len(order):
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
-    planned = {point.name: _planned_s(point) for point in order}
-    for number, point in enumerate(left):
-        bar.after_s = sum(planned[other.name] for other in left[number + 1 :])
-        parameters = {**point.parameters, "folder": str(folder / point.name)}
-        execution.execute(sweep.notebook, folder / point.name, parameters, bar, point.name)
-        bar.before_s += planned[point.name]
+    if left:
+        (measure or _one_by_one)(sweep, left, bar)
     if left or not (folder / "notebook.ipynb").exists():
+        bar.before_s, bar.after_s = sum(map(planned_s, left)), 0.0
         execution.execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report")
     return folder
+
+
+def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
+    planned = [planned_s(point) for point in points]
+    for number, point in enumerate(points):
+        bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
+        folder = sweep.folder / point.name
+        parameters = {**point.parameters, "folder": str(folder)}
+        execution.execute(sweep.notebook, folder, parameters, bar, point.name)
 
 
 def show(folder: Path, bar: Bar) -> Path:
@@ -202,7 +219,8 @@ def _state(sweep: Sweep) -> dict[str, Any]:
     return state
 
 
-def _planned_s(point: Point) -> float:
+def planned_s(point: Point) -> float:
+    """The seconds that a point takes, for an estimate of what is left."""
     fields = Datapaths.__struct_fields__
     asked = Datapaths.of({name: value for name, value in point.parameters.items() if name in fields})
     return START_S + sum(

@@ -35,7 +35,8 @@ DRIVERS = {
     "run": 7, "report": 7, "doctor": 7,
     "execution": 8, "notebook": 8, "live": 8,
     "sweep": 9, "arguments": 9, "bootable": 9,
-    "cli": 10,
+    "fleet": 10,
+    "cli": 11,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
 SHARED = {"errors", "units", "records"}  # what the reading wing may have from the measuring wing
