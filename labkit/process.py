@@ -56,13 +56,21 @@ class Running:
     """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is
     left behind."""
 
-    def __init__(self, argv: Sequence[str], *, stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self.argv = list(argv)
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
             with _startable(self.argv):
-                self._popen = subprocess.Popen(self.argv, stdin=stdin, stdout=self._out, stderr=self._err)
+                self._popen = subprocess.Popen(
+                    self.argv, stdin=stdin, stdout=self._out, stderr=self._err, pass_fds=pass_fds
+                )
         except Unsupported:
             self._close_files()
             raise
@@ -148,6 +156,18 @@ def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
                 poll.unregister(descriptor)
                 del left[descriptor]
     return list(left.values())
+
+
+def first(programs: Sequence[Running]) -> Running:
+    """The first of them to end; waits for it."""
+    poll = select.poll()
+    for program in programs:
+        poll.register(program.fileno(), select.POLLIN)
+    while True:
+        for program in programs:
+            if program.poll():
+                return program
+        poll.poll()
 
 
 def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
@@ -239,6 +259,11 @@ class Conversation:
                 pass_fds=pass_fds,
             )
         self.tell(request)
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when it has answered or ended."""
+        assert self._popen.stdout is not None
+        return self._popen.stdout.fileno()
 
     def tell(self, line: str) -> None:
         """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""

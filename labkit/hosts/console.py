@@ -1,0 +1,38 @@
+"""The last words of a guest's console."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# The line that says most about why a kernel went, the first that is found.
+_TELLING = (
+    "Kernel panic - not syncing",
+    "Out of memory",
+    "BUG:",
+    "Oops",
+    "No working init",
+    "Attempted to kill",
+)
+_NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1bc|^\[ *\d+\.\d+\] ?(\[ *T\d+\] ?)?")
+TAIL_BYTES = 65536
+
+
+def lines(path: Path) -> list[str]:
+    """The last lines of a console, without times and colours; none where there is no console."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    cleaned = (_NOISE.sub("", line.strip()).strip() for line in text.splitlines())
+    return [line for line in cleaned if line]
+
+
+def last_words(path: Path) -> str:
+    """`; the console's last words: …`, or nothing where it was silent."""
+    found = lines(path)
+    telling = next((line for words in _TELLING for line in found if words in line), None)
+    line = telling or (found[-1] if found else "")
+    return f"; the console's last words: {line[:200]}" if line else ""

@@ -1,0 +1,45 @@
+"""Whether KVM works here: /dev/kvm that can be opened is no proof (nested, it may hang), so it is tried once, with a
+deadline, and the outcome is remembered for this machine and its kernel."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from labkit import machine
+from labkit.hosts import initramfs
+
+DEVICE = Path("/dev/kvm")
+FIRST_WORDS_S = 15.0  # a kernel under KVM is there within 2
+
+
+def remembered() -> Path:
+    """The file whose presence says that KVM does not work with this kernel on this machine."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "labkit" / f"no-kvm-{os.uname().release}-{machine.provenance.machine_id()}"
+
+
+def worth_trying() -> bool:
+    """Whether the device can be opened and has not failed before."""
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return False
+    with suppress(OSError):
+        return not remembered().exists()
+    return True
+
+
+def runs(console: Path) -> bool:
+    """Whether the guest that has just been started with KVM reaches its own user space in time; remembers if not."""
+    deadline = time.monotonic() + FIRST_WORDS_S
+    words = initramfs.FIRST_WORDS.encode()
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if words in console.read_bytes():
+                return True
+        time.sleep(0.05)
+    with suppress(OSError):
+        remembered().parent.mkdir(parents=True, exist_ok=True)
+        remembered().touch()
+    return False

@@ -1,0 +1,73 @@
+"""The command lines of QEMU and of virtiofsd, of Debian 12 and of later."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import machine
+from labkit.errors import Unsupported
+from labkit.hosts.shape import Shape
+
+CHANNEL = "labkit"  # the name of the virtio-serial port; in the guest /sys/class/virtio-ports/*/name
+
+# mitigations=off and CPU model qemu64 make an emulated CPU several times as fast; the command line is in every row's
+# environment. tsc=reliable: an emulated clock is not to be watched.
+KERNEL_WORDS = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A folder of this machine that the guest mounts by its tag."""
+
+    tag: str
+    source: Path
+    readonly: bool
+
+
+def system() -> str:
+    """The program that runs a lab VM. Raises Unsupported where labkit knows none for this architecture."""
+    if platform.machine() != "x86_64":
+        raise Unsupported(f"lab VMs need an x86-64 machine so far, and this one is {platform.machine()}")
+    return machine.program("qemu-system-x86_64")
+
+
+def virtiofsd(share: Share, socket: Path) -> list[str]:
+    """The words that serve a share at `socket`. Debian 12 has the daemon in C, later ones that in Rust."""
+    path = machine.program("virtiofsd")
+    cache = "always" if share.readonly else "auto"
+    if "/qemu/" in path:
+        options = f"source={share.source},cache={cache},sandbox=chroot,no_posix_lock,log_level=err"
+        return [path, "-f", f"--socket-path={socket}", "-o", options]
+    words = [path, f"--socket-path={socket}", f"--shared-dir={share.source}", f"--cache={cache}"]
+    return [*words, "--sandbox=chroot", "--log-level=error", *(["--readonly"] if share.readonly else [])]
+
+
+def command(
+    shape: Shape, kernel: Path, scratch: Path, shares: Sequence[Share], *, kvm: bool, more: Sequence[str] = ()
+) -> list[str]:
+    """The words that run a lab VM whose sockets, initramfs and console are files of `scratch`; `more` are further words
+    (a NIC)."""
+    threads = "single" if shape.profile == "tracing" else "multi"
+    runs = ["-accel", "kvm", "-cpu", "host"] if kvm else ["-accel", f"tcg,thread={threads}", "-cpu", "qemu64"]
+    memory = f"memory-backend-memfd,id=mem,size={shape.memory_mib}M,share=on"
+    files = []
+    for share in shares:
+        files += ["-chardev", f"socket,id={share.tag},path={scratch / share.tag}"]
+        files += ["-device", f"vhost-user-fs-pci,chardev={share.tag},tag={share.tag},queue-size=1024"]
+    return [
+        system(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
+        "-smp", str(shape.cpus), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        # No new programs and no other user's rights, whatever a guest makes of QEMU.
+        "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny",
+        "-serial", f"file:{scratch / 'console'}",
+        "-device", "virtio-serial-pci",
+        "-chardev", f"socket,id=channel,path={scratch / 'channel'},server=on,wait=off",
+        "-device", f"virtserialport,chardev=channel,name={CHANNEL}",
+        "-device", "virtio-rng-pci",
+        *files, *more,
+        "-kernel", str(kernel), "-initrd", str(scratch / "initramfs"),
+        "-append", " ".join([KERNEL_WORDS, *shape.append]),
+    ]  # fmt: skip
