@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from labkit import execution, experiments, machine, records
+from labkit import execution, experiments, hosts, machine, records
 from labkit.errors import BadInput
 from labkit.experiments import datapaths
 from labkit.experiments.asked import Datapaths
@@ -154,6 +154,9 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
     state = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
+    # Kernels are never compared in absolute terms, so what runs on one stays together: one boot serves it.
+    wheres = list(dict.fromkeys(where(point) for point in order))
+    order.sort(key=lambda point: wheres.index(where(point)))
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
     if not left:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
@@ -169,11 +172,18 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
 
 def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
     planned = [planned_s(point) for point in points]
-    for number, point in enumerate(points):
-        bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
-        folder = sweep.folder / point.name
-        parameters = {**point.parameters, "folder": str(folder)}
-        execution.execute(sweep.notebook, folder, parameters, bar, point.name)
+    with hosts.lending(sweep.folder, bar.say) as lend:
+        for number, point in enumerate(points):
+            bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
+            folder = sweep.folder / point.name
+            parameters = {**point.parameters, "folder": str(folder)}
+            lend(where(point))
+            execution.execute(sweep.notebook, folder, parameters, bar, point.name)
+
+
+def where(point: Point) -> str:
+    """The host that a point is measured on."""
+    return str(point.parameters.get("where", "here"))
 
 
 def show(folder: Path, bar: Bar) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from labkit import process
@@ -49,4 +50,14 @@ def measuring_lock(where: str, say: Callable[[str], None]) -> AbstractContextMan
     return nullcontext() if where.startswith("ssh:") else here.measuring_lock(say)
 
 
-__all__ = ["check", "conversation", "here", "measuring_lock"]
+@contextmanager
+def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """A function that has the host of a `where` ready for the processes that are started next, all of which write into
+    `folder`: one boot of a lab VM serves all points of a sweep that run on it."""
+    from labkit.hosts import vm
+
+    with vm.lending(folder, say) as lend:
+        yield lend
+
+
+__all__ = ["check", "conversation", "here", "lending", "measuring_lock"]

@@ -310,7 +310,8 @@ def lending(folder: Path, say: Say) -> Iterator[Callable[[str], None]]:
             if not where.startswith("vm:") or shape.parse(where).fresh:
                 return
             if not held:
-                guest, talk = _booted(stack, where, folder, say, None)
+                with here.measuring_lock(say):  # a boot would disturb another's measuring
+                    guest, talk = _booted(stack, where, folder, say, None)
                 talk.end()
                 held.append(guest)
             told = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
