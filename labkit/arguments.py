@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _doctor(one: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    one.add_argument(
+        "--where",
+        default="here",
+        metavar="HOST",
+        help="of a lab VM (vm:KERNEL) or another machine (ssh:NAME)",
+    )
 
 
 def _run(one: argparse.ArgumentParser) -> None:

@@ -51,11 +51,17 @@ def _sorry(text: str) -> int:
 def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
+    def say(text: str) -> None:
+        print(f"labkit: {text}", file=sys.stderr)
+
     try:
-        answer = next(run.ask("here", {"do": "doctor"}))
+        events = run.ask(given.where, {"do": "doctor"}, say)
+        answer = next(event for event in events if event["event"] == "doctor")
     except Failed as error:
+        if given.where != "here":
+            raise
         # The doctor is needed most where no namespace can be made: then it asks from outside of one.
-        print(f"labkit: {error}", file=sys.stderr)
+        say(str(error))
         answer = next(agent.doctor({}))
     del answer["event"]
     print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
@@ -67,7 +73,8 @@ def _run(given: argparse.Namespace) -> int:
     from labkit.progress import Bar
 
     bar = Bar()
-    _say_limits(bar)
+    if parameters.get("where", "here") == "here":
+        _say_limits(bar)
     rows: list[records.Row] = []
 
     def watch(event: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ class Caller:
         self._talk: process.Talk | None = None
         self._early: list[str] = []
         self._telling = threading.Lock()
+        signal.alarm(SILENCE_S)  # SIGALRM ends us (signal(7)), however the main thread may be stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
@@ -58,7 +59,7 @@ class Caller:
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
-            signal.alarm(SILENCE_S)  # SIGALRM ends us (signal(7)), however the main thread may be stuck
+            signal.alarm(SILENCE_S)
             if not (text := line.decode().strip()):
                 continue
             with self._telling:

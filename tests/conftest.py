@@ -79,6 +79,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
+    "sshd": (
+        lambda: works("ssh", "-V") and Path("/usr/sbin/sshd").exists(),
+        "there is no sshd (Debian package openssh-server)",
+    ),
     "chromium": (lambda: works("chromium", "--version"), "there is no browser (Debian package chromium)"),
     "veth": link("veth", VETH),
     "bridge": link("bridge", "name one type bridge"),

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
+Told = TypeVar("Told")
 GREETING = b"labkit-python"
 # One line without any character that one of the login shells would read in its own way. It tells the version before
 # anything that an old Python does not know; what stands in the home folder is no module.
@@ -83,6 +84,21 @@ def _sent(request: dict[str, Any]) -> dict[str, Any]:
     return request | own
 
 
+class Found(msgspec.Struct):
+    """What hosts/there.py finds: versions of packages, wheels that were brought before, and its Python."""
+
+    versions: dict[str, str | None]
+    there: list[str]
+    python: str
+    platform: tuple[str | None, str]
+
+
+class Hello(msgspec.Struct):
+    """How labkit.launch begins: with its version."""
+
+    labkit: str
+
+
 class Brought(msgspec.Struct):
     """A file that comes back, by its path in the run's folder."""
 
@@ -112,19 +128,19 @@ class Far:
         self._python()
         wheels = {"labkit": wheel.of_labkit()} | {name: wheel.of_installed(name) for name in wheel.NEEDS}
         self._tell({name: one.digest for name, one in wheels.items()})
-        found = self._hear()
+        found = self._hear(Found)
         use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, found)}
-        contents = {name: one.content() for name, one in use.items() if name not in found["there"]}
+        contents = {name: one.content() for name, one in use.items() if name not in found.there}
         if contents:
             size = sum(map(len, contents.values()))
             say(f"bringing {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
         encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         compiled = [name for name, one in use.items() if not one.pure]
         self._tell({"use": list(use), "try": compiled, "wheels": encoded})
-        answers = self._hear()
-        if answers.get("labkit") != labkit.__version__:
+        version = self._hear(Hello).labkit
+        if version != labkit.__version__:
             raise Failed(
-                f"on {self._name} labkit {answers.get('labkit')} answers, and this is {labkit.__version__}: remove"
+                f"on {self._name} labkit {version[:30]} answers, and this is {labkit.__version__}: remove"
                 f" ~/.cache/labkit/{wheels['labkit'].digest} there, and the right one is brought again"
             )
         self._beats.start()
@@ -144,18 +160,18 @@ class Far:
         if words.startswith("ended with 127"):
             raise Unsupported(f"there is no python3 on {self._name} ({words}): install 3.11 or newer there")
         raise Failed(
-            f"ssh to {self._name} {words}; it asks no questions here,"
-            f" so connect once by hand (ssh {self._name}), until that goes without one"
+            f"ssh to {self._name} {words}; `ssh {self._name} true` has to work without a question:"
+            " connect once by hand"
         )
 
-    def _needed(self, one: wheel.Wheel, found: dict[str, Any]) -> bool:
+    def _needed(self, one: wheel.Wheel, found: Found) -> bool:
         """Whether a package has to be brought. Raises Unsupported if it is needed and cannot be used there."""
-        if wheel.fits(one.name, found["versions"][one.name]):
+        if wheel.fits(one.name, found.versions.get(one.name)):
             return False
         own = wheel.platform()
-        if not one.pure and found["platform"] != own:
+        if not one.pure and found.platform != own:
             raise Unsupported(
-                f"on {self._name} Python {found['python']} ({found['platform'][0]}) has no {one.name}, and the one from"
+                f"on {self._name} Python {found.python} ({found.platform[0]}) has no {one.name}, and the one from"
                 f' here is for {own[0]}: install it there (python3 -m pip install "{one.name}{wheel.bounds(one.name)}")'
             )
         return True
@@ -163,21 +179,21 @@ class Far:
     def _tell(self, content: dict[str, Any]) -> None:
         self.tell(msgspec.json.encode(content).decode())
 
-    def _hear(self) -> dict[str, Any]:
+    def _hear(self, kind: type[Told]) -> Told:
         """Its next event. Raises what it could not do, or Failed when it has ended or says what is none."""
         line = next(self._talk.lines(START_S), None)
         if line is None:
             raise Failed(f"the connection to {self._name} broke at its beginning: ssh {self._last_words()}")
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
+            if event.get("event") == "error":
+                raise Failed(f"on {self._name}: {event.get('text')}")
+            return msgspec.convert(event, kind)
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise Failed(
                 f"{self._name} answered {line[:200]!r}, where labkit was expected: does a start-up file of the shell"
                 " there print that?"
             ) from None
-        if event.get("event") == "error":
-            raise Failed(f"on {self._name}: {event.get('text')}")
-        return event
 
     def _last_words(self) -> str:
         return self._talk.words().rstrip(".\r ")
@@ -205,7 +221,7 @@ class Far:
                 continue
             kind = event.get("event")
             if kind == "file":
-                self._keep(msgspec.convert(event, Brought))
+                self._keep(line)
             elif kind == "ended":
                 self._ended = event["words"]
                 return
@@ -214,13 +230,16 @@ class Far:
             else:
                 yield line
 
-    def _keep(self, file: Brought) -> None:
+    def _keep(self, line: bytes) -> None:
+        try:
+            file = msgspec.json.decode(line, type=Brought)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise Failed(f"{self._name} sent a file that is none: {error}") from None
         self._left_bytes -= len(file.content)
-        parts = PurePosixPath(file.path).parts
-        if self._folder is None or not BROUGHT.fullmatch(file.path) or ".." in parts or self._left_bytes < 0:
-            raise Failed(
-                f"{self._name} sent a file that is not taken: {file.path[:200]!r}, {len(file.content)} bytes"
-            )
+        inside = BROUGHT.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
+        if self._folder is None or not inside or self._left_bytes < 0:
+            size = len(file.content)
+            raise Failed(f"{self._name} sent a file that is not taken: {file.path[:200]!r}, {size} bytes")
         records.write(self._folder / file.path, file.content)
 
     def words(self) -> str:

@@ -7,7 +7,6 @@ import base64
 import functools
 import hashlib
 import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +40,8 @@ class Wheel:
 
     def content(self) -> bytes:
         """The archive (PEP 427)."""
+        import zipfile  # for this alone, and every experiment would pay for it at its start
+
         record = f"{self.name}-{self.version}.dist-info/RECORD"
         lines = [f"{name},{_hash(content)},{len(content)}\n" for name, content in sorted(self.files.items())]
         listed = self.files | {record: f"{''.join(lines)}{record},,\n".encode()}
@@ -98,11 +99,11 @@ def of_installed(name: str) -> Wheel:
     return Wheel(found.name, found.version, "Root-Is-Purelib: true" in about, files)
 
 
-def platform() -> list[str | None]:
+def platform() -> tuple[str | None, str]:
     """What compiled parts are made for, as hosts/there.py tells it of its Python."""
     import sysconfig
 
-    return [sysconfig.get_config_var("SOABI"), sysconfig.get_platform()]
+    return sysconfig.get_config_var("SOABI"), sysconfig.get_platform()
 
 
 def bounds(name: str) -> str:

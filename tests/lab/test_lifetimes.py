@@ -174,11 +174,12 @@ def test_who_waits_can_be_interrupted_and_the_lock_ends_with_its_holder(machine:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
     waits = [machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0") for _ in range(2)]
-    time.sleep(1)
+    for waiting in waits:
+        assert waiting.stderr is not None
+        assert any("waiting for its end" in line for line in waiting.stderr)
     waits[0].send_signal(signal.SIGINT)
-    _out, err = waits[0].communicate(timeout=5)
+    waits[0].communicate(timeout=5)
     assert waits[0].returncode == 130
-    assert "waiting for its end" in err
     assert waits[1].poll() is None
     first.kill()
     first.communicate(timeout=5)

@@ -1,0 +1,116 @@
+"""A machine behind a real sshd, in the network namespace of a world, with keys and a home of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from worlds import LABKIT, MARK, World, until, world
+
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+# sshd wants a folder of its own in /run (sshd(8)): here it is in a mount namespace that nobody else sees.
+START = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
+
+SERVER = """
+ListenAddress 127.0.0.1:22
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PidFile none
+LogLevel VERBOSE
+SetEnv {mark} HOME={home} PATH={path}
+"""
+CLIENT = """
+Host lab gone denied
+    HostKeyAlias known
+Host gone
+    Port 23
+Host denied
+    PubkeyAuthentication no
+Host lab gone stranger denied
+    HostName 127.0.0.1
+    User root
+    IdentityFile {folder}/user
+    IdentitiesOnly yes
+    UserKnownHostsFile {folder}/known
+"""
+
+
+class Lab(World):
+    """A world with an sshd: `lab` is its name, and `there` is what belongs to it: its home, and programs that its PATH
+    has first."""
+
+    def __init__(self, made: World) -> None:
+        self.__dict__ = made.__dict__
+        self.there = self.folder / "there"
+        self.home, self.bin = self.there / "home", self.there / "bin"
+        self.cache = self.home / ".cache" / "labkit"
+        for folder in (self.home, self.bin, self.folder / "client"):
+            folder.mkdir(parents=True)
+        for key in ("host", "user"):
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.there / key)]
+            subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+        known = (self.there / "host.pub").read_text()
+        (self.there / "known").write_text(f"known {known}")
+        (self.there / "client").write_text(CLIENT.format(folder=self.there))
+        ssh = self.folder / "client" / "ssh"
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.there}/client "$@"\n')
+        ssh.chmod(0o755)
+        path = self.environment["PATH"]
+        self.environment["PATH"] = f"{ssh.parent}:{path}"
+        words = {"mark": f"{MARK}={self.mark}", "home": self.home, "path": f"{self.bin}:{path}"}
+        (self.there / "server").write_text(SERVER.format(folder=self.there, **words))
+        self._start()
+
+    def _start(self) -> None:
+        assert SSHD is not None
+        argv = [SSHD, "-D", "-E", str(self.there / "log"), "-f", str(self.there / "server")]
+        self.sshd = self.start("unshare", "--mount", "sh", "-c", START, "sh", *argv)
+        log = self.there / "log"
+        if not until(lambda: log.exists() and "Server listening" in log.read_text(), 20):
+            self.sshd.kill()
+            raise AssertionError(self.sshd.communicate())
+
+    def says(self, name: str, text: str) -> None:
+        """From now on this shell script is the program `name` over there."""
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def over_there(self) -> dict[int, list[str]]:
+        """What runs there for somebody: all but the sshd that listens, and labkit and ssh on this side."""
+        return {
+            pid: words
+            for pid, words in self.processes().items()
+            if pid != self.sshd.pid and words and words[1:2] != ["-F"] and words[: len(LABKIT)] != LABKIT
+        }
+
+    def sessions(self) -> list[int]:
+        """The processes of sshd that have a connection each."""
+        pid = self.sshd.pid
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def digests(self) -> dict[str, list[str]]:
+        """The folders that were brought, each with the packages in it."""
+        return {
+            folder.name: sorted(at.name for at in folder.iterdir() if "." not in at.name)
+            for folder in self.cache.iterdir()
+            if folder.name != "run"
+        }
+
+
+@contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    """A world with an sshd, as root."""
+    with world(folder, user=False) as made:
+        found = Lab(made)
+        try:
+            yield found
+        finally:
+            found.sshd.kill()
+            found.sshd.communicate()

@@ -1,0 +1,236 @@
+"""A real sshd, and experiments through it: rows and artefacts come back, nothing stays, every fault is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sshd import Lab, lab
+from worlds import LABKIT, Done, Process, one_sentence, only_run, rows_on_disk, until
+
+from labkit import machine as this
+from labkit import records
+
+pytestmark = pytest.mark.needs("root", "sshd", "iperf3", "ip", "ping", "veth")
+
+SHORT = ("where=ssh:lab", "topology=veth", "duration_s=1", "omit_s=0")
+# Points of about a second each.
+LONG = ("where=ssh:lab", "topology=veth", "pairs=1,2", "rounds=6", "slices=2", "whole_runs=0")
+POINTS = 12
+REAL = shutil.which("python3")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Lab]:
+    with lab(tmp_path) as made:
+        yield made
+
+
+def nothing_runs_there(machine: Lab, within_s: float = 10) -> None:
+    assert until(lambda: not machine.over_there() and not machine.sessions(), within_s), machine.over_there()
+    assert list((machine.cache / "run").iterdir()) == []
+
+
+def test_a_run_through_ssh(machine: Lab) -> None:
+    """The login shell talks and the home folder has a random.py of its own; labkit is brought once, files come back."""
+    (machine.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
+    (machine.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
+    begun = time.time()
+    done = machine.labkit("run", "datapaths", *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "labkit: bringing labkit, " in done.stderr
+    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["status"], row["where"], row["git_revision"]) == ("ok", "ssh:lab", this.git_revision())
+    assert row["throughput_bps"] > 1e6
+    folder = only_run(machine)
+    assert row["run"] == folder.name
+    assert records.read_rows(folder) == [row]
+    assert (folder / "artefacts" / "1-r0" / "veth.json.gz").stat().st_mtime > begun
+    environment = records.read_json(folder / "environment.json")
+    assert environment["machine"].items() <= row.items()
+    nothing_runs_there(machine)
+    brought = machine.digests()
+    assert ["labkit"] in brought.values()
+    again = machine.labkit("run", "datapaths", *SHORT, "--json")
+    assert again.returncode == 0, again.stderr
+    assert "bringing" not in again.stderr
+    assert machine.digests() == brought
+    nothing_runs_there(machine)
+    assert sorted(path.name for path in machine.home.iterdir()) == [".bashrc", ".cache", "random.py"]
+
+
+def test_two_at_once(machine: Lab) -> None:
+    """Both bring the same to an empty home; one measures at a time, by the lock of the machine over there."""
+    both = [machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json") for _ in range(2)]
+    said = ""
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert json.loads(out)["status"] == "ok"
+        said += err
+    assert "labkit: on lab: another measurement has this machine (process " in said
+    assert sorted(machine.digests().values()).count(["labkit"]) == 1
+    nothing_runs_there(machine)
+
+
+def test_doctor(machine: Lab) -> None:
+    done = machine.labkit("doctor", "--where", "ssh:lab", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["machine"]["kernel"] == os.uname().release
+    assert any(one["name"] == "veth" and one["available"] for one in answer["capabilities"])
+    text = machine.labkit("doctor", "--where", "ssh:lab")
+    assert text.stdout.startswith(f"Linux {os.uname().release}")
+    nothing_runs_there(machine)
+
+
+REFUSED = {
+    "stranger": "Host key verification failed",
+    "denied": "Permission denied (publickey)",
+    "gone": "connect to host 127.0.0.1 port 23: Connection refused",
+}
+
+
+def test_no_connection(machine: Lab) -> None:
+    """In ssh's own words, with the way out; and an unknown host stays unknown."""
+    known = (machine.there / "known").read_bytes()
+    for name, words in REFUSED.items():
+        sentence = one_sentence(machine.labkit("run", "datapaths", f"where=ssh:{name}", *SHORT[1:]))
+        assert sentence.startswith(f"ssh to {name} ended with 255: ")
+        assert words in sentence
+        assert sentence.endswith(f"; `ssh {name} true` has to work without a question: connect once by hand")
+    assert (machine.there / "known").read_bytes() == known
+    assert not machine.cache.exists()
+
+
+# A false python3 over there: what the real one is told first.
+OLD = "import sys; sys.version_info = (3, 9, 2, 'final', 0)"
+OTHER = "import sysconfig; sysconfig.get_config_vars()['SOABI'] = 'cpython-399-riscv64-linux-gnu'"
+LACKS = {
+    "old": (f'exec {REAL} -c "{OLD}; $2"', "Python on lab is 3.9, and labkit needs 3.11 or newer: "),
+    "none": ("echo sh: python3: no >&2; exit 127", "there is no python3 on lab (ended with 127: sh: python3: no)"),
+    "other": (
+        f'exec {REAL} -I -c "{OTHER}; $2"',
+        "on lab Python 3.11 (cpython-399-riscv64-linux-gnu) has no msgspec, and the one from here is for cpython-",
+    ),
+}  # fmt: skip
+
+
+def test_what_is_missing_there(machine: Lab) -> None:
+    for script, words in LACKS.values():
+        machine.says("python3", script)
+        sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
+        assert sentence.startswith(words), sentence
+    assert 'python3 -m pip install "msgspec>=' in sentence
+    machine.says("python3", f'PATH={machine.there / "few"} exec {sys.executable} "$@"')
+    (machine.there / "few").mkdir()
+    for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname"):
+        (machine.there / "few" / name).symlink_to(str(shutil.which(name)))
+    sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
+    assert sentence.startswith("on lab: the program iperf3 is not here: install it")
+    machine.says("python3", f'exec {REAL} "$@"')
+    shutil.rmtree(machine.cache)
+    machine.cache.parent.joinpath("labkit").write_text("a file where the folder should be")
+    sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
+    assert sentence.startswith("on lab: ")
+    assert sentence.endswith("cannot be written: Not a directory")
+
+
+def test_another_version_answers(machine: Lab) -> None:
+    assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
+    [digest] = [digest for digest, packages in machine.digests().items() if packages == ["labkit"]]
+    (machine.cache / digest / "labkit" / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
+    assert sentence.startswith("on lab labkit 0.0.9 answers, and this is ")
+    shutil.rmtree(machine.cache / digest)
+    assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
+
+
+def begun(machine: Lab, folder: Path, points: int = 1) -> Process:
+    """A run that has finished some points and is in the next."""
+    process = machine.start(*LABKIT, "run", "datapaths", *LONG, "--folder", str(folder))
+    if not until(lambda: len(list(folder.glob("rows/*.jsonl"))) >= points, 120):
+        process.kill()
+        raise AssertionError(process.communicate())
+    return process
+
+
+def lost(machine: Lab, process: Process, folder: Path, within_s: float) -> str:
+    """The sentence in which the run ends, in time, with its rows kept."""
+    before = rows_on_disk(folder)
+    started = time.monotonic()
+    out, err = process.communicate(timeout=within_s + 60)
+    assert time.monotonic() - started < within_s
+    sentence = one_sentence(Done([], process.returncode, out, err))
+    assert sentence.endswith(f"; finished rows are kept, and the same with --folder {folder} goes on")
+    assert rows_on_disk(folder).items() >= before.items()
+    return sentence
+
+
+def test_the_connection_breaks_and_the_same_goes_on(machine: Lab) -> None:
+    folder = machine.data / "datapaths" / "broken"
+    process = begun(machine, folder, 2)
+    [pid] = machine.sessions()
+    os.kill(pid, signal.SIGKILL)
+    sentence = lost(machine, process, folder, 20)
+    assert sentence.startswith("the experiment's process lost its connection to lab: ssh ended with 255: ")
+    assert "closed" in sentence or "broken" in sentence.lower()
+    nothing_runs_there(machine)
+    kept = rows_on_disk(folder)
+    assert 2 <= len(kept) < POINTS
+    done = machine.labkit("run", "datapaths", *LONG, "--folder", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    after = rows_on_disk(folder)
+    assert {name: after[name] for name in kept} == kept
+    measured_now = {json.loads(line)["point"] for line in done.stdout.splitlines()}
+    assert measured_now == {name.removesuffix(".jsonl") for name in after.keys() - kept.keys()}
+    assert len(after) == POINTS
+    assert {path.name for path in (folder / "artefacts").iterdir()} == {Path(name).stem for name in after}
+
+
+def test_the_line_falls_silent(machine: Lab) -> None:
+    """Nothing says that it is broken: this side finds out, and so does the other, where nothing goes on for nobody."""
+    folder = machine.data / "datapaths" / "silent"
+    process = begun(machine, folder)
+    [pid] = machine.sessions()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        sentence = lost(machine, process, folder, 40)
+        assert "not responding" in sentence
+        assert until(lambda: not machine.over_there(), 60), machine.over_there()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    nothing_runs_there(machine)
+
+
+def test_whoever_asked_is_killed(machine: Lab) -> None:
+    folder = machine.data / "datapaths" / "killed"
+    for which in ("labkit", "ssh"):
+        process = begun(machine, folder, len(rows_on_disk(folder)) + 1)
+        if which == "labkit":
+            process.kill()
+            process.communicate()
+        else:
+            [pid] = machine.pids(lambda words: words[1:2] == ["-F"])
+            os.kill(pid, signal.SIGKILL)
+            assert "lost its connection to lab: ssh was killed by signal 9" in lost(
+                machine, process, folder, 20
+            )
+        nothing_runs_there(machine)
+
+
+def test_the_experiment_over_there_is_killed(machine: Lab) -> None:
+    folder = machine.data / "datapaths" / "agent"
+    process = begun(machine, folder)
+    agents = machine.pids(lambda words: words[1:] == ["-m", "labkit.agent"])
+    os.kill(agents[0], signal.SIGKILL)
+    sentence = lost(machine, process, folder, 20)
+    assert sentence.startswith("the experiment's process on lab was killed by signal 9; ")
+    nothing_runs_there(machine)
