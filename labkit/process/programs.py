@@ -1,5 +1,4 @@
-"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever
-started it."""
+"""Programs that run to an end: deadlines, CPU time, their own words."""
 
 from __future__ import annotations
 
@@ -13,17 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO
 
 from labkit.errors import Failed, Unsupported
 
 # setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
 # without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
-# What unshare (2.38) says when its child was killed: it wants to end by the same signal, and cannot by that one.
-_CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
-
-LONGEST_LINE = 128 << 20  # bytes, of what is said in a conversation
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class Running:
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
-            with _startable(self.argv):
+            with startable(self.argv):
                 self._popen = subprocess.Popen(
                     self.argv, stdin=stdin, stdout=self._out, stderr=self._err, pass_fds=pass_fds
                 )
@@ -104,7 +99,7 @@ class Running:
 
     def said(self) -> str:
         """Standard output up to now."""
-        return _read(self._out)
+        return content_of(self._out)
 
     def ended(self, timed_out: bool = False) -> Ended:
         """The outcome; waits for the end if it has not come, so call it after `wait` or after a kill."""
@@ -112,7 +107,12 @@ class Running:
             wait([self], math.inf)
             assert self._status is not None
             self._ended = Ended(
-                self.argv, self._status[0], _read(self._out), _read(self._err), self._status[1], timed_out
+                self.argv,
+                self._status[0],
+                content_of(self._out),
+                content_of(self._err),
+                self._status[1],
+                timed_out,
             )
             os.close(self._pidfd)
             self._close_files()
@@ -124,7 +124,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def _startable(argv: Sequence[str]) -> Iterator[None]:
+def startable(argv: Sequence[str]) -> Iterator[None]:
+    """What goes wrong with the start of a program is raised as Unsupported, in one sentence."""
     try:
         yield
     except OSError as error:
@@ -136,7 +137,8 @@ def _startable(argv: Sequence[str]) -> Iterator[None]:
         ) from None
 
 
-def _read(file: IO[bytes]) -> str:
+def content_of(file: IO[bytes]) -> str:
+    """What a file holds, wherever it was read or written last."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
@@ -221,99 +223,7 @@ def interactive(
     argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
     """Run a program on this terminal until it ends, and with us; returns its exit code."""
-    with _startable(DIE_WITH_US):
+    with startable(DIE_WITH_US):
         return subprocess.run(
             [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
         ).returncode
-
-
-class Talk(Protocol):
-    """A conversation with a labkit process on some host: told JSON lines, it answers in JSON lines."""
-
-    def tell(self, line: str) -> None:
-        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
-
-    def lines(self) -> Iterator[bytes]:
-        """Its answers as they come, until it ends; whoever stops listening may ask again and hears those after."""
-
-    def words(self) -> str:
-        """After its end without an answer: how it ended, to follow "the experiment's process"."""
-
-    def end(self) -> None:
-        """End it now, if it has not."""
-
-
-class Conversation:
-    """A program that is told lines on standard input and answers in lines; it dies with us."""
-
-    def __init__(self, argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> None:
-        self._said = tempfile.TemporaryFile()
-        self._heard = bytearray()
-        self._silent_s: float | None = None
-        with _startable(argv):
-            self._popen = subprocess.Popen(
-                [*DIE_WITH_US, *argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                pass_fds=pass_fds,
-            )
-        self.tell(request)
-
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when it has answered or ended."""
-        assert self._popen.stdout is not None
-        return self._popen.stdout.fileno()
-
-    def tell(self, line: str) -> None:
-        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(line.encode() + b"\n")
-            self._popen.stdin.flush()
-
-    def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:
-        """Its answers as they come, until it closes its output or nothing came for so long. Raises Failed for a line
-        that has no end."""
-        assert self._popen.stdout is not None
-        descriptor, seen = self._popen.stdout.fileno(), 0
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while True:
-            while end := self._heard.find(b"\n", seen) + 1:
-                line, seen = bytes(self._heard[:end]), 0
-                del self._heard[:end]
-                yield line
-            seen = len(self._heard)
-            if seen > LONGEST_LINE:
-                raise Failed(f"the experiment's process said a line of more than {LONGEST_LINE >> 20} MiB")
-            if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
-                self._silent_s = silence_s
-                return
-            if not (content := os.read(descriptor, 1 << 16)):
-                break
-            self._heard += content
-        if self._heard:
-            yield bytes(self._heard)
-
-    def words(self) -> str:
-        """After its end: how it ended, and the last line that it wrote on standard error."""
-        if self._silent_s is not None:
-            return f"said nothing for {self._silent_s:g} s"
-        returncode = self._popen.wait()
-        last = _read(self._said).strip().splitlines()[-1:]
-        if last == [_CHILD_KILLED]:
-            return f"was killed by signal {signal.SIGKILL:d}"
-        killed = returncode < 0 or 128 < returncode < 193  # a shell's way, and unshare's, to tell of a signal
-        how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
-        return f"{how}{': ' if last else ''}{''.join(last)}"
-
-    def end(self) -> None:
-        """End it now, if it has not."""
-        self._popen.kill()
-        self._popen.wait()
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        self._said.close()

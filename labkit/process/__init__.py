@@ -1,0 +1,31 @@
+"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever
+started it."""
+
+from labkit.process.conversation import Conversation, Talk
+from labkit.process.programs import (
+    DIE_WITH_US,
+    Ended,
+    Running,
+    ahead_of_load,
+    all_ended,
+    first,
+    interactive,
+    output,
+    run,
+    wait,
+)
+
+__all__ = [
+    "DIE_WITH_US",
+    "Conversation",
+    "Ended",
+    "Running",
+    "Talk",
+    "ahead_of_load",
+    "all_ended",
+    "first",
+    "interactive",
+    "output",
+    "run",
+    "wait",
+]
