@@ -5,10 +5,13 @@ plain ratio of the one to the other. Where both measured the same baseline, the 
 instead: the drift that arm and baseline share cancels out (a difference of differences of logarithms). What
 is compared is one number for each fresh set-up, with Welch's t interval: measurements within a set-up are not
 independent.
+
+Of points of two hosts (another kernel, accelerator or machine) only the ratios to a common baseline are compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,15 @@ import pandas as pd
 
 from labkit import stats, tables
 from labkit.errors import BadInput
-from labkit.loading import GROUP, METRIC, PROVENANCE, Key, differing, groups, measured, point
+from labkit.loading import GROUP, HOST, METRIC, PROVENANCE, Key, differing, groups, hosts, measured, point
 
 DRIFT = 0.05  # by so much two runs may differ with nothing changed (METHOD rule 2)
 COLUMNS = [
-    "topology", "baseline", "method", "metric", "left_median", "right_median", "left_setups_count",
-    "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low", "relative_high", "how",
-    "word", "sentence",
+    "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
+    "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
+    "relative_high", "how", "word", "sentence",
 ]  # fmt: skip
+ASKED = 2  # the first columns of HOST: what was asked for, whatever it turned out to be
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
 
 
@@ -40,6 +44,32 @@ class Side:
     ratios: dict[Key, pd.DataFrame]
 
 
+@dataclass(frozen=True)
+class Common:
+    """A topology at a point that both measured: either side's group, and what the sides are called in sentences."""
+
+    topology: str
+    sides: tuple[Side, Side]
+    keys: tuple[Key, Key]
+    names: tuple[str, str]
+    hosts: tuple[str, str]
+
+    @property
+    def one_host(self) -> bool:
+        return self.keys[0] == self.keys[1]
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The columns of GROUP, None where the two hosts differ."""
+        both = zip(GROUP, *self.keys, strict=True)
+        return {name: one if one == other else None for name, one, other in both}
+
+    def of(self, which: str) -> list[pd.DataFrame]:
+        """Either side's rows ("points") or paired ratios ("ratios") in the group; empty without."""
+        tables = [getattr(side, which) for side in self.sides]
+        return [table.get(key, pd.DataFrame()) for table, key in zip(tables, self.keys, strict=True)]
+
+
 def compare(
     left_path: str | Path, right_path: str | Path, margin: float = 0.05
 ) -> tuple[pd.DataFrame, list[str]]:
@@ -48,22 +78,20 @@ def compare(
     Columns GROUP and COLUMNS. ratio, low, high: of the metric itself, right to left, without an allowance for
     drift. relative_...: of the ratio to the baseline, NaN where the two have none in common. word and
     sentence are those of the relative ratio; where there is none, those of the plain one with its interval
-    widened by DRIFT. Raises BadInput, naming the difference, for what is not comparable.
+    widened by DRIFT. Of two hosts the relative ratio is all that is there, and those columns of HOST are null in
+    which the two differ. Raises BadInput, naming the difference, for what is not comparable.
     """
     names = [Path(path).name for path in (left_path, right_path)]
     if names[0] == names[1]:
         names = [str(left_path), str(right_path)]
     left, right = (_side(path, name) for path, name in zip((left_path, right_path), names, strict=True))
     _refuse(left, right)
-    found = [
-        line for key, topology in _common(left, right) if (line := _line(left, right, key, topology, margin))
-    ]
+    common = _common(left, right)
+    found = [line for one in common if (line := _line(one, margin))]
     if not found:
-        raise BadInput(
-            f"{left.name} and {right.name} have slices here and whole runs there: nothing to compare"
-        )
+        raise BadInput(f"{left.name} and {right.name} {_nothing(common)}: nothing to compare")
     table = pd.DataFrame(found, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(_NUMBERS, float))
-    return table, _doubts(left, right, table)
+    return table, _doubts(left, right, common, table)
 
 
 def _side(path: str | Path, name: str) -> Side:
@@ -77,27 +105,57 @@ def _side(path: str | Path, name: str) -> Side:
 def _refuse(left: Side, right: Side) -> None:
     """Raise BadInput where rows of the same host differ in what matters."""
     both = pd.concat([left.ok, right.ok], ignore_index=True)
-    for _, rows in both.groupby("where", dropna=False):
+    for _, rows in groups(both, HOST):
         if differ := differing(rows, PROVENANCE):
             said = "; ".join(f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
             raise BadInput(f"{left.name} and {right.name} are not comparable, they differ in {said}")
 
 
-def _common(left: Side, right: Side) -> list[tuple[Key, str]]:
-    """Group and topology of every point that both have."""
-    here, there = (
-        [(key, topology) for key, rows in side.points.items() for topology in rows["topology"].unique()]
-        for side in (left, right)
-    )
-    if common := [one for one in here if one in there]:
-        return common
+def _common(left: Side, right: Side) -> list[Common]:
+    """Every point that both have: on the same host; else on what was asked for by the same name; else on any two."""
+    names = _host_names(left, right)
+    common = []
+    for alike in ((len(HOST), ASKED), (0,)):
+        for one, other in _matching(left, right, alike):
+            hosts_of = (names[one[: len(HOST)]], names[other[: len(HOST)]])
+            told = [
+                side.name if one == other else f"{side.name} ({host})"
+                for side, host in zip((left, right), hosts_of, strict=True)
+            ]
+            there = set(right.points[other]["topology"])
+            common += [
+                Common(name, (left, right), (one, other), (told[0], told[1]), hosts_of)
+                for name in left.points[one]["topology"].unique()
+                if name in there
+            ]
+        if common:
+            return common
     apart = []
-    for name in [*GROUP, "topology"]:
-        one, other = _values(left.ok[name]), _values(right.ok[name])
-        if not set(one) & set(other):
-            apart.append(f"{name} ({', '.join(one)} and {', '.join(other)})")
+    for name in [*GROUP[len(HOST) :], "topology"]:
+        mine, others = _values(left.ok[name]), _values(right.ok[name])
+        if not set(mine) & set(others):
+            apart.append(f"{name} ({', '.join(mine)} and {', '.join(others)})")
     said = f": they differ in {', '.join(apart)}" if apart else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{said}")
+
+
+def _matching(left: Side, right: Side, alike: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
+    """Groups that differ in nothing but their hosts; of those, hosts alike in so many columns, or else in fewer."""
+    for one in left.points:
+        there = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
+        tiers = ([other for other in there if other[:count] == one[:count]] for count in alike)
+        yield from ((one, other) for other in next(filter(None, tiers), []))
+
+
+def _host_names(left: Side, right: Side) -> dict[Key, str]:
+    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    return {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
+
+
+def _nothing(common: list[Common]) -> str:
+    if all(one.one_host for one in common):
+        return "have slices here and whole runs there"
+    return "are of different hosts, whose speeds are not compared, and they have no ratio to one baseline in common"
 
 
 def _values(column: pd.Series[Any]) -> list[str]:
@@ -107,26 +165,32 @@ def _values(column: pd.Series[Any]) -> list[str]:
     ]
 
 
-def _line(left: Side, right: Side, key: Key, topology: str, margin: float) -> dict[str, Any] | None:
-    """One point; None if the one has it by slices only and the other by whole runs only."""
-    arms = [rows[rows["topology"].eq(topology)] for rows in (left.points[key], right.points[key])]
+def _line(one: Common, margin: float) -> dict[str, Any] | None:
+    """One point; None if there is nothing to compare: slices here and whole runs there, or two hosts and no ratios."""
+    arms = [rows[rows["topology"].eq(one.topology)] for rows in one.of("points")]
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
+        return None
+    baseline, relative = _relative(one, method)
+    if relative is None and not one.one_host:
         return None
     arms = [arm[arm["method"].eq(method)] for arm in arms]
     levels = [_by_setup(arm, "log") for arm in arms]
     plain = stats.difference(levels[0], levels[1])
-    baseline, relative = _relative(left, right, key, topology, method)
     effect = _with_drift(plain) if relative is None else relative
-    verdict = _verdict(left, right, key, topology, baseline, method, effect, margin)
+    verdict = _verdict(one, baseline, method, effect, margin)
+    absolute = {
+        "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
+        "ratio": plain.ratio, "low": plain.low, "high": plain.high,
+    }  # fmt: skip
     return {
-        **dict(zip(GROUP, key, strict=True)), "topology": topology, "baseline": baseline, "method": method,
-        "metric": METRIC[key[1]][0], "left_median": arms[0]["value"].median(),
-        "right_median": arms[1]["value"].median(), "left_setups_count": len(levels[0]),
-        "right_setups_count": len(levels[1]), "ratio": plain.ratio, "low": plain.low, "high": plain.high,
+        **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
+        "right_host": one.hosts[1], "method": method, "metric": METRIC[one.group["protocol"]][0],
+        "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
+        **(absolute if one.one_host else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
-        "sentence": f"{point(key)}: {verdict.sentence}",
+        "sentence": f"{point(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
 
@@ -137,16 +201,13 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     )
 
 
-def _relative(
-    left: Side, right: Side, key: Key, topology: str, method: str
-) -> tuple[str | None, stats.Effect | None]:
+def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
     """The common baseline, and the effect on the ratio to it; (None, None) without."""
     parts = []
-    for side in (left, right):
-        if key not in side.ratios:
+    for lines in one.of("ratios"):
+        if lines.empty:
             return None, None
-        lines = side.ratios[key]
-        parts.append(lines[lines["topology"].eq(topology) & lines["method"].eq(method)])
+        parts.append(lines[lines["topology"].eq(one.topology) & lines["method"].eq(method)])
     baselines = {str(name) for part in parts for name in part["baseline"]}
     if len(baselines) != 1 or any(part.empty for part in parts):
         return None, None
@@ -163,22 +224,22 @@ def _with_drift(plain: stats.Effect) -> stats.Effect:
 
 
 def _verdict(
-    left: Side, right: Side, key: Key, topology: str, baseline: str | None, method: str, effect: stats.Effect,
-    margin: float,
-) -> stats.Verdict:  # fmt: skip
-    arm = f"{topology} in {right.name}" if baseline is None else f"{topology} to {baseline} in {right.name}"
-    slices = method == "slice"
+    one: Common, baseline: str | None, method: str, effect: stats.Effect, margin: float
+) -> stats.Verdict:
+    left, right = one.names
+    arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
     controls = {
-        side.name: tables.effect_of(side.ratios[key], "log_control", slices) if key in side.ratios else None
-        for side in (left, right)
+        name: tables.effect_of(lines, "log_control", method == "slice") if len(lines) else None
+        for name, lines in zip(one.names, one.of("ratios"), strict=True)
     }
     if why := _no_evidence(effect, controls, baseline):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
-        sentence = f"no evidence about {arm} against {left.name}: {why}; measured {shown} ({effect.how})"
+        sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)
     # The controls of both have been heard, and a plain ratio is widened already: drift alone is left.
     drift = stats.Effect(1.0, 1 / (1 + DRIFT), 1 + DRIFT, 2, "drift between runs")
-    return stats.verdict(effect, drift, margin, METRIC[key[1]][1], arm=arm, baseline=f"in {left.name}")
+    higher = METRIC[one.group["protocol"]][1]
+    return stats.verdict(effect, drift, margin, higher, arm=arm, baseline=f"in {left}")
 
 
 def _no_evidence(
@@ -193,13 +254,19 @@ def _no_evidence(
     return "one of the two has a single set-up, thus no interval" if effect.low is None else None
 
 
-def _doubts(left: Side, right: Side, table: pd.DataFrame) -> list[str]:
+def _doubts(left: Side, right: Side, common: list[Common], table: pd.DataFrame) -> list[str]:
     count = len(table)
     said = [
         f"{count} point{'s' * (count != 1)} compared at 95 %: with no difference anywhere, about"
         f" {0.05 * count:.1g} of them would still show one",
         f"{left.name} and {right.name} were measured at different times, not interleaved",
     ]
+    apart = table[table["left_host"].ne(table["right_host"])]
+    for (one, other), _ in apart.groupby(["left_host", "right_host"], sort=False):
+        said.append(
+            f"{left.name} is of {one}, {right.name} of {other}: different hosts, so ratios to the baseline are"
+            " compared, and speeds are not"
+        )
     if plain := int(table["baseline"].isna().sum()):
         said.append(
             f"{plain} of {count} points have no common baseline: 2 to 5 % of drift between runs is normal,"
@@ -211,16 +278,10 @@ def _doubts(left: Side, right: Side, table: pd.DataFrame) -> list[str]:
     both = pd.concat([left.ok, right.ok], ignore_index=True)
     for name, values in differing(both, tables.DOUBTFUL).items():
         said.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, values))}")
-    for side, other in ((left, right), (right, left)):
-        if only := sorted(_points(side) - _points(other)):
-            said.append(
-                f"{len(only)} of {len(_points(side))} points are in {side.name} only: {', '.join(only)}"
-            )
+    for place, side in enumerate((left, right)):
+        points = {(key, str(name)) for key, rows in side.points.items() for name in rows["topology"].unique()}
+        if only := points - {(one.keys[place], one.topology) for one in common}:
+            names = ", ".join(sorted(f"{topology} ({point(key)})" for key, topology in only))
+            said.append(f"{len(only)} of {len(points)} points are in {side.name} only: {names}")
         said += [f"{side.name}: {doubt}" for doubt in tables.doubts(side.rows)]
     return said
-
-
-def _points(side: Side) -> set[str]:
-    return {
-        f"{name} ({point(key)})" for key, rows in side.points.items() for name in rows["topology"].unique()
-    }

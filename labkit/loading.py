@@ -1,12 +1,14 @@
 """From files to one table: the rows of a run folder or a sweep folder, and which of them count.
 
 A line is a measurement, with the columns of the rows and `folder`. Within a group (equal in the columns of
-GROUP) arms are compared; only rows of status "ok" count, and rows of different machines are never pooled.
+GROUP) arms are compared; only rows of status "ok" count. A host is a kernel on a machine (equal in the columns of
+HOST): rows of several hosts stand side by side, are never pooled, and nothing compares them but their ratios.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,23 @@ import pandas as pd
 
 from labkit import records
 from labkit.errors import BadInput
+from labkit.units import si
 
-# Every parameter of a run that is no list: rows that differ in one of these are not compared with each other
+# Where rows ran: what was asked for, and what it turned out to be
+RAN_ON = ["kernel", "accelerator", "machine", "cpu"]
+HOST = ["where", "peer", *RAN_ON]
+# Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
+# other
 GROUP = [
-    "where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams", "mss_bytes",
-    "congestion", "zerocopy", "affinity", "parent", "nodes", "peer", "link_rate_bps", "link_delay_s",
+    *HOST, "protocol", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs", "length_bytes",
+    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 WORDS = [
-    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent", "nodes", "peer",
-    "loop", "status", "reason", "doubts", "kernel", "kernel_config_digest", "cpu", "microcode",
+    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
+    "loop", "status", "reason", "doubts", "peer", "nodes", "kernel", "kernel_config_digest", "cpu", "microcode",
     "accelerator", "machine", "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder",
@@ -38,8 +45,8 @@ NUMBERS = [
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "cpus_count", "load1", "link_rate_bps", "link_delay_s",
 ]  # fmt: skip
-# Rows that differ in one of these are of different machines, whatever else they have in common
-PROVENANCE = ["kernel", "kernel_config_digest", "accelerator", "machine", "cpu", "sysctl_digest", "iperf3"]
+# What else has to be alike among rows of one host that are compared
+PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
 Key = tuple[Any, ...]
 
 
@@ -99,6 +106,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     for name in WORDS:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
+    whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
     return whole
 
 
@@ -128,10 +136,10 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     return ok
 
 
-def groups(df: pd.DataFrame) -> Iterator[tuple[Key, pd.DataFrame]]:
-    """The groups of a table: the values of GROUP (None for null: like keys are then equal), and the rows."""
+def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:
+    """The groups of a table: the values of `by` (None for null: like keys are then equal), and the rows."""
     if len(df):
-        for key, group in df.groupby(GROUP, dropna=False, sort=True):
+        for key, group in df.groupby(list(by), dropna=False, sort=True):
             values: Key = key
             yield tuple(None if pd.isna(value) else value for value in values), group
 
@@ -142,12 +150,53 @@ def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
-def point(key: Key) -> str:
-    """A group in words: `tcp, 8 pairs, MTU 1500`, and what else is not as usual."""
+def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The hosts of a table in the order of their kernels' versions: the name of each, and its rows.
+
+    A name is as long as it takes to tell the hosts of this table apart: `Linux 6.1.0-37-amd64, emulated`.
+    """
+    found = list(groups(df.reindex(columns=[*df.columns, *(name for name in HOST if name not in df)]), HOST))
+    found.sort(key=lambda one: (version(one[0][HOST.index("kernel")]), [str(part) for part in one[0]]))
+    keys = [dict(zip(HOST, key, strict=True)) for key, _ in found]
+    return [(_host(key, keys), rows) for key, (_, rows) in zip(keys, found, strict=True)]
+
+
+def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
+    emulated = of["accelerator"] == "tcg"
+    words = [f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel", *["emulated"] * emulated]
+    alike = [
+        one for one in among if one["kernel"] == of["kernel"] and (one["accelerator"] == "tcg") is emulated
+    ]
+    for name in ("where", "peer", "accelerator", "machine", "cpu"):
+        if len({one[name] for one in alike}) > 1 and (of[name] or name != "peer"):
+            words.append(
+                f"{name} {of[name]}" if name in ("peer", "machine") else of[name] or f"unknown {name}"
+            )
+    return ", ".join(words)
+
+
+def version(kernel: str | None) -> list[tuple[int, str]]:
+    """Sorts kernels as their makers number them: 6.9 before 6.12, an unknown one first."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", kernel or "")
+    ]
+
+
+def point(key: Key, host: str = "") -> str:
+    """A group in words: `tcp, 8 pairs, MTU 1500`, what else is not as usual, and the host where that is to be told."""
     of = dict(zip(GROUP, key, strict=True))
     words = [str(of["protocol"])]
     words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
     words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
+    there = [f"on {host}"] if host else [f"in {of['where']}"] if of["where"] not in (None, "here") else []
+    return ", ".join([*words, *unusual(of), *there])
+
+
+def unusual(of: Mapping[str, Any]) -> list[str]:
+    """What of a group is not as usual, in words; protocol, numbers of pairs, MTU and host are told elsewhere."""
+    words = ["two nodes"] if of["nodes"] == "two" else []
+    words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
+    words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
@@ -157,5 +206,4 @@ def point(key: Key) -> str:
     words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
     words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
     words += [f"on {of['parent']}"] if of["parent"] is not None else []
-    words += [f"in {of['where']}"] if of["where"] not in (None, "here") else []
-    return ", ".join(words)
+    return words

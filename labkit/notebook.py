@@ -7,10 +7,38 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown
+import plotly.graph_objects as go
+from IPython.display import Markdown, display
 
-from labkit import experiments, records, tables, units
+from labkit import experiments, figures, loading, records, tables, units
 from labkit import run as running
+
+PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
+
+
+class Part:
+    """One half of what was measured, for its figures: `rows` of one node or of two, and their `verdicts`."""
+
+    def __init__(self, heading: str, rows: pd.DataFrame) -> None:
+        self.heading = heading
+        self.rows = rows
+        self.verdicts = tables.verdicts(rows)
+
+    def kernels(self) -> go.Figure | None:
+        """The figure of ratios side by side over kernels, where a point was measured in more than one."""
+        asked = [name for name in loading.GROUP if name not in loading.HOST]
+        several = any(
+            len(loading.hosts(group)) > 1 for _, group in loading.groups(self.verdicts, [*asked, "topology"])
+        )
+        return figures.kernels(self.verdicts) if several else None
+
+    def show(self, *drawn: go.Figure | None) -> None:
+        """Show figures under the part's heading; None is no figure, and one without data is shown only if all are."""
+        if self.heading:
+            display(Markdown(f"## {self.heading}"))
+        there = [figure for figure in drawn if figure is not None]
+        for figure in [figure for figure in there if figure.data] or there:
+            display(figure)
 
 
 class Shown:
@@ -22,46 +50,61 @@ class Shown:
         self.rows = tables.load(folder)
 
     def headline(self) -> Markdown:
-        """How much was measured, where, when, and why it stopped."""
+        """How much was measured, on which hosts, when, and why it stopped."""
         rows, ok = self.rows, self.rows[self.rows["status"].eq("ok")]
-        first = rows.iloc[0]
-        emulated = (
-            " **Emulated CPU: speeds are not those of hardware.**"
-            if rows["accelerator"].eq("tcg").any()
-            else ""
-        )
+        said = [
+            _host(there.iloc[0], bool(there["where"].ne("here").any())) for _, there in loading.hosts(rows)
+        ]
+        if len(said) > 1:
+            said = [
+                f"Measured on {len(said)} hosts. Between them only ratios are compared, never speeds:\n",
+                *(f"- {host}" for host in said),
+                "\n",
+            ]
         words = [
-            f"Linux {first['kernel']} on {first['cpu']}, {first['cpus_count']} CPUs",
-            f"({_accelerator(first['accelerator'])}).{emulated}",
             f"{len(ok)} valid measurements of {ok['topology'].nunique()} topologies",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
         ]
-        return Markdown(" ".join(words) + "\n\n" + "\n".join(f"- {reason}" for reason in self._stops()))
+        reasons = "\n".join(f"- {reason}" for reason in self._stops())
+        return Markdown("\n".join(said) + " " + " ".join(words) + "\n\n" + reasons)
+
+    def parts(self) -> list[Part]:
+        """The halves of the paper: local and switched; what was measured of them, and a heading only if it was both,
+        or the second."""
+        found = dict(tuple(self.rows.groupby("nodes", sort=True)))
+        headed = set(found) - {"one"}
+        return [
+            Part(heading if headed else "", found[nodes])
+            for nodes, heading in PARTS.items()
+            if nodes in found
+        ]
 
     def _stops(self) -> list[str]:
         """Why each run stopped, the same reason once."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, dict[str, None]] = {}
         for path in sorted(self.folder.rglob("run.json")):
             run = records.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 asked = run["parameters"]
                 where = f"{asked['protocol']} at MTU {asked['mtu_bytes']}"
-                found.setdefault(f"{why} ({where})", []).append(pairs)
+                where += " on two nodes" if asked.get("nodes") == "two" else ""
+                where += f" in {asked['where']}" if asked.get("where", "here") != "here" else ""
+                found.setdefault(f"{why} ({where})", {})[pairs] = None
         return [f"{_list(sorted(pairs, key=int))} pairs: {why}" for why, pairs in found.items()]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """The verdicts as prose: for each protocol and MTU what is faster, by how much, for which numbers of
+        """The verdicts as prose: for each host, protocol and MTU what is faster, by how much, for which numbers of
         pairs; then what could not be measured."""
         if not len(verdicts):
             return Markdown("One topology alone was measured: there is nothing to compare it with.")
         lines = []
-        known = verdicts[verdicts["ratio"].notna()]
-        for (protocol, mtu), group in known.groupby(["protocol", "mtu_bytes"], sort=True):
-            for topology, one in group.groupby("topology", sort=False):
-                lines.append(f"- **{str(protocol).upper()}, MTU {mtu}:** {_claims(str(topology), one)}")
-        for topology, one in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
-            lines.append(f"- **{topology}** was not measured: {one['sentence'].iloc[0]}.")
+        for nodes, part in verdicts.groupby("nodes", sort=True):
+            lines += [f"\n### {PARTS[str(nodes)]}\n"] if verdicts["nodes"].ne("one").any() else []
+            there = loading.hosts(part)
+            for name, found in there:
+                lines += [f"\n**{name}**\n"] if len(there) > 1 or "emulated" in name else []
+                lines += _findings(found)
         return Markdown("\n".join(lines))
 
     def doubts(self) -> Markdown:
@@ -82,6 +125,30 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
         asked = {name: names[name] for name in fields if name in names}
         folder = running.measure(experiment, asked, folder)
     return Shown(folder)
+
+
+def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
+    """A host in full, from a row of it."""
+    emulated = " **Emulated CPU: speeds are not those of hardware.**" if row["accelerator"] == "tcg" else ""
+    where = f" `{row['where']}`:" if is_elsewhere else ""
+    peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
+    on = f"Linux {row['kernel']} on {row['cpu']}, {row['cpus_count']:g} CPUs"
+    return f"{where} {on} ({_accelerator(row['accelerator'])}){peer}.{emulated}".strip()
+
+
+def _findings(verdicts: pd.DataFrame) -> list[str]:
+    """A line for each topology and whatever else differs but numbers of pairs, of one host."""
+    lines = []
+    known = verdicts[verdicts["ratio"].notna()]
+    at = [name for name in loading.GROUP if name not in (*loading.HOST, "pairs")]
+    for key, group in loading.groups(known, at):
+        of = dict(zip(at, key, strict=True))
+        words = [str(of["protocol"]).upper(), f"MTU {of['mtu_bytes']:g}", *loading.unusual(of)]
+        for topology, one in group.groupby("topology", sort=False):
+            lines.append(f"- **{', '.join(words)}:** {_claims(str(topology), one)}")
+    for topology, one in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
+        lines.append(f"- **{topology}** was not measured: {one['sentence'].iloc[0]}.")
+    return lines
 
 
 def _accelerator(name: str) -> str:

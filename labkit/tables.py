@@ -16,7 +16,7 @@ from labkit import stats
 from labkit.errors import BadInput
 from labkit.loading import GROUP as GROUP
 from labkit.loading import METRIC as METRIC
-from labkit.loading import PROVENANCE, complete, differing, groups, measured, point
+from labkit.loading import PROVENANCE, RAN_ON, complete, differing, groups, hosts, measured, point
 from labkit.loading import load as load
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
@@ -24,7 +24,7 @@ MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was mea
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "vetoed", "accelerator",
+    "vetoed",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
@@ -81,10 +81,9 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
-            line["accelerator"] = rows["accelerator"].dropna().max()
             there = pairs.get(key, _NONE)
             if there["topology"].eq(topology).any():
-                line |= _line(there, str(topology), str(baseline), margin, METRIC[key[1]][1])
+                line |= _line(there, str(topology), str(baseline), margin, METRIC[line["protocol"]][1])
             else:
                 word, sentence = _unmeasured(rows, base, str(topology), baseline)
                 line |= {"word": word, "sentence": sentence}
@@ -197,7 +196,12 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
 
 
 def _places(found: pd.DataFrame) -> list[tuple[str, str]]:
-    return [(point(key), ", ".join(group["topology"])) for key, group in groups(found)]
+    there = hosts(found)
+    return [
+        (point(key, name if len(there) > 1 else ""), ", ".join(group["topology"]))
+        for name, rows in there
+        for key, group in groups(rows)
+    ]
 
 
 def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
@@ -245,7 +249,7 @@ def _about_machine(ok: pd.DataFrame) -> list[str]:
 def _mixed(ok: pd.DataFrame) -> list[str]:
     """What is unknown, or differs, among rows that were compared nevertheless."""
     said = []
-    for name in PROVENANCE:
+    for name in [*RAN_ON, *PROVENANCE]:
         unknown = ok[name].isna() & ~(ok["protocol"].eq("ping") & (name == "iperf3"))
         if unknown.any():
             said.append(

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from labkit import tables, units
+from labkit import loading, tables, units
 
 WIDTH = 110  # where standard output is no terminal
 
@@ -27,23 +27,29 @@ def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
 
 
 def show_rows(df: pd.DataFrame) -> None:
-    """What was measured, a line for each topology and number of pairs, and the verdicts if there was a
-    comparison."""
+    """What was measured, a table for each host with a line for each topology and number of pairs, and the verdicts
+    if there was a comparison."""
     console = _console()
-    columns = [
-        ("topology", False),
-        ("protocol", False),
-        ("pairs", True),
-        ("MTU", True),
-        ("measured", True),
-        ("rate", True),
-        ("CPU", True),
-        ("n", True),
-        ("", False),
-    ]
-    table = _table("Medians", columns)
-    for key, rows in df.groupby(["arm", "protocol", "pairs", "mtu_bytes"], sort=False):
-        arm, protocol, pairs, mtu = map(str, key)
+    for told, rows in _hosts(loading.complete(df)):
+        console.print(_medians(f"Medians{told}", rows))
+        console.print()
+    show_verdicts(df)
+
+
+def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The hosts, each with what its table's title says of it: nothing if it is the only one, and no emulated one."""
+    there = loading.hosts(df)
+    is_told = len(there) > 1 or any("emulated" in name for name, _ in there)
+    return [(f": {name}" if is_told else "", rows) for name, rows in there]
+
+
+def _medians(title: str, df: pd.DataFrame) -> Table:
+    names = ("topology", "protocol", "pairs", "MTU", "measured", "rate", "CPU", "n", "")
+    table = _table(title, [(name, name not in ("topology", "protocol", "")) for name in names])
+    for key, rows in df.groupby(["arm", *loading.GROUP], sort=False, dropna=False):
+        arm, *values = key
+        of = _of(pd.Series(dict(zip(loading.GROUP, values, strict=True))))
+        protocol = str(of["protocol"])
         ok = rows[rows["status"].eq("ok")]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
         metric = tables.METRIC[protocol][0]
@@ -54,50 +60,69 @@ def show_rows(df: pd.DataFrame) -> None:
         # of TCP the counters know frames, which offloads make up to 64 KB long: no packets a second
         rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
         busy = (
-            f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]}"
+            f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
             if len(ok)
             else "–"
         )
-        table.add_row(arm, protocol, pairs, mtu, measured, rate, busy, str(len(ok)), words)
-    console.print(table)
-    show_verdicts(df)
+        table.add_row(str(arm), *_point(of), measured, rate, busy, str(len(ok)), words)
+    return table
+
+
+def _of(line: pd.Series[Any]) -> dict[str, Any]:
+    """The group of a line, None for null."""
+    return {name: None if pd.isna(line[name]) else line[name] for name in loading.GROUP}
+
+
+def _point(of: dict[str, Any]) -> list[str]:
+    """Cells of a group: the protocol with what is not as usual, numbers of pairs, MTU."""
+    numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
+    return [", ".join([str(of["protocol"]), *loading.unusual(of)]), *numbers]
 
 
 def show_verdicts(df: pd.DataFrame) -> None:
-    """The table of verdicts, and every doubt after it."""
+    """A table of verdicts for each host, with its reasons, and every doubt after them."""
     console = _console()
-    found = tables.verdicts(df)
-    if len(found):
-        names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
-        table = _table(
-            "Verdicts", [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names]
-        )
-        known = found["ratio"].notna()
-        for _, line in found[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
-            table.add_row(*_cells(line))
-        unclear = found[known & found["word"].eq("no evidence")]
-        reasons: dict[str, None] = dict.fromkeys(
-            f"{line['protocol']}, {line['pairs']} pairs: {line['sentence']}" for _, line in unclear.iterrows()
-        )
-        for key, lines in found[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
-            protocol, mtu, topology, word = map(str, key)
-            pairs = ", ".join(map(str, lines["pairs"]))
-            table.add_row(protocol, pairs, mtu, topology, str(lines["baseline"].iloc[0]), "–", "–", word)
-            reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
-        console.print()
+    for told, found in _hosts(tables.verdicts(df)):
+        table, reasons = _verdicts(f"Verdicts{told}", found)
         console.print(table)
         console.print()
         for reason in reasons:
             console.print(f"- {reason}")
-    doubts = tables.doubts(df)
-    for doubt in doubts:
+        if reasons:
+            console.print()
+    for doubt in tables.doubts(df):
         console.print(f"- {doubt}")
+
+
+def _verdicts(title: str, found: pd.DataFrame) -> tuple[Table, list[str]]:
+    """The table of verdicts of one host, and the sentences that it needs."""
+    names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
+    table = _table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
+    known = found["ratio"].notna()
+    for _, line in found[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
+        table.add_row(*_cells(line))
+    unclear = found[known & found["word"].eq("no evidence")]
+    reasons: dict[str, None] = dict.fromkeys(
+        f"{line['protocol']}, {line['pairs']} pairs: {line['sentence']}" for _, line in unclear.iterrows()
+    )
+    for key, lines in found[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
+        protocol, mtu, topology, word = map(str, key)
+        pairs = ", ".join(dict.fromkeys(map(str, lines["pairs"])))
+        table.add_row(protocol, pairs, mtu, topology, str(lines["baseline"].iloc[0]), "–", "–", word)
+        reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
+    return table, list(reasons)
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
     interval = f"{line['low']:.3f} – {line['high']:.3f}" if line["low"] == line["low"] else "–"
-    names = ("protocol", "pairs", "mtu_bytes", "topology", "baseline")
-    return [*(str(line[name]) for name in names), f"{line['ratio']:.3f}", interval, str(line["word"])]
+    names = ("topology", "baseline")
+    return [
+        *_point(_of(line)),
+        *(str(line[name]) for name in names),
+        f"{line['ratio']:.3f}",
+        interval,
+        str(line["word"]),
+    ]
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:

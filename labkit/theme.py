@@ -110,9 +110,9 @@ def folded(text: object, width: int) -> str:
     return "<br>".join(plain(line) for line in textwrap.wrap(str(text), width))
 
 
-def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: bool = False) -> None:
-    """Put the title above the figure; METHOD 13: a figure of emulated rows says so there."""
-    text = plain(f"{title} (emulated CPU)" if emulated else title)
+def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = "") -> None:
+    """Put the title above the figure; METHOD 12: a figure of emulated rows says so there, in the words given."""
+    text = plain(f"{title} ({emulated})" if emulated else title)
     figure.update_layout(title={"text": text, "subtitle": {"text": subtitle}})
 
 

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from nbformat import v4
 
 from labkit import figures
+from labkit.loading import GROUP
 
 LEVEL_BPS = {
     "veth_bridge": 14e9,
@@ -81,7 +82,7 @@ def rows(
 
 def verdicts(table: pd.DataFrame) -> pd.DataFrame:
     """Verdicts with the columns that tables.verdicts gives, about arms as far apart as in LEVEL_BPS."""
-    group = ["where", "protocol", "mtu_bytes", "family", "pairs", "length_bytes", "rate_bps", "streams"]
+    group = [name for name in GROUP if name in table]
     variants = table[table["role"] == "variant"].drop_duplicates([*group, "topology"])
     ok = variants["status"].eq("ok")
     ratio = (variants["topology"].map(LEVEL_BPS) / LEVEL_BPS["veth_bridge"]).where(ok)
@@ -92,9 +93,7 @@ def verdicts(table: pd.DataFrame) -> pd.DataFrame:
     told = {"ratio": ratio, "low": ratio * 0.96, "high": ratio * 1.04, "word": word, "sentence": sentence}
     counts = {"n_count": 30, "rounds_count": ROUNDS, "how": "Hodges-Lehmann over 30 slices"}
     control = {"control_ratio": 1.0, "control_low": 0.97, "control_high": 1.03}
-    return variants[[*group, "topology", "accelerator"]].assign(
-        baseline="veth_bridge", **told, **counts, **control
-    )
+    return variants[[*group, "topology"]].assign(baseline="veth_bridge", **told, **counts, **control)
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], go.Figure]] = {
@@ -102,6 +101,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], go.Figure]] = {
     "cpu_per_gigabyte": figures.cpu_per_gigabyte,
     "slices": figures.slices,
     "forest": lambda table: figures.forest(verdicts(table)),
+    "kernels": lambda table: figures.kernels(verdicts(table)),
 }
 
 

@@ -33,7 +33,7 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
     figure, height = _empty(parts)
-    low, high = _range(verdicts)
+    low, high = drawn_range(verdicts)
     ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
     figure.update_yaxes(visible=bool(parts))
@@ -45,26 +45,30 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     widest = max((panel.table["label"].str.len().max() for panel in parts), default=0)
     margin = {"l": 25 + 7.4 * widest, "r": RIGHT_PX, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
-    status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
-    said = verdicts.assign(status=status, reason=verdicts["sentence"])
     subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
-    return finish(figure, said, "Ratios to the baseline", subtitle)
+    return finish(figure, as_rows(verdicts), "Ratios to the baseline", subtitle)
+
+
+def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts with status and reason: one without a ratio was not measured, and its word and sentence say why."""
+    status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
+    return verdicts.assign(status=status, reason=verdicts["sentence"])
 
 
 def _empty(parts: list[Panel]) -> tuple[go.Figure, int]:
     """The grid, a titled plot below the other, as high as its lines need; and the height of all of them in pixels."""
     lines = [len(panel.table) for panel in parts] or [1]
     height = LINE_PX * sum(lines) + BETWEEN_PX * (len(lines) - 1)
-    faster = {"ping": "left of 1 is faster"}
-    titles = {
-        panel.at: f"{panel.title}: {faster.get(panel.protocol, 'right of 1 is faster')}" for panel in parts
-    }
+    titles = {}
+    for panel in parts:
+        words = " · ".join(filter(None, [panel.title, panel.host]))
+        titles[panel.at] = f"<b>{words}: {'left' if panel.protocol == 'ping' else 'right'} of 1 is faster</b>"
     spacing = BETWEEN_PX / height if len(lines) > 1 else 0
     grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
     return grid, height
 
 
-def _range(verdicts: pd.DataFrame) -> tuple[float, float]:
+def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
     """From the lowest to the highest thing to draw, a little room, and never narrower than 7 % around 1."""
     bounds = verdicts[["ratio", "low", "high", "control_low", "control_high"]].to_numpy(
         float, na_value=math.nan

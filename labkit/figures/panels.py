@@ -1,9 +1,12 @@
-"""Small multiples of a table: what goes into which panel, the empty grid, and what is said about gaps."""
+"""Small multiples of a table: what goes into which panel, the empty grid, and what is said about gaps.
+
+Every host has panels of its own, below those of the one before: no axis has absolute numbers of two hosts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -11,33 +14,42 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit import theme
+from labkit.loading import hosts
 from labkit.units import si
 
 # What tells one panel from another; numbers of pairs and topologies are drawn inside one.
 KEYS = (
-    "protocol", "mtu_bytes", "where", "family", "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion",
-    "zerocopy", "affinity", "parent",
+    "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
+    "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
 )  # fmt: skip
 PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # beside each other at 900 px
 BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
+HOST_PX = 18  # more of that, for a line with the host
 MOST_REASONS = 3
+TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One small plot: its part of the table, its title, and its place on the grid (from 1)."""
+    """One small plot: its part of the table, its title, its place on the grid (from 1), its host if there are several."""
 
     table: pd.DataFrame
     protocol: str
     title: str
     row: int
     column: int
+    host: str = ""
 
     @property
     def at(self) -> tuple[int, int]:
         return self.row, self.column
+
+    @property
+    def titled(self) -> str:
+        """The title as it stands above the plot: the host has a line of its own."""
+        return f"<b>{self.title}</b>" + (f"<br>{self.host}" if self.host else "")
 
     @property
     def place(self) -> dict[str, int]:
@@ -45,18 +57,35 @@ class Panel:
         return {"row": self.row, "col": self.column}
 
 
-def panels(table: pd.DataFrame, columns_count: int | None = None, by_pairs: bool = False) -> list[Panel]:
+def panels(
+    table: pd.DataFrame, columns_count: int | None = None, by_pairs: bool = False, by_host: bool = True
+) -> list[Panel]:
     """The panels of a table: protocols side by side and MTUs below each other, or in reading order if that is too wide.
 
-    columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too.
+    columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too. by_host:
+    those of each host below those of the one before; without, a panel has all hosts, and is for ratios alone.
     A title names whatever differs between panels of its protocol.
     """
     keys = [key for key in KEYS if key in table] + (["pairs"] if by_pairs else [])
+    varying = _varying(table, keys)
+    if not by_host:
+        return _panels(table, keys, varying, columns_count)
+    there, result = hosts(table), list[Panel]()
+    for name, rows in there:
+        above = max((panel.row for panel in result), default=0)
+        for panel in _panels(rows, keys, varying, columns_count):
+            host = theme.plain(name) if len(there) > 1 else ""
+            result.append(replace(panel, row=above + panel.row, host=host))
+    return result
+
+
+def _panels(
+    table: pd.DataFrame, keys: list[str], varying: dict[str, list[str]], columns_count: int | None
+) -> list[Panel]:
     groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
     groups.sort(key=lambda group: _order(group[0]))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
     mtus = sorted({one["mtu_bytes"] for one, _ in groups})
-    varying = _varying(table, keys)
     wrap = columns_count or (2 if len(columns) > MOST_COLUMNS else None)
     result = []
     for place, (one, part) in enumerate(groups):
@@ -94,7 +123,9 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
 
 def _title(one: dict[str, Any], varying: list[str]) -> str:
     said: dict[str, Callable[[Any], str]] = {
-        "where": str,
+        "nodes": lambda nodes: f"{nodes} node{'s' * (nodes != 'one')}",
+        "link_rate_bps": lambda rate: "unshaped link" if pd.isna(rate) else f"link {si(rate, 'bit/s')}",
+        "link_delay_s": lambda delay: "no delay" if pd.isna(delay) else f"delay {si(delay, 's')}",
         "family": lambda family: f"IPv{family:.0f}",
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
@@ -120,10 +151,11 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
     )
+    between, top = (px + HOST_PX * any(part.host for part in parts) for px in (BETWEEN_PX, TOP_PX))
     apart = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
-    apart |= {"vertical_spacing": BETWEEN_PX / (rows * panel_px) if rows > 1 else 0}
-    figure = titled_grid({part.at: part.title for part in parts}, rows=rows, cols=columns, **apart)
-    figure.update_layout(height=rows * panel_px + 95, margin={"t": 95, "b": 0})
+    apart |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
+    figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **apart)
+    figure.update_layout(height=rows * panel_px + top, margin={"t": top, "b": 0})
     return figure
 
 
@@ -133,7 +165,7 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
     specs: list[list[dict[str, Any] | None]] = [
         [{} if place in titles else None for place in row] for row in places
     ]
-    bold = [f"<b>{titles[place]}</b>" if place in titles else "" for row in places for place in row]
+    bold = [titles.get(place, "") for row in places for place in row]
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
     figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
     return figure
@@ -156,8 +188,9 @@ def pairs_word(count: float) -> str:
 
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
     """Title the figure, and say under it what of the table is not drawn; of an empty table it says that."""
-    emulated = "accelerator" in table and bool(table["accelerator"].eq("tcg").any())
-    theme.titled(figure, title, subtitle, emulated)
+    emulated = table["accelerator"].eq("tcg") if "accelerator" in table else pd.Series(dtype=bool)
+    some = "emulated CPU" if emulated.all() else "in part on an emulated CPU"
+    theme.titled(figure, title, subtitle, some if emulated.any() else "")
     theme.noted(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )
@@ -167,10 +200,11 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
 def gaps(table: pd.DataFrame) -> list[str]:
     """A sentence for each reason for which rows are not "ok": `ipvlan_l2, ipvlan_l3: this kernel has no ipvlan`.
 
-    Needs columns topology, protocol, pairs, status, reason. Where only some of a topology's protocols or numbers of
-    pairs are affected, the sentence names them; where others of its rows are ok, it counts. Of many reasons of one
-    topology and status the first few are told.
+    Needs columns topology, protocol, pairs, status, reason. Where only some of a topology's protocols, numbers of
+    pairs or hosts are affected, the sentence names them; where others of its rows are ok, it counts. Of many reasons of
+    one topology and status the first few are told.
     """
+    table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
     left = table[table["status"] != "ok"]
     reasons: dict[tuple[str, str], list[str]] = {}
     for key, rows in _groups(left.assign(reason=left["reason"].fillna("")), ["topology", "status", "reason"]):
@@ -196,6 +230,8 @@ def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
         words.append(" and ".join(protocol_word(protocol) for protocol in sorted(rows["protocol"].unique())))
     if set(rows["pairs"]) != set(whole["pairs"]):
         words.append(", ".join(f"{count:.0f}" for count in sorted(rows["pairs"].unique())) + " pairs")
+    if set(rows["host"]) != set(whole["host"]):
+        words.append("on " + " and on ".join(rows["host"].unique()))
     if whole["status"].eq("ok").any() and rows["status"].iloc[0] in ("invalid", "failed"):
         words.append(f"{len(rows)} of {len(whole)} rows left out")
     return f" ({'; '.join(words)})" if words else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import made_rows
 import nbformat
 import pytest
 from conftest import ROOT
+from made_rows import HOSTS, save
 from worlds import Done, World, only_run, rows_on_disk, world
 
 from labkit import records
@@ -41,6 +44,13 @@ def texts(path: Path, kind: str = "text/markdown") -> str:
     notebook = nbformat.read(path, as_version=4)
     outputs: list[Any] = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return "\n".join(str(output["data"][kind]) for output in outputs if kind in output.get("data", {}))
+
+
+def figure_titles(path: Path) -> list[str]:
+    cells = nbformat.read(path, as_version=4).cells
+    outputs: list[Any] = [output for cell in cells for output in cell.get("outputs", [])]
+    drawn = [output["data"].get("application/vnd.plotly.v1+json") for output in outputs if "data" in output]
+    return [figure["layout"]["title"]["text"] for figure in drawn if figure]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +112,35 @@ def test_a_run_that_is_there_is_shown_and_not_measured(executed: Path, machine: 
     assert (rows_on_disk(folder), (folder / "run.json").read_bytes()) == before
     assert only_run(machine) == folder
     assert texts(machine.folder / "again.ipynb") == texts(executed)
+
+
+def test_several_hosts_stand_side_by_side(machine: World) -> None:
+    """A sweep that has measured two kernels of one node, one of them emulated, and two nodes, shown as one report."""
+    sweep = machine.folder / "hosts"
+    points: dict[str, dict[str, Any]] = {
+        "here": {}, "vm": HOSTS["vm:6.1"], "two": HOSTS["vm:6.1"] | {"nodes": "two", "peer": "vm:6.1", "slices": 0},
+    }  # fmt: skip
+    for name, changes in points.items():
+        counts = {"rounds": 3, "slices": 4, "whole": 3} | changes
+        asked = {"protocol": "tcp", "mtu_bytes": 1500, "where": changes.get("where", "here")}
+        save(sweep / name, made_rows.rows(**counts, run=name), parameters=asked)
+    (sweep / "sweep.json").write_text(json.dumps({"points": list(points)}))
+    done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
+    assert done.returncode == 0, done.stderr
+    prose, titles = texts(machine.folder / "hosts.ipynb"), figure_titles(machine.folder / "hosts.ipynb")
+    assert "Between them only ratios are compared, never speeds" in prose
+    assert (
+        prose.index("### Local: one node")
+        < prose.index("**Linux 6.1.0-37-amd64, emulated**")
+        < prose.index("\n## Local")
+    )
+    assert prose.index("\n## Local: one node") < prose.index("\n## Switched: two nodes")
+    kernels, scaling = "Ratios to the baseline within each kernel", "Throughput against number of pairs"
+    in_part, emulated = "(in part on an emulated CPU)", "(emulated CPU)"
+    assert titles[:3] == [f"{kernels} {in_part}", f"Ratios to the baseline {in_part}", f"{scaling} {in_part}"]
+    switched = titles[titles.index(f"Ratios to the baseline {emulated}") :]
+    assert switched[1] == f"{scaling} {emulated}"
+    assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
 
 
 def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> None:

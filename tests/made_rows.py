@@ -58,3 +58,33 @@ def save(folder: Path, some: list[Row], **run: Any) -> Path:
         lines = [json.dumps(row) + "\n" for row in some if row["point"] == point]
         (folder / "rows" / f"{point}.jsonl").write_text("".join(lines))
     return folder
+
+
+# A host of each kind: this machine, two kernels in emulated lab VMs (one of them a tenth as fast), and a second machine
+# that a fleet has under the name "here" as well.
+HOSTS: dict[str, dict[str, Any]] = {
+    "here": {"kernel": "6.18.5", "accelerator": "kvm"},
+    "vm:6.1": {
+        "where": "vm:6.1",
+        "kernel": "6.1.0-37-amd64",
+        "accelerator": "tcg",
+        "cpu": "QEMU Virtual CPU",
+    },
+    "vm:6.12": {
+        "where": "vm:6.12",
+        "kernel": "6.12.9-amd64",
+        "accelerator": "tcg",
+        "cpu": "QEMU Virtual CPU",
+    },
+    "fleet": {"kernel": "6.18.5", "accelerator": "kvm", "machine": "m2", "cpu": "Another CPU"},
+}
+SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "fleet": 1e3}  # far apart: what mixes them is seen
+
+
+def on_hosts(*names: str, ratios: dict[str, float] = PREPARED, **changes: Any) -> list[Row]:
+    """The same measurement on several hosts, whose speeds are SPEED times each other's."""
+    found: list[Row] = []
+    for seed, name in enumerate(names or HOSTS):
+        speeds = {arm: ratio * SPEED[name] for arm, ratio in ratios.items()}
+        found += rows(speeds, **{"seed": seed, "run": name} | HOSTS[name] | changes)
+    return found
