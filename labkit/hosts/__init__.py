@@ -27,6 +27,18 @@ def check(where: str) -> None:
         raise BadInput(f"where={where}: there are {KINDS}")
 
 
+def resolved(where: str) -> str:
+    """`where` with the release of the lab VM's kernel in the place of a name that may mean another one tomorrow; as it
+    is otherwise. Raises as `check`, and BadInput when this machine has no such kernel. Starts nothing."""
+    check(where)
+    if not where.startswith("vm:"):
+        return where
+    from labkit.hosts import kernels
+
+    name, *options = where.removeprefix("vm:").split(",")
+    return ",".join([f"vm:{kernels.find(name).release}", *options])
+
+
 @contextmanager
 def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]) -> Iterator[process.Talk]:
     """A labkit process on `where` that was told the request; it has ended when the block ends. `say` hears, in
@@ -60,4 +72,4 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
         yield lend
 
 
-__all__ = ["check", "conversation", "here", "lending", "measuring_lock"]
+__all__ = ["check", "conversation", "here", "lending", "measuring_lock", "resolved"]

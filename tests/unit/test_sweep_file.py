@@ -10,8 +10,10 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from labkit import sweep
+from labkit import hosts, sweep
 from labkit.errors import BadInput
+from labkit.hosts.kernels import Kernel
+from labkit.progress import Bar
 
 GOOD: dict[str, Any] = {
     "notebook": "01_datapaths",
@@ -61,6 +63,26 @@ def test_the_folder_is_the_contents(project: Path) -> None:
     assert sweep.load(written(project, GOOD)).folder == first
     other = GOOD | {"parameters": {**GOOD["parameters"], "rounds": 2}}
     assert sweep.load(written(project, other)).folder != first
+
+
+def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name like vm:debian means another kernel when a newer one has come."""
+    content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
+    folders = []
+    for release in ("6.1.0-37-amd64", "6.12.9-amd64"):
+        kernel = Kernel(release, Path("vmlinuz"), None, "store")
+        monkeypatch.setattr("labkit.hosts.kernels.find", lambda name, kernel=kernel: kernel)
+        assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
+        folders.append(sweep.load(written(project, content)).folder)
+    assert folders[0] != folders[1]
+    assert hosts.resolved("here") == "here"
+
+
+def test_a_kernel_that_is_not_here_is_told_before_anything_is_measured(project: Path) -> None:
+    found = sweep.load(written(project, GOOD | {"grid": [{"where": ["here", "vm:9.9.9-none"]}]}))
+    with pytest.raises(BadInput, match=r"no kernel '9\.9\.9-none' can be booted here"):
+        sweep.run(found, Bar(), lambda text: None)
+    assert {path.name for path in found.folder.iterdir()} == {"sweep.json"}
 
 
 def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(project: Path) -> None:
