@@ -79,8 +79,9 @@ def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The state of a topology that stands as long as standard input is open; there more may be asked of it."""
-    # Ctrl-C in a notebook reaches all, and is meant for the program that runs (which would inherit SIG_IGN).
+    # An interrupt is meant for the programs that run in it; they would inherit that it is blocked, or SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with _standing(request) as topology:
         yield {"event": "state", "state": topologies.state(topology)}
         with open(0, "rb", buffering=0, closefd=False) as requests:

@@ -8,9 +8,10 @@ ends in whatever way, the kernel of that host frees all of it.
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import msgspec
@@ -48,7 +49,8 @@ class Live:
     def __init__(self, where: str, request: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
         with ExitStack() as stack:
-            self._talk = stack.enter_context(hosts.conversation(where, request, _say))
+            with _deaf_to_interrupts():
+                self._talk = stack.enter_context(hosts.conversation(where, request, _say))
             state = self._told(self._heard(None))
             self._stack = stack.pop_all()
         places: dict[str, str | None] = {space.name: None for space in state.namespaces}
@@ -138,6 +140,17 @@ def build(topology: str, where: str = "here", **parameters: Any) -> Live:
     """
     asked = run.one_topology(topology, {"where": where, **parameters})
     return Live(asked["where"], {"do": "live", "parameters": asked})
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started here never sees SIGINT: Jupyter's interrupt goes to the kernel's whole process group, and must
+    end the program that a cell runs, not the connection. (A blocked signal stays blocked through execve(2).)"""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,88 @@
+"""`labkit draw`: every form of the drawing of what stands, and nothing left of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Need
+from test_topologies import require_kind
+from worlds import World, one_sentence, until, world
+
+from labkit.topologies import TABLE
+
+pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+def drawn(machine: World, *words: str) -> str:
+    done = machine.labkit("draw", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name != "macvlan_passthru"])
+def test_every_topology_as_a_tree(name: str, machine: World, need: Need) -> None:
+    require_kind(name, need)
+    lines = drawn(machine, name).splitlines()
+    assert lines[0].startswith(f"{name}, 1 pair, Linux ")
+    assert "10.1.0." in "\n".join(lines)
+    assert set(lines) >= {"client0", "server0"} or name == "loopback"
+
+
+def test_other_forms(machine: World) -> None:
+    assert '"client1/eth0" -- "between/port2" [style=solid' in drawn(
+        machine, "veth_bridge", "pairs=2", "--dot"
+    )
+    assert 'subgraph n0["client0"]' in drawn(machine, "veth", "--mermaid")
+    state = json.loads(drawn(machine, "veth", "--json", "mtu_bytes=9000", "family=6"))
+    eth0 = {
+        space["name"]: next(one for one in space["interfaces"] if one["name"] == "eth0")
+        for space in state["namespaces"]
+    }
+    assert eth0["client0"]["peer"] == {"namespace": "server0", "interface": "eth0"}
+    assert {one["mtu_bytes"] for one in eth0.values()} == {9000}
+    assert "fd00::1:1/64" in eth0["client0"]["addresses"]
+
+
+def test_a_figure_of_many_pairs_in_a_file(machine: World, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert drawn(machine, "veth_bridge", "pairs=128", "--html", str(page)) == f"drawing: {page}\n"
+    text = page.read_text()
+    assert "120 more pairs are not drawn" in text
+    assert "Plotly.newPlot" in text
+    assert "client7" in text
+    assert "client8" not in text.rpartition("Plotly.newPlot")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("nothing", "there is no topology nothing; there are loopback, veth"),
+        ("veth pairs=1,2", "it is one topology: pairs=1,2 is more than one number"),
+        ("veth where=moon", "where=moon: there are here"),
+        ("veth parent=eth9", "parent=eth9: veth has no parent"),
+        ("macvlan_passthru", "macvlan passthru takes one device on a parent"),
+        ("veth --html /proc/nothing/page.html", "cannot write /proc/nothing/page.html"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+    done = machine.labkit("draw", *words.split())
+    assert one_sentence(done).startswith(sentence)
+    assert done.stdout == ""
+
+
+def test_nothing_is_left(machine: World) -> None:
+    before = machine.interfaces()
+    drawn(machine, "veth_bridge", "pairs=4")
+    assert machine.interfaces() == before
+    assert machine.processes() == {}
+    assert until(machine.only_namespace, 10)

@@ -1,0 +1,147 @@
+"""Live topologies in cells that a real Jupyter kernel executes: used, drawn, interrupted, and gone with the kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from worlds import World, until, world
+
+pytestmark = pytest.mark.needs("user namespaces", "ping", "ip", "veth", "bridge")
+PLOTLY = "application/vnd.plotly.v1+json"
+BUILD = 'from labkit import live; net = live.build("veth_bridge", pairs=2)'
+
+
+class Notebook:
+    """A kernel, started as Jupyter starts it, that executes one cell after the other."""
+
+    def __init__(self, client: NotebookClient, machine: World) -> None:
+        self._client, self._machine = client, machine
+        self.pid = int(client.km.provisioner.pid)
+
+    def cell(self, source: str) -> list[Any]:
+        """The outputs of a cell. Raises CellExecutionError."""
+        cell = nbformat.v4.new_code_cell(source)
+        self._client.nb.cells.append(cell)
+        return list(self._client.execute_cell(cell, len(self._client.nb.cells) - 1).outputs)
+
+    def said(self, source: str) -> str:
+        """What a cell prints."""
+        return "".join(output["text"] for output in self.cell(source) if output["output_type"] == "stream")
+
+    def shown(self, source: str) -> dict[str, Any]:
+        """The forms in which the last expression of a cell is displayed."""
+        return dict(self.cell(source)[-1]["data"])
+
+    def refused(self, source: str) -> str:
+        """What a cell raises, in one line."""
+        with pytest.raises(CellExecutionError) as raised:
+            self.cell(source)
+        return f"{raised.value.ename}: {raised.value.evalue}"
+
+    def running(self, name: str) -> list[int]:
+        """The processes that it has started, in whatever namespaces, with such a word."""
+        return self._machine.pids(lambda words: name in words)
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Notebook]:
+    with world(folder) as machine:
+        client = NotebookClient(nbformat.v4.new_notebook(), timeout=120, kernel_name="python3")
+        with client.setup_kernel(env=machine.environment, cwd=str(folder)):
+            yield Notebook(client, machine)
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    with started(tmp_path_factory.mktemp("notebook")) as made:
+        made.cell(BUILD)
+        yield made
+
+
+def test_programs_run_at_endpoints(notebook: Notebook) -> None:
+    said = notebook.said('print(net.client1.run("ping", "-c1", net.server1.address))')
+    assert "PING 10.2.0.2" in said
+    assert "1 received, 0% packet loss" in said
+    assert "port3@" in notebook.said('print(net.between.run("ip", "-br", "link"))')
+    refused = notebook.refused
+    missing = refused('net.client0.run("ls", "/nonesuch")')
+    assert missing.startswith("Failed: ls ended with 2: ls: cannot access '/nonesuch'")
+    late = refused('net.client0.run("sleep", "300", timeout_s=0.2)')
+    assert late == "Failed: sleep did not end in time and was killed"
+    assert refused("net.client9").startswith(
+        "AttributeError: there is no client9; there are client0, server0"
+    )
+    assert refused('live.build("vethh")').startswith("BadInput: there is no topology vethh; there are")
+    assert refused('live.build("veth", pairs=[1, 2])').startswith(
+        "BadInput: it is one topology: pairs=[1, 2]"
+    )
+
+
+def test_its_display_is_the_drawing_of_what_is_there_now(notebook: Notebook) -> None:
+    shown = notebook.shown("net")
+    assert shown[PLOTLY]["layout"]["title"]["text"] == "veth_bridge, 2 pairs"
+    words = [text for trace in shown[PLOTLY]["data"] if trace["mode"] == "text" for text in trace["text"]]
+    assert "eth0<br>10.2.0.2/8" in words
+    assert shown["text/plain"].startswith("veth_bridge, 2 pairs, Linux")
+    assert "peer client0/eth0; port of bridge" in shown["text/plain"]
+    assert "no carrier" not in shown["text/plain"]
+    after = notebook.shown('net.between.run("ip", "link", "set", "port0", "down"); net')
+    assert "port of bridge; down" in after["text/plain"]
+    assert "peer between/port0; no carrier" in after["text/plain"]
+    notebook.cell('net.between.run("ip", "link", "set", "port0", "up")')
+
+
+def test_an_interrupt_ends_the_program_and_not_the_topology(notebook: Notebook) -> None:
+    def interrupt() -> None:
+        assert until(lambda: notebook.running("sleep"), 60)
+        os.killpg(
+            notebook.pid, signal.SIGINT
+        )  # the kernel leads its process group, and Jupyter interrupts all of it
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    assert notebook.refused('net.client0.run("sleep", "300", timeout_s=300)').startswith("KeyboardInterrupt")
+    interrupting.join()
+    assert until(lambda: not notebook.running("sleep"), 10)
+    assert "1 received" in notebook.said('print(net.client0.run("ping", "-c1", net.server0.address))')
+    assert notebook.shown("net.state.topology")["text/plain"] == "'veth_bridge'"
+
+
+def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> None:
+    before = len(notebook.running("labkit.agent"))
+    source = 'with live.build("veth", family=6) as other:\n    print(other.client0.run("ip", "-br", "addr"), other)'
+    said = notebook.said(source)
+    assert "fd00::1:1/64" in said
+    assert "veth, 1 pair, Linux" in said
+    assert until(lambda: len(notebook.running("labkit.agent")) == before, 10)
+    assert notebook.shown("other")["text/plain"] == "veth, closed"
+    assert notebook.refused('other.client0.run("true")') == "Failed: this veth is closed: build another"
+
+
+def test_one_that_was_killed_says_so(notebook: Notebook) -> None:
+    notebook.cell('lost = live.build("veth")')
+    os.kill(max(notebook.running("labkit.agent")), signal.SIGKILL)
+    with pytest.raises(
+        CellExecutionError, match="the topology's process was killed by signal 9; build another"
+    ):
+        notebook.cell("lost.state")
+    assert notebook.shown("lost")["text/plain"] == "veth, closed"
+
+
+def test_it_goes_with_the_kernel(tmp_path: Path) -> None:
+    with started(tmp_path) as notebook:
+        notebook.cell(BUILD)
+        notebook.cell('net.client0.run("sh", "-c", "sleep 300 &")')
+        assert notebook.running("sleep")
+        os.kill(notebook.pid, signal.SIGKILL)
+        assert until(lambda: not notebook.running("labkit.agent") + notebook.running("sleep"), 20)
