@@ -39,7 +39,7 @@ lab: setup  ## JupyterLab on the notebooks, for this machine only; its address w
 debian:
 	@command -v dpkg-query apt-get >/dev/null || { echo "No Debian here: install what packages.debian names in your system's way." >&2; exit 0; }
 	missing=
-	for package in $$(sed 's/#.*//' packages.debian); do
+	for package in $$(sed '$(if $(LABKIT_NO_SKIP),,/^# CI:/Q;) s/#.*//' packages.debian); do
 		[[ $$(dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || missing+=" $$package"
 	done
 	[[ $$missing ]] || exit 0
