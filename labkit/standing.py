@@ -47,7 +47,7 @@ def _answer(
         argv = [*prefixes[request["at"]], *request["argv"]]
         ended = _run(argv, request["timeout_s"], requests)
         told = {"returncode": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
-        return {"event": "ended", **told, "timed_out": ended.timed_out, "words": ended.words()}
+        return {"event": "ran", **told, "timed_out": ended.timed_out, "words": ended.words()}
     raise BadInput(f"of {topology.name} this cannot be asked: {request}")
 
 

@@ -98,6 +98,25 @@ REFUSED = {
 }
 
 
+def test_a_live_topology_over_there(machine: Lab) -> None:
+    code = """
+from labkit import live
+from labkit.errors import Failed
+with live.build("veth", where="ssh:lab") as net:
+    print(net.client0.run("ping", "-c1", net.server0.address))
+    try:
+        net.client0.run("sleep", "300", timeout_s=0.2)
+    except Failed as error:
+        print(error)
+    print(net)
+"""
+    done = machine.run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    for words in ("1 received, 0% packet loss", "sleep did not end in time", "peer server0/eth0"):
+        assert words in done.stdout
+    nothing_runs_there(machine)
+
+
 def test_no_connection(machine: Lab) -> None:
     """In ssh's own words, with the way out; and an unknown host stays unknown."""
     known = (machine.there / "known").read_bytes()
