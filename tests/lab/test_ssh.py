@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from sshd import Lab, lab
-from worlds import LABKIT, Done, Process, one_sentence, only_run, rows_on_disk, until
+from worlds import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
 
 from labkit import machine as this
 from labkit import records
 
-pytestmark = pytest.mark.needs("root", "sshd", "iperf3", "ip", "ping", "veth")
+pytestmark = pytest.mark.needs("root", "sshd", "user namespaces", "iperf3", "ip", "ping", "veth")
 
 SHORT = ("where=ssh:lab", "topology=veth", "duration_s=1", "omit_s=0")
 # Points of about a second each.
@@ -27,13 +27,22 @@ POINTS = 12
 REAL = shutil.which("python3")
 
 
+HOLD = """
+import time
+from labkit.hosts import here
+with here.measuring_lock(print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Lab]:
     with lab(tmp_path) as made:
         yield made
 
 
-def nothing_runs_there(machine: Lab, within_s: float = 10) -> None:
+def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
     assert until(lambda: not machine.over_there() and not machine.sessions(), within_s), machine.over_there()
     assert list((machine.cache / "run").iterdir()) == []
 
@@ -67,16 +76,32 @@ def test_a_run_through_ssh(machine: Lab) -> None:
 
 
 def test_two_at_once(machine: Lab) -> None:
-    """Both bring the same to an empty home; one measures at a time, by the lock of the machine over there."""
+    """Both bring the same to an empty home; and one measures at a time, by the lock of the machine over there."""
+    holder = machine.start(sys.executable, "-c", HOLD)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
     both = [machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json") for _ in range(2)]
-    said = ""
+    for process in both:
+        assert process.stderr is not None
+        waits = f"on lab: another measurement has this machine (process {holder.pid}: "
+        assert any(waits in line for line in process.stderr)
+    holder.kill()
+    holder.communicate()
     for process in both:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert json.loads(out)["status"] == "ok"
-        said += err
-    assert "labkit: on lab: another measurement has this machine (process " in said
     assert sorted(machine.digests().values()).count(["labkit"]) == 1
+    nothing_runs_there(machine)
+
+
+def test_without_root_there(machine: Lab) -> None:
+    machine.says("python3", f'exec {" ".join(ORDINARY)} {REAL} "$@"')
+    done = machine.labkit("run", "datapaths", *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "labkit: on lab: not root, so everything lives in a user namespace: " in done.stderr
+    assert json.loads(done.stdout)["status"] == "ok"
+    assert (only_run(machine) / "artefacts" / "1-r0" / "veth.json.gz").exists()
     nothing_runs_there(machine)
 
 

@@ -100,14 +100,19 @@ FOUND = {
 }
 
 
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> list[dict[str, Any]]:
-    """What a machine's answers become that says this to a request; ssh is a script that plays it."""
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """From now on ssh is a script that plays a machine, which says this to a request."""
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     words = {"found": json.dumps(FOUND), "version": labkit.__version__, "said": said}
     program.write_text(SSH.format(python=sys.executable, **words))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> list[dict[str, Any]]:
+    """What a machine's answers become that says this."""
+    play(tmp_path, monkeypatch, said)
     request = {"do": "experiment", "folder": str(tmp_path / "data" / "run")}
     with hosts.conversation("ssh:lab", request, print) as talk:
         found = []
@@ -153,6 +158,15 @@ def test_too_much_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed, match="lab sent a file that is none"):
         answers(tmp_path, monkeypatch, '{"event": "file", "path": 7}')
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be ssh's own connection that stands, and the machine behind it that does not."""
+    monkeypatch.setattr(ssh, "SILENCE_S", 0.5)
+    play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
+    with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as talk:
+        assert len(list(talk.lines())) == 1
+        assert talk.words() == "lost its connection to lab: ssh said nothing for 0.5 s"
 
 
 def test_words_tell_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
