@@ -49,9 +49,10 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from scratch.returned(events, folder) if "finished" in request else events
 
 
-def doctor(_request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What this kernel and machine can do."""
-    found = [msgspec.to_builtins(one) for one in capabilities.capabilities()]
+def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What this kernel and machine can do; a request that says `alone` is to a kernel that is thrown away."""
+    asked = capabilities.capabilities(alone=request.get("alone", False))
+    found = [msgspec.to_builtins(one) for one in asked]
     yield {
         "event": "doctor",
         "machine": machine.describe(),

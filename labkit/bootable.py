@@ -52,7 +52,7 @@ def ask(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, Any]:
     Raises Unsupported where no lab VM can be had, Failed when the kernel does not boot.
     """
     # One thread for all CPUs: arming tracers is safe then, also under emulation.
-    answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor"}, say))
+    answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
     del answer["event"]
     records.write_json(_memory(kernel), answer)
     return answer

@@ -13,6 +13,7 @@ import gc
 import os
 import select
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -207,6 +208,9 @@ def _reap() -> None:
 def _settled() -> dict[str, Any]:
     """What every request is told, once the modules are loaded and lo is up; `problem` where they could not be."""
     problem = None
+    with contextlib.suppress(OSError):  # udev's work elsewhere: to open it loads the module tun
+        Path("/dev/net").mkdir(exist_ok=True)
+        os.mknod("/dev/net/tun", stat.S_IFCHR | 0o666, os.makedev(10, 200))
     socket = netlink.Netlink()
     try:
         socket.do(netlink.set_link(1))

@@ -12,22 +12,29 @@ from collections.abc import Callable
 from labkit.capabilities import links, perf, platforms, tools, tracing
 from labkit.capabilities.base import Capability
 
-_ALL: tuple[tuple[str, Callable[[], list[Capability]]], ...] = (
-    ("privilege", platforms.privilege),
-    ("link kinds", links.links),
-    ("Open vSwitch", platforms.open_vswitch),
-    ("tracers", tracing.tracers),
-    ("perf events", perf.perf_events),
-    ("BPF", perf.bpf),
-    ("virtual machines", lambda: [platforms.kvm(), platforms.hugepages(), *platforms.vsock()]),
-    ("tools", tools.tools),
-)
+Group = tuple[str, Callable[[], list[Capability]]]
 
 
-def capabilities() -> list[Capability]:
-    """All that is asked for, group by group. Never raises: what cannot even be tried says so. 0.3 s."""
+def _groups(alone: bool) -> tuple[Group, ...]:
+    return (
+        ("privilege", platforms.privilege),
+        ("link kinds", lambda: links.links(alone=alone)),
+        ("Open vSwitch", platforms.open_vswitch),
+        ("tracers", lambda: tracing.tracers(alone=alone)),
+        ("perf events", perf.perf_events),
+        ("BPF", perf.bpf),
+        ("virtual machines", lambda: [platforms.kvm(), platforms.hugepages(), *platforms.vsock()]),
+        ("tools", tools.tools),
+    )
+
+
+def capabilities(*, alone: bool = False) -> list[Capability]:
+    """All that is asked for, group by group. Never raises: what cannot even be tried says so. 0.3 s.
+
+    `alone`: this kernel is a lab VM's that is thrown away, so what is loaded may stay, and nobody else traces.
+    """
     found: list[Capability] = []
-    for group, probes in _ALL:
+    for group, probes in _groups(alone):
         try:
             found += probes()
         except Exception as error:

@@ -151,11 +151,12 @@ def space() -> Iterator[Space]:
         made.close()
 
 
-def links() -> list[Capability]:
-    """All of this module's groups. Nothing can be tried where no namespace can be made; then each says so."""
+def links(*, alone: bool = False) -> list[Capability]:
+    """All of this module's groups. Nothing can be tried where no namespace can be made; then each says so. On a kernel
+    that is not ours alone, no module is loaded that leaves interfaces."""
     try:
         with space() as here:
-            return _all(here)
+            return _all(here, alone)
     except netlink.LinkError as error:
         words = f"no namespace can be made to try it in ({os.strerror(error.errno)})"
         kinds = [("link kinds", LINKS), ("tunnels", TUNNELS), ("queueing disciplines", (*QDISCS, *INGRESS))]
@@ -166,13 +167,13 @@ def links() -> list[Capability]:
         ]
 
 
-def _all(here: Space) -> list[Capability]:
-    found = [_try("link kinds", kind, _link(here, kind)) for kind in LINKS]
+def _all(here: Space, alone: bool) -> list[Capability]:
+    found = [_try("link kinds", kind, _link(here, kind), alone) for kind in LINKS]
     lost = "no guest, and no switch in user space (OVS without its kernel part, DPDK), can be attached by {}"
     for name, flag in (("tun", IFF_TUN), ("tap", IFF_TAP)):
         probe = functools.partial(_tun, here, flag)
         found.append(attempt("link kinds", name, probe, lost.format(name), _tun_remedy))
-    found += [_try("tunnels", kind, _link(here, kind)) for kind in TUNNELS]
+    found += [_try("tunnels", kind, _link(here, kind), alone) for kind in TUNNELS]
     found += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
     found += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
     lost = "packets cannot be filtered or translated, so what firewalls and container networks cost cannot be measured"
@@ -180,8 +181,8 @@ def _all(here: Space) -> list[Capability]:
     return found
 
 
-def _try(group: str, kind: Kind, probe: Callable[[], None]) -> Capability:
-    if kind.leaves and (module := unloaded_module(f"rtnl-link-{kind.name}")):
+def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False) -> Capability:
+    if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, words, None, f"as root: modprobe {module}, then ask again")
     return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))

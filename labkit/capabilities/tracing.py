@@ -28,8 +28,9 @@ OURS = "labkit-doctor-"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def tracers() -> list[Capability]:
-    """tracefs, tracepoints, function, function_graph and kprobe."""
+def tracers(*, alone: bool = False) -> list[Capability]:
+    """tracefs, tracepoints, function, function_graph and kprobe. On a kernel that is not ours alone, nothing is armed
+    but in an instance of our own."""
     lost = "no tracer and no tracepoint can be used"
     with contextlib.ExitStack() as stack:
         folder: Path | None = None
@@ -43,8 +44,8 @@ def tracers() -> list[Capability]:
         for name, probe, lost, option in (
             ("tracepoints", _tracepoint, "softirqs, queues and drops cannot be followed by tracepoints", "FTRACE"),
             ("function", _function, "kernel functions cannot be counted or followed by ftrace", "FUNCTION_TRACER"),
-            ("function_graph", _function_graph, "how long a kernel function takes, and what it calls, cannot be told",
-             "FUNCTION_GRAPH_TRACER"),
+            ("function_graph", functools.partial(_function_graph, alone),
+             "how long a kernel function takes, and what it calls, cannot be told", "FUNCTION_GRAPH_TRACER"),
         ):  # fmt: skip
             remedy = functools.partial(_remedy, option=option)
             found.append(attempt("tracers", name, functools.partial(probe, folder), lost, remedy))
@@ -148,20 +149,24 @@ def _function(folder: Path | None) -> None:
     place = _there(folder)
     _known(place, "function")
     with instance(place) as own:
-        _arm(own, "function")
+        _arm(place, own, "function")
 
 
-def _function_graph(folder: Path | None) -> None:
+def _function_graph(alone: bool, folder: Path | None) -> None:
     place = _there(folder)
     _known(place, "function_graph")
+    if alone:
+        _arm(place, place, "function_graph")
+        (place / "current_tracer").write_text("nop")
+        return
     with instance(place) as own:
         try:
-            _arm(own, "function_graph")
+            _arm(place, own, "function_graph")
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             # Before Linux 6.11 this tracer is not allowed in an instance.
-            _arm(own, "function")
+            _arm(place, own, "function")
             words = "listed, and the function tracer works; not tried, as this kernel has no instance for it"
             raise NotTried(words, "see that nobody traces, and try: perf ftrace -G ip_rcv") from None
 
@@ -171,10 +176,10 @@ def _known(folder: Path, tracer: str) -> None:
         raise refused(errno.ENOENT, "this kernel does not have it")
 
 
-def _arm(own: Path, tracer: str) -> None:
+def _arm(place: Path, own: Path, tracer: str) -> None:
     """Arm it for one function only: to arm it for all of them rewrites some ten thousand places in the kernel."""
     try:
-        with open(own.parents[1] / "available_filter_functions") as file:
+        with open(place / "available_filter_functions") as file:
             function = file.readline().split()[0]
         (own / "set_ftrace_filter").write_text(function)
         (own / "current_tracer").write_text(tracer)

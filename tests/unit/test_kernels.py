@@ -249,8 +249,8 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
         {"group": "tracers", "name": "kprobe", "available": None},
     ]
 
-    def answer(where: str, request: dict[str, str], _say: object) -> object:
-        assert request == {"do": "doctor"}
+    def answer(where: str, request: dict[str, object], _say: object) -> object:
+        assert request == {"do": "doctor", "alone": True}
         asked.append(where.split(",")[0])
         if "cloud" in where:
             raise Failed("it did not boot")

@@ -1,0 +1,35 @@
+"""A kernel is booted, and says what it can do; it is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit import bootable, cli
+from labkit.hosts import kernels
+
+
+def test_a_kernel_is_asked_once(
+    lab_kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernel = kernels.find(lab_kernel)
+    answer = bootable.ask(kernel, print)
+    assert answer["machine"]["kernel"] == lab_kernel
+    known = {(one["group"], one["name"]): one for one in answer["capabilities"]}
+    assert set(bootable.TELLING.values()) <= set(known), "the table asks for what the doctor does not know"
+    # What needs a module that leaves interfaces, a device that udev makes, and the tracer that has no instance on 6.1.
+    wanted = [
+        *bootable.TELLING.values(),
+        ("link kinds", "tap"),
+        ("link kinds", "dummy"),
+        ("link kinds", "ipvlan"),
+    ]
+    lacking = [known[each] for each in wanted if not known[each]["available"]]
+    assert not lacking, "Debian's kernel has all of these"
+    assert bootable.remembered(kernel) == answer
+    capsys.readouterr()
+    assert cli.main(["kernels"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(lab_kernel))
+    assert row.count("yes") == len(bootable.TELLING)
