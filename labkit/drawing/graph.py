@@ -26,7 +26,7 @@ class Join:
     """Two interfaces that are joined; `way` is a key of WAYS."""
 
     way: str
-    ends: tuple[Place, Place]
+    ends: tuple[Place, ...]
 
 
 def joins(state: State) -> list[Join]:

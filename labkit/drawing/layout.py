@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from labkit.drawing.graph import Join, joins, label
 from labkit.topologies import State
@@ -55,6 +56,10 @@ class Layout:
 
     def __init__(self, state: State) -> None:
         self._joins = joins(state)
+        self._others: dict[Place, list[Place]] = {}
+        for join in self._joins:
+            for one, other in permutations(join.ends):
+                self._others.setdefault(one, []).append(other)
         self._rows = [
             list(dict.fromkeys((client.namespace, server.namespace))) for client, server in state.pairs
         ]
@@ -99,24 +104,17 @@ class Layout:
         here = self._columns[space.name]
         paired = any(space.name in row for row in self._rows)
         for place in (Place(space.name, one.name) for one in space.interfaces):
-            others = [other for other in self._joined(place) if other.namespace != space.name]
+            others = [other for other in self._others.get(place, []) if other.namespace != space.name]
             sides = {self._columns[other.namespace] - here > 0 for other in others}
             stack = centre if paired or len(sides) != 1 else right if sides == {True} else left
             stack.append(place)
         return left, self._chained(centre), right
 
-    def _joined(self, place: Place) -> list[Place]:
-        return [
-            other
-            for join in self._joins
-            if place in join.ends
-            for other in join.ends
-            if other != place
-        ]  # fmt: skip
-
     def _chained(self, stack: list[Place]) -> list[Place]:
         """A stack in an order in which those that are joined with each other are neighbours, as far as that goes."""
-        inside = {place: [other for other in self._joined(place) if other in stack] for place in stack}
+        inside = {
+            place: [other for other in self._others.get(place, []) if other in stack] for place in stack
+        }
         order: list[Place] = []
         for start in sorted(stack, key=lambda place: len(inside[place]) == 2):
             waiting = [start]
@@ -197,7 +195,7 @@ class Layout:
             place: next(
                 (
                     self.interfaces[far].middle[1]
-                    for far in self._joined(place)
+                    for far in self._others.get(place, [])
                     if far.namespace != place.namespace
                 ),
                 usual,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labkit.drawing.graph import WAYS, condition, first, joins, kind, label, more, shown, title
+from labkit.drawing.graph import WAYS, Join, condition, first, kind, label, more, shown, title
+from labkit.drawing.layout import Layout
 from labkit.topologies import State
 from labkit.topologies.state import Interface, Namespace, Place, Tunnel
 
 _DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold"}
-_MERMAID_LINES = {"veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel =="}
+_MERMAID_LINES = {"veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ==="}
 
 
 def tree(state: State) -> str:
@@ -74,10 +75,22 @@ def dot(state: State) -> str:
             for one in space.interfaces
         ]
         lines.append("  }")
-    for join in joins(state):
+    for join in _from_left_to_right(state):
         near, far = (_quoted(_at(place)) for place in join.ends)
-        lines.append(f"  {near} -- {far} [style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}];")
+        # A lower device in the same namespace stands below, not beside, or the two ends would not be level.
+        inside = join.way == "lower" and join.ends[0].namespace == join.ends[1].namespace
+        style = f"style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}"
+        lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _from_left_to_right(state: State) -> list[Join]:
+    """Everything that joins, from the clients' side to the servers': by this order both tools tell left from right."""
+    places = Layout(state)
+    return [
+        Join(join.way, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
+        for join, _ in places.lines
+    ]
 
 
 def _quoted(*lines: str) -> str:
@@ -98,7 +111,7 @@ def mermaid(state: State) -> str:
             name = numbers[Place(space.name, one.name)] = f"n{number}i{one.index}"
             lines.append(f"    {name}[{_escaped(*label(one))}]")
         lines.append("  end")
-    for join in joins(state):
+    for join in _from_left_to_right(state):
         near, far = (numbers[place] for place in join.ends)
         lines.append(f"  {near} {_MERMAID_LINES[join.way]} {far}")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,56 @@
+"""The figure of a topology in a real browser, whose fonts are what they are: every label stays in its box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_states import bridged, tunnelled
+from test_report_browser import ARGUMENTS
+
+from labkit.drawing import figure
+from labkit.topologies import State
+
+pytestmark = pytest.mark.needs("chromium")
+
+# Of each label the least box that is around its middle, and by how many pixels it stands out of that.
+STICKING_OUT = """() => {
+    const rects = selector => [...document.querySelectorAll(selector)].map(it => it.getBoundingClientRect());
+    const boxes = rects('.shapelayer path').sort((one, other) => one.width * one.height - other.width * other.height);
+    const edge = document.querySelector('.main-svg').getBoundingClientRect();
+    return [...document.querySelectorAll('.main-svg text')].map(text => {
+        const it = text.getBoundingClientRect(), x = (it.left + it.right) / 2, y = (it.top + it.bottom) / 2;
+        const around = text.closest('.textpoint') || text.matches('.textpoint text')
+            ? boxes.find(box => box.left < x && x < box.right && box.top < y && y < box.bottom) : edge;
+        return [text.textContent, around ? Math.max(
+            around.left - it.left, it.right - around.right, around.top - it.top, it.bottom - around.bottom) : 999];
+    });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize(
+    "state", [tunnelled(), bridged(4), bridged(128)], ids=["vxlan", "4 pairs", "128 pairs"]
+)
+def test_labels_stay_in_their_boxes(state: State, browser: Any, tmp_path: Path) -> None:
+    drawn = figure.topology(state)
+    drawn.write_html(tmp_path / "page.html", include_plotlyjs=True, include_mathjax=False)
+    page = browser.new_page(viewport={"width": 1000, "height": 1000})
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector(".main-svg .textpoint text")
+    found = dict(page.evaluate(STICKING_OUT))
+    words = [text for trace in drawn.data if trace.mode == "text" for text in trace.text]
+    assert len(words) > 4
+    assert {word.replace("<b>", "").replace("</b>", "").replace("<br>", "") for word in words} <= found.keys()
+    assert {text: by for text, by in found.items() if by > 0.5} == {}
