@@ -2,7 +2,7 @@
 PID 1 of its own namespaces, as on every host, told over a virtio-serial port instead of standard input.
 
 A host that connects hears {"event": "hello"}, tells its request, and hears what the process answers, a beat every
-second in between, and at last {"event": "ended", "words": how the process ended}. A host that lets go ends the process.
+second in between, and at last {"event": "over", "words": how the process ended}. A host that lets go ends the process.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _converse(port: Port, told: dict[str, Any]) -> None:
         _relay(port, child, rest)
     finally:
         words = child.end()
-    port.say({"event": "ended", "words": words})
+    port.say({"event": "over", "words": words})
 
 
 def _heard(port: Port) -> bytes:

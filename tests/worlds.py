@@ -58,6 +58,9 @@ class World:
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
             "PYTHONPATH": str(ROOT),
+            # the kernels of the user who runs the tests, and whether KVM works, which takes long to find out
+            "XDG_DATA_HOME": os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share"),
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
             "COLUMNS": "200",
         }  # fmt: skip
 

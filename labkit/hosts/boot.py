@@ -23,7 +23,8 @@ from labkit.errors import Failed, LabkitError
 
 # linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
-SOCKET_S = 10.0
+SOCKET_S = 30.0
+GRACE_S = 1.0
 
 
 class _Attributes(ctypes.Structure):
@@ -63,7 +64,9 @@ def _hold(told: dict[str, Any]) -> str:
                 time.sleep(0.005)
         _say({"event": "started"})
         first = process.first(running)
-        return first.ended().words()
+        process.wait(running, time.monotonic() + GRACE_S)
+        # virtiofsd ends when QEMU does: then QEMU's words are those that tell why.
+        return (running[-1] if running[-1].poll() else first).ended().words()
 
 
 def main() -> None:

@@ -76,10 +76,12 @@ class Talk:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._connect(deadline)
-            hello = self._hello(deadline)
+            self._check(self._hello(deadline))
         except BaseException:
             self._socket.close()
             raise
+
+    def _check(self, hello: dict[str, Any]) -> None:
         if hello["labkit"] != labkit.__version__:
             raise Failed(
                 f"the lab VM runs labkit {hello['labkit']}, and this is {labkit.__version__}: boot it anew"
@@ -130,7 +132,7 @@ class Talk:
         while True:
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
-                if line.startswith(b'{"event":"ended"'):
+                if line.startswith(b'{"event":"over"'):
                     self._how = msgspec.json.decode(line)["words"]
                     return
                 if not line.startswith(b'{"event":"beat"'):

@@ -1,0 +1,149 @@
+"""What goes wrong with a lab VM ends in one sentence, within a deadline; finished rows are kept, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+
+from labkit import live
+from labkit.errors import BadInput, Failed
+from labkit.hosts import console
+
+pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
+
+SHORT = ("topology=veth", "duration_s=2", "omit_s=0")
+PATIENCE_S = 300  # on a machine that does much else, an emulated boot may take a minute
+
+
+@contextmanager
+def measuring(
+    where: str, folder: Path, rounds: int = 30
+) -> Iterator[tuple[World, subprocess.Popen[str], Path]]:
+    """A run in a lab VM that has finished its first row, and has more to do."""
+    with world(folder, user=False) as machine:
+        run = folder / "run"
+        process = machine.start(
+            *LABKIT, "run", "datapaths", *SHORT, f"rounds={rounds}", f"where={where}", f"--folder={run}"
+        )
+        assert until(lambda: rows_on_disk(run) or process.poll() is not None, PATIENCE_S), "no row came"
+        assert process.poll() is None, process.communicate()
+        yield machine, process, run
+
+
+def ended(process: subprocess.Popen[str], within_s: float = 90) -> str:
+    out, err = process.communicate(timeout=within_s)
+    return one_sentence(Done((), process.returncode, out, err))
+
+
+def programs(machine: World, name: str) -> list[int]:
+    return machine.pids(lambda words: Path(words[0]).name.startswith(name))
+
+
+def nothing_left(machine: World) -> bool:
+    return until(lambda: not machine.processes(), 20)
+
+
+@pytest.mark.parametrize("name", ["qemu", "virtiofsd"])
+def test_a_program_of_the_vm_is_killed(lab_kernel: str, tmp_path: Path, name: str) -> None:
+    with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
+        os.kill(programs(machine, name)[0], signal.SIGKILL)
+        words = ended(process)
+        assert "its lab VM" in words
+        assert "SIGKILL" in words or name == "virtiofsd"
+        assert "go on" in words or "goes on" in words
+        assert rows_on_disk(run)
+        assert nothing_left(machine)
+
+
+def test_a_vm_that_hangs_is_given_up(lab_kernel: str, tmp_path: Path) -> None:
+    with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
+        os.kill(programs(machine, "qemu")[0], signal.SIGSTOP)
+        begun = time.monotonic()
+        assert "hangs" in ended(process)
+        assert time.monotonic() - begun < 60
+        assert rows_on_disk(run)
+        assert nothing_left(machine)
+
+
+def test_what_was_interrupted_goes_on(lab_kernel: str, tmp_path: Path) -> None:
+    """The kill -9 of the command line leaves no process; the same command measures only what is missing."""
+    with measuring(f"vm:{lab_kernel}", tmp_path, rounds=3) as (machine, process, run):
+        process.kill()
+        process.communicate()
+        assert nothing_left(machine)
+        before = rows_on_disk(run)
+        words = [*SHORT, "rounds=3", f"where=vm:{lab_kernel}", f"--folder={run}"]
+        done = machine.labkit("run", "datapaths", *words, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        after = rows_on_disk(run)
+        assert len(after) == 3
+        assert before.items() <= after.items()
+
+
+def test_the_kernel_panics(lab_kernel: str) -> None:
+    with (
+        live.build("veth", where=f"vm:{lab_kernel}") as net,
+        pytest.raises(Failed, match="Kernel panic") as error,
+    ):
+        net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
+    assert "its lab VM" in str(error.value)
+
+
+def test_the_guest_is_out_of_memory(lab_kernel: str) -> None:
+    """The kernel of the guest kills what takes too much: a program at an endpoint, or the experiment itself."""
+    hog = "import os; hogs = []\nwhile True: hogs.append(os.urandom(1 << 22))"
+    with live.build("veth", where=f"vm:{lab_kernel},memory_mib=512") as net:
+        with pytest.raises(Failed, match="SIGKILL"):
+            net.client0.run("python3", "-c", hog, timeout_s=PATIENCE_S)
+        assert net.client0.run("true") == ""
+        with pytest.raises(Failed, match="out of memory"):
+            net.client0.run("sh", "-c", "echo 1000 >/proc/1/oom_score_adj; exec python3 -c '" + hog + "'",
+                            timeout_s=PATIENCE_S)  # fmt: skip
+
+
+def test_the_disk_is_full(lab_kernel: str, tmp_path: Path) -> None:
+    with world(tmp_path, user=False) as machine:
+        machine.data.mkdir()
+        script = (
+            'mount -t tmpfs -o size=200k small "$1"; head -c 190000 /dev/zero >"$1/full"; shift; exec "$@"'
+        )
+        labkit = [*LABKIT, "run", "datapaths", *SHORT, "rounds=2"]
+        folder = f"--folder={machine.data / 'run'}"
+        words = ["unshare", "--mount", "sh", "-c", script, "sh", str(machine.data), *labkit]
+        done = machine.run(*words, f"where=vm:{lab_kernel}", folder, timeout=PATIENCE_S)
+        assert "full" in one_sentence(done)
+        assert nothing_left(machine)
+
+
+def test_images_that_are_none(tmp_path: Path) -> None:
+    text = tmp_path / "vmlinuz"
+    text.write_text("no kernel")
+    for where, words in (
+        (f"vm:{text}", "no kernel image|is no"),
+        ("vm:/nowhere/vmlinuz", "nowhere"),
+        ("vm:9.9.9-none", "9.9.9-none"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            live.build("veth", where=where)
+
+
+def test_a_module_that_there_is_not(lab_kernel: str) -> None:
+    with pytest.raises(BadInput, match="no_such_thing"):
+        live.build("veth", where=f"vm:{lab_kernel},modules=no_such_thing")
+
+
+def test_consoles_last_words(tmp_path: Path) -> None:
+    path = tmp_path / "console"
+    assert console.last_words(path) == ""
+    path.write_bytes(
+        b"\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Kernel panic - not syncing: no\r\n[ 3.0] end of it\r\n"
+    )
+    assert console.last_words(path) == "; the console's last words: Kernel panic - not syncing: no"
