@@ -66,9 +66,9 @@ def measuring_lock(where: str, say: Callable[[str], None]) -> AbstractContextMan
 def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """A function that has the host of a `where` ready for the processes that are started next, all of which write into
     `folder`: one boot of a lab VM serves all points of a sweep that run on it."""
-    from labkit.hosts import vm
+    from labkit.hosts import lending as lent
 
-    with vm.lending(folder, say) as lend:
+    with lent.lending(folder, say) as lend:
         yield lend
 
 

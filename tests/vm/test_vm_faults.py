@@ -1,4 +1,4 @@
-"""What goes wrong with a lab VM ends in one sentence, within a deadline; finished rows are kept, and nothing is left."""
+"""What goes wrong with a lab VM ends in one sentence in time; finished rows are kept, and nothing is left."""
 
 from __future__ import annotations
 

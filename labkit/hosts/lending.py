@@ -1,0 +1,41 @@
+"""One lab VM for many processes: it is lent, by way of the environment, to those that its owner starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from labkit.hosts import here, shape, vm
+from labkit.hosts.channel import Guest
+
+
+@contextmanager
+def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """A function that has the lab VM of a `where` ready for the processes that are started next; all of them may write
+    into `folder`. One boot serves all that ask for the same; it is booted anew when an experiment left it suspect, and
+    not lent when it is asked for `fresh`."""
+    with ExitStack() as stack:
+        held: list[Guest] = []
+
+        def lend(where: str) -> None:
+            if held and (held[0].where != where or (held[0].scratch / "suspect").exists()):
+                held.clear()
+                stack.close()
+            os.environ.pop(vm.LENT, None)
+            if not where.startswith("vm:") or shape.parse(where).fresh:
+                return
+            if not held:
+                with here.measuring_lock(say):  # a boot would disturb another's measuring
+                    guest, talk = vm.booted(stack, where, folder, say, None)
+                talk.end()
+                held.append(guest)
+            told = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
+            os.environ[vm.LENT] = json.dumps(told)
+
+        try:
+            yield lend
+        finally:
+            os.environ.pop(vm.LENT, None)
