@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from labkit import capabilities, experiments, machine, process, records, scratch, standing, topologies
-from labkit.errors import LabkitError
+from labkit.errors import BadInput, LabkitError
 from labkit.traffic import iperf3
 
 
@@ -36,7 +36,8 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     asked = found.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     folder = Path(request["folder"])
-    around = experiments.Surroundings(folder, request["seed"], here, request.get("machine_netns"))
+    peer = experiments.Peer(_ask_peer) if request.get("peer") else None
+    around = experiments.Surroundings(folder, request["seed"], here, request.get("machine_netns"), peer)
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
     if asked.asdict().get("protocol") != "ping":
@@ -44,9 +45,27 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     details = request.get("details") or machine.details()
     # A new namespace has its own values of what is not the machine's: those under which endpoints start.
     environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}
+    environment |= {} if peer is None else {"peer": peer.environment}
     records.write_json(folder / "environment.json", environment)
     events = found.run(asked, around)
     yield from scratch.returned(events, folder) if "finished" in request else events
+
+
+def _ask_peer(asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the other host of two, to which whoever started both carries it."""
+    say({"event": "peer", "say": asked})
+    line = sys.stdin.buffer.readline()
+    return msgspec.json.decode(line, type=dict[str, Any]) if line else {"gone": True}
+
+
+def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The servers' host of two: answers to what the clients' host asks."""
+    asked = experiments.Datapaths.of(request["parameters"])
+    here = request.get("machine") or machine.describe()
+    details = request.get("details") or machine.details()
+    around = experiments.Surroundings(Path(), 0, here, request.get("machine_netns"))
+    environment = {**details, "namespace_sysctls": machine.sysctls()}
+    yield from experiments.answers(asked, around, environment, sys.stdin.buffer)
 
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -65,6 +84,8 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _standing(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     """The first topology of the parameters of a request, with the first number of pairs."""
     asked = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
+    if asked["nodes"] == "two":
+        raise BadInput("nodes=two is for measuring; a topology to look around in stands on one host")
     spec = topologies.Spec(
         asked["pairs"][0], asked["mtu_bytes"], asked["family"], asked["parent"], request.get("machine_netns")
     )
@@ -151,7 +172,7 @@ def _answer(events: Iterator[dict[str, Any]]) -> None:
         say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
 
 
-REQUESTS = {"experiment": experiment, "doctor": doctor, "draw": draw, "live": live}
+REQUESTS = {"experiment": experiment, "doctor": doctor, "draw": draw, "live": live, "serve": serve}
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ nobody is there any more who would hear what is measured.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -88,13 +89,15 @@ def _answer(request: dict[str, Any], caller: Caller) -> None:
 
 
 def _measuring(request: dict[str, Any], caller: Caller) -> None:
-    """With this machine's measuring lock, and a folder for the run."""
+    """With this machine's measuring lock, unless it is taken for both of two nodes, and a folder for the run."""
     if limits := here.limits():
         say({"event": "log", "text": limits})
-    request["folder"] = str(FOLDER.expanduser() / request["folder"])
+    if "folder" in request:
+        request["folder"] = str(FOLDER.expanduser() / request["folder"])
     # There is no git here that would know the commit.
     request["machine"] = machine.describe() | {"git_revision": request.pop("git_revision")}
-    with here.measuring_lock(lambda text: say({"event": "log", "text": text})):
+    lock = here.measuring_lock(lambda text: say({"event": "log", "text": text}))
+    with contextlib.nullcontext() if request.get("beside") else lock:
         _answer(request, caller)
 
 
@@ -106,7 +109,7 @@ def main() -> None:
     try:
         if line.endswith(b"\n"):
             request = msgspec.json.decode(line)
-            (_measuring if "folder" in request else _answer)(request, Caller())
+            (_measuring if "git_revision" in request else _answer)(request, Caller())
             code = 0
     except LabkitError as error:
         say({"event": "error", "kind": type(error).__name__, "text": str(error)})

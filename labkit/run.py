@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, records, topologies
+from labkit import errors, experiments, hosts, records, relay, topologies
 from labkit.errors import BadInput, Failed
 
 Watch = Callable[[dict[str, Any]], None]
@@ -32,7 +32,12 @@ def ask(
     answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
     kernel.
     """
-    with hosts.conversation(where, request, say or _silent) as talk:
+    peer, say = request.get("peer"), say or _silent
+    with (
+        relay.conversation(where, peer, request, say)
+        if peer
+        else hosts.conversation(where, request, say) as talk
+    ):
         for line in talk.lines():
             try:
                 event: dict[str, Any] = msgspec.json.decode(line)
@@ -99,7 +104,11 @@ def measure(
         "folder": str(folder),
         "seed": description["seed"],
     }
-    with hosts.measuring_lock(asked["where"], lambda text: watch({"event": "log", "text": text})):
+    two = asked.get("nodes") == "two"
+    if two:
+        request["peer"] = asked["peer"] or asked["where"]
+    nodes = [asked["where"], *([request["peer"]] if two else [])]
+    with hosts.measuring_lock(nodes, lambda text: watch({"event": "log", "text": text})):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, lambda text: watch({"event": "log", "text": text})):

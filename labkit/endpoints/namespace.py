@@ -67,6 +67,22 @@ class Pair:
     server: Endpoint
 
 
+@dataclass(frozen=True)
+class FarEnd:
+    """What is known here of an end on another host."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class FarPair:
+    """A client here, and its server on another host."""
+
+    client: Endpoint
+    server: FarEnd
+
+
 @contextmanager
 def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
     """One namespace for each name, released on the way out.

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.experiments import asked, datapaths
+from labkit.experiments import datapaths
+from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import Parameters
+from labkit.experiments.peer import Peer
+from labkit.experiments.serve import answers
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Experiment:
     run: Callable[[Any, Surroundings], Iterator[Event]]
 
 
-TABLE = {"datapaths": Experiment(asked.Datapaths, asked.HELP, datapaths.run)}
+TABLE = {"datapaths": Experiment(Datapaths, HELP, datapaths.run)}
 
 
 def find(name: str) -> Experiment:
@@ -32,4 +35,14 @@ def find(name: str) -> Experiment:
     return TABLE[name]
 
 
-__all__ = ["TABLE", "Event", "Experiment", "Parameters", "Surroundings", "find"]
+__all__ = [
+    "TABLE",
+    "Datapaths",
+    "Event",
+    "Experiment",
+    "Parameters",
+    "Peer",
+    "Surroundings",
+    "answers",
+    "find",
+]

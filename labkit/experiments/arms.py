@@ -4,67 +4,19 @@ rows they give."""
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
-from labkit import machine, topologies
+from labkit import topologies
 from labkit.errors import Failed, Isolated, Unsupported
-from labkit.experiments import columns
+from labkit.experiments import looks
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Surroundings
-from labkit.observers.receivers import Receivers
+from labkit.experiments.looks import Live
+from labkit.experiments.peer import across
 from labkit.topologies.table import ISOLATED
-from labkit.traffic import iperf3, ping
-
-# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
-# link and do not.
-MATTERING = [
-    "rx-checksumming",
-    "tx-checksumming",
-    "scatter-gather",
-    "tcp-segmentation-offload",
-    "generic-segmentation-offload",
-    "generic-receive-offload",
-    "large-receive-offload",
-    "tx-udp-segmentation",
-    "rx-gro-list",
-    "rx-udp-gro-forwarding",
-]
-
-
-@dataclass(frozen=True)
-class Live:
-    """An arm that stands: its topology, and what the interfaces of its first pair say of themselves.
-
-    `offloads` and `qdisc` are of the client, where segmentation and queueing take place; `server_offloads` are
-    of the other end.
-    """
-
-    arm: Arm
-    topology: topologies.Topology
-    offloads: dict[str, bool]
-    server_offloads: dict[str, bool]
-    qdisc: str
-    doubts: list[str] = field(default_factory=list)
-
-    def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
-        """Metrics of this arm, with what is to be doubted about them."""
-        doubtful = [*self.doubts, *(doubts or [])]
-        told = {
-            **columns.now(),
-            "qdisc": self.qdisc,
-            "offloads": _short(self.offloads) or None,
-            "doubts": "; ".join(doubtful) or None,
-        }
-        return self.arm, {"status": "ok", **told, **metrics}
-
-
-def _short(offloads: dict[str, bool]) -> str:
-    return " ".join(sorted(name for name, on in offloads.items() if on))
+from labkit.traffic import ping
 
 
 def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Measured]]:
@@ -93,6 +45,9 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
 
 def _trial(name: str, asked: Datapaths, around: Surroundings) -> tuple[str, str | None]:
     try:
+        if asked.nodes == "two":
+            with across(asked, around, Arm(name, "variant"), 1):
+                return "ok", None
         with topologies.build(name, asked.spec(1, around.machine_netns)) as topology:
             if name in ISOLATED:
                 if ping.silent(topology.pairs[0]):
@@ -133,56 +88,18 @@ def built(
                     raise Failed(words)
                 if asked.slices:
                     _keep_window(topology)
-                live.append(_live(arm, topology))
+                live.append(looks.live(arm, topology))
             except Failed as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
-        _compare(live)
+        baseline = next((one for one in live if one.arm.role == "baseline"), None)
         for one in live:
-            if one.arm.role == "baseline" and one.arm.topology != asked.topology[0]:
-                one.doubts.append(
-                    f"{asked.topology[0]} cannot be measured here, so this is the baseline instead"
-                )
+            one.stands_in(asked)
+            if baseline is not None:
+                one.compare(baseline)
         yield live, failed
-
-
-def _live(arm: Arm, topology: topologies.Topology) -> Live:
-    client, server = topology.pairs[0].client, topology.pairs[0].server
-    near, far = (machine.offloads(end.prefix, end.interface) for end in (client, server))
-    return Live(arm, topology, near, far, machine.qdisc(client.prefix, client.interface))
-
-
-def start(flows: iperf3.Flows, load: iperf3.Load, counters: Receivers, within_s: float) -> bool:
-    """Start all flows and wait until data has arrived on every one; False if not in time, or when one has
-    ended."""
-    before = counters.each()
-    flows.start(load)
-    deadline = time.monotonic() + within_s
-    while not counters.carrying(before):
-        if time.monotonic() > deadline or flows.early_end():
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def _keep_window(topology: topologies.Topology) -> None:
     # A sender that was held for some slices is not a new one: it keeps its congestion window (RFC 2861 off).
     for space in topology.namespaces:
         space.sysctl("ipv4/tcp_slow_start_after_idle", 0)
-
-
-def _compare(live: list[Live]) -> None:
-    """Doubts for arms whose interfaces offload otherwise than the baseline's, or queue otherwise."""
-    baseline = next((one for one in live if one.arm.role == "baseline"), None)
-    if baseline is None:
-        return
-    for one in live:
-        for end, own, usual in (
-            ("client", one.offloads, baseline.offloads),
-            ("server", one.server_offloads, baseline.server_offloads),
-        ):
-            differ = [name for name in sorted(MATTERING) if own.get(name, False) != usual.get(name, False)]
-            if differ:
-                words = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
-                one.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
-        if one.qdisc != baseline.qdisc:
-            one.doubts.append(f"qdisc {one.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")

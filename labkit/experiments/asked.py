@@ -12,7 +12,6 @@ from labkit.traffic.iperf3 import Load
 
 IP_AND_UDP = {4: 28, 6: 48}
 LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
-ACROSS = ("veth_bridge", "macvlan_bridge", "ipvlan_l2")  # what reaches from one host to another
 NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
@@ -154,9 +153,10 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     def _check_two(self) -> None:
         for name in self.topology:
-            if name not in ACROSS:
+            if name not in topologies.ACROSS:
                 raise BadInput(
-                    f"{name} does not reach from one host to another: with nodes=two there are {', '.join(ACROSS)}"
+                    f"{name} does not reach from one host to another:"
+                    f" with nodes=two there are {', '.join(topologies.ACROSS)}"
                 )
         if self.slices:
             raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
@@ -224,6 +224,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
         return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
 
-    def spec(self, pairs: int, machine_netns: int | None) -> topologies.Spec:
-        """What a topology is asked for."""
-        return topologies.Spec(pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+    def spec(
+        self, pairs: int, machine_netns: int | None, side: int | None = None, ours: bytes = b""
+    ) -> topologies.Spec:
+        """What a topology is asked for, or with `side` one side of it; `ours` as in topologies.Spec."""
+        if side is None:
+            return topologies.Spec(pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+        one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
+        return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)

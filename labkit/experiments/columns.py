@@ -47,6 +47,23 @@ METRICS = [
     "doubts",
     "qdisc",
     "offloads",
+    "peer_cpu_s",
+    "peer_softirq_s",
+    "peer_steal_s",
+]
+# Of the servers' host, where that is another one; a column is peer_ and the name.
+OF_PEER = [
+    "kernel",
+    "kernel_config_digest",
+    "cpu",
+    "microcode",
+    "cpus_count",
+    "accelerator",
+    "machine",
+    "sysctl_digest",
+    "iperf3",
+    "labkit",
+    "git_revision",
 ]
 PARAMETERS = [
     "where",
@@ -88,10 +105,11 @@ Measured = tuple[Arm, dict[str, Any]]
 
 @functools.cache
 def _tools() -> dict[str, Any]:
-    return {"iperf3": _iperf3(), "python": platform.python_version()}
+    return {"iperf3": iperf3_version(), "python": platform.python_version()}
 
 
-def _iperf3() -> str | None:
+def iperf3_version() -> str | None:
+    """The version of iperf3, or None."""
     try:
         return iperf3.version()
     except LabkitError:  # ping does without
@@ -102,6 +120,7 @@ def row_of(
     asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
     """A whole row: identity, parameters, metrics, provenance."""
+    peer = {} if around.peer is None else around.peer.machine
     return {
         "experiment": "datapaths",
         "run": around.folder.name,
@@ -116,6 +135,7 @@ def row_of(
         **metrics,
         **around.machine,
         **_tools(),
+        **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
 

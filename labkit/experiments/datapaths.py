@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit import records
-from labkit.experiments import arms, columns, events, slices, stopping, whole
+from labkit.errors import Failed, Unsupported
+from labkit.experiments import arms, columns, events, peer, slices, stopping, whole
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 
@@ -110,24 +111,62 @@ def measure(
 ) -> Iterator[tuple[str, float]]:
     """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned
     seconds."""
-    rng = random.Random(f"{around.seed} {point.name}")
-    artefacts = around.folder / "artefacts" / point.name
     yield "set-up", set_up_s(point, len(usable))
-    with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
-        measured = list(refused)
-        if asked.slices and live:
-            yield f"slices of {len(live)} arms", slices_s(asked, point, len(live))
-            measured += slices.measure(asked, live, rng, artefacts)
-        if is_whole(asked, point):
-            # A B B A: what comes first in one round comes last in the next
-            order = sorted(live, key=lambda one: one.arm.label)
-            random.Random(f"{around.seed} {point.pairs} {point.round // 2}").shuffle(order)
-            for one in order[:: -1 if point.round % 2 else 1]:
-                yield one.arm.label, whole_s(asked, point)
-                measured.append(whole.measure(asked, one, artefacts))
+    measured: list[columns.Measured] = []
+    yield from (_across if asked.nodes == "two" else _together)(asked, around, point, usable, measured)
     for arm, metrics in measured:
         found.append(
             columns.row_of(
                 asked, around, arm, point.pairs, {"point": point.name, "round": point.round, **metrics}
             )
         )
+
+
+def _order(around: Surroundings, point: Point, labels: list[str]) -> list[str]:
+    """The order of whole runs, A B B A: what comes first in one round comes last in the next."""
+    order = sorted(labels)
+    random.Random(f"{around.seed} {point.pairs} {point.round // 2}").shuffle(order)
+    return order[:: -1 if point.round % 2 else 1]
+
+
+def _together(
+    asked: Datapaths,
+    around: Surroundings,
+    point: Point,
+    usable: list[columns.Arm],
+    measured: list[columns.Measured],
+) -> Iterator[tuple[str, float]]:
+    """All arms stand at once."""
+    rng = random.Random(f"{around.seed} {point.name}")
+    artefacts = around.folder / "artefacts" / point.name
+    with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
+        measured += refused
+        if asked.slices and live:
+            yield f"slices of {len(live)} arms", slices_s(asked, point, len(live))
+            measured += slices.measure(asked, live, rng, artefacts)
+        if is_whole(asked, point):
+            of = {one.arm.label: one for one in live}
+            for label in _order(around, point, list(of)):
+                yield label, whole_s(asked, point)
+                measured.append(whole.measure(asked, of[label], artefacts))
+
+
+def _across(
+    asked: Datapaths,
+    around: Surroundings,
+    point: Point,
+    usable: list[columns.Arm],
+    measured: list[columns.Measured],
+) -> Iterator[tuple[str, float]]:
+    """One arm after the other, each built afresh across two hosts: they share the two NICs."""
+    assert around.peer is not None
+    of = {arm.label: arm for arm in usable}
+    for label in _order(around, point, list(of)) if is_whole(asked, point) else []:
+        yield label, whole_s(asked, point)
+        try:
+            with peer.across(asked, around, of[label], point.pairs) as one:
+                one.stands_in(asked)
+                one.compare(around.peer.looks[usable[0].topology])
+                measured.append(whole.measure(asked, one, around.folder / "artefacts" / point.name))
+        except (Failed, Unsupported) as error:
+            measured.append((of[label], {"status": "failed", "reason": str(error), "method": "whole"}))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.experiments.peer import Peer
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The run's folder, the seed of every order, the machine as rows tell of it (`machine.describe`), and its own
-    network namespace (None without privilege)."""
+    """The run's folder, the seed of every order, the machine as rows tell of it (`machine.describe`), its own
+    network namespace (None without privilege), and the other host where there are two nodes."""
 
     folder: Path
     seed: int
     machine: dict[str, Any]
     machine_netns: int | None = None
+    peer: Peer | None = None
 
 
 def rows(point: str, content: list[dict[str, Any]]) -> Event:

@@ -16,10 +16,10 @@ from typing import Any
 
 from labkit import machine, records
 from labkit.errors import Failed
-from labkit.experiments import arms
-from labkit.experiments.arms import Live
+from labkit.experiments import serving
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Measured
+from labkit.experiments.looks import Live
 from labkit.observers.receivers import Receivers, receivers
 from labkit.traffic import iperf3
 
@@ -39,7 +39,9 @@ class Sender:
 
     def establish(self, load: iperf3.Load) -> None:
         """Start the flows, see data arrive on every one, hold them."""
-        if not arms.start(self.flows, load, self.counters, ESTABLISH_S):
+        ready = serving.Here(self.flows, self.counters)
+        self.flows.start(load)
+        if not ready.carrying(ESTABLISH_S):
             words = self.flows.early_end()
             late = f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s"
             raise Failed(words or late)
@@ -70,7 +72,7 @@ class Sender:
                 "softirq_s": used.softirq_s,
                 "steal_s": used.steal_s,
             },
-            machine.stolen(used, window),
+            machine.stolen(used.steal_s, window),
         )
 
 

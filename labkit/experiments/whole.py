@@ -8,12 +8,11 @@ from typing import Any
 
 from labkit import machine, records
 from labkit.errors import Failed
-from labkit.experiments import arms
-from labkit.experiments.arms import Live
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Measured
-from labkit.observers.receivers import receivers
-from labkit.traffic import iperf3, ping
+from labkit.experiments.looks import Standing
+from labkit.experiments.serving import There, Window
+from labkit.traffic import iperf3, pages, ping
 
 START_S = 5.0  # until every flow carries data
 TOGETHER = 0.5  # of its duration all flows have to run at once
@@ -23,7 +22,7 @@ OVERLOAD = 0.01
 SATURATED = 0.95  # of a CPU, by each sender
 
 
-def measure(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
+def measure(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
     """One run of one arm. What fails is a row with iperf3's or ping's own words."""
     try:
         return _ping(asked, live) if asked.protocol == "ping" else _iperf3(asked, live, artefacts)
@@ -31,55 +30,63 @@ def measure(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
         return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
 
-def _ping(asked: Datapaths, live: Live) -> Measured:
+def _ping(asked: Datapaths, live: Standing) -> Measured:
+    elsewhere = live.elsewhere()
     times, begin = machine.cpu_times(), time.monotonic()
-    found = ping.latency(live.topology.pairs, asked.duration_s, asked.length_bytes)
+    found = ping.latency(live.pairs, asked.duration_s, asked.length_bytes)
     used, window = machine.cpu_times() - times, time.monotonic() - begin
-    return live.measured(
-        {"method": "whole", "window_s": window, **_machine(used), **found}, machine.stolen(used, window)
-    )
+    row = {"method": "whole", "window_s": window, **_machine(used), **elsewhere(), **found}
+    return live.measured(row, machine.stolen(used.steal_s, window))
 
 
-def _iperf3(asked: Datapaths, live: Live, artefacts: Path) -> Measured:
-    load = asked.load()
-    with (
-        receivers(live.topology.pairs, asked.protocol, asked.datagram_bytes) as counters,
-        iperf3.flows(live.topology.pairs) as flows,
-    ):
-        earliest = time.monotonic()
-        arms.start(flows, load, counters, START_S)
-        # All flows run at once from when the last one carries data until when the first one may end.
-        flows.wait(time.monotonic() + load.omit_s)
-        times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
-        flows.wait(earliest + load.omit_s + load.duration_s)
-        now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
-        pages, problem = flows.finish(end + START_S + iperf3.GRACE_S)
-    records.write_artefact(artefacts / f"{live.arm.label.replace(' ', '_')}.json.gz", pages)
+def _iperf3(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
+    with live.serving(asked) as (flows, there):
+        used, seen = _counted(asked.load(), flows, there)
+        found, problem = flows.finish(time.monotonic() + START_S + iperf3.GRACE_S, there.pages)
+    records.write_artefact(artefacts / f"{live.arm.label.replace(' ', '_')}.json.gz", found)
     if problem:
         raise Failed(problem)
-    window, passed, used = end - start, total - got, now - times
     row: dict[str, Any] = {
         "method": "whole",
-        "window_s": window,
-        "throughput_bps": passed.received_bytes * 8 / window,
-        "throughput_pps": passed.received_count / window,
-        "received_bytes": passed.received_bytes,
+        "window_s": seen.window_s,
+        "throughput_bps": seen.received_bytes * 8 / seen.window_s,
+        "throughput_pps": seen.received_count / seen.window_s,
+        "received_bytes": seen.received_bytes,
         **_machine(used),
-        **({} if asked.protocol == "udp" else {"received_count": passed.received_count}),
-        **iperf3.metrics(pages, asked.protocol),
+        **there.told(seen),
+        **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
+        **pages.metrics(found, asked.protocol),
     }
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row["iperf3_bps"]
-    doubts = [*machine.stolen(used, window), *_doubts(asked, row, len(pages))]
+    stolen = [*machine.stolen(used.steal_s, seen.window_s), *seen.doubts]
     invalid = _invalid(asked, live, row)
-    return live.measured(row | ({"status": "invalid", "reason": invalid} if invalid else {}), doubts)
+    return live.measured(
+        row | ({"status": "invalid", "reason": invalid} if invalid else {}),
+        [*stolen, *_doubts(asked, row, len(found))],
+    )
+
+
+def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There) -> tuple[machine.CpuTimes, Window]:
+    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
+
+    All flows run at once from when the last one carries data until when the first one may end.
+    """
+    earliest = time.monotonic()
+    flows.start(load)
+    there.carrying(START_S)
+    running = flows.wait(time.monotonic() + load.omit_s)
+    times = machine.cpu_times()
+    left_s = earliest + load.omit_s + load.duration_s - time.monotonic()
+    seen = there.window(max(0.0, left_s) if running else 0.0)
+    return machine.cpu_times() - times, seen
 
 
 def _machine(used: machine.CpuTimes) -> dict[str, float]:
     return {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
 
 
-def _invalid(asked: Datapaths, live: Live, row: dict[str, Any]) -> str | None:
+def _invalid(asked: Datapaths, live: Standing, row: dict[str, Any]) -> str | None:
     """Why the run does not count (METHOD: the flows must run together, and the offered load must be
     reached)."""
     if row["window_s"] < TOGETHER * asked.duration_s:
@@ -87,7 +94,7 @@ def _invalid(asked: Datapaths, live: Live, row: dict[str, Any]) -> str | None:
         return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
     if asked.rate_bps is None:
         return None
-    flows = asked.streams * len(live.topology.pairs)
+    flows = asked.streams * len(live.pairs)
     offered = asked.rate_bps * flows
     quantum = (asked.length_bytes or 131072 if asked.protocol == "tcp" else asked.datagram_bytes) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / asked.duration_s:

@@ -3,7 +3,7 @@ labkit process on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,9 @@ def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]
         yield talk
 
 
-def measuring_lock(where: str, say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """One measurement at a time on the machine that `where` is on; what is reached through ssh takes its own."""
-    return nullcontext() if where.startswith("ssh:") else here.measuring_lock(say)
+def measuring_lock(nodes: Sequence[str], say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """One measurement at a time on the machine that these hosts are on; what is reached through ssh takes its own."""
+    return nullcontext() if all(where.startswith("ssh:") for where in nodes) else here.measuring_lock(say)
 
 
 @contextmanager

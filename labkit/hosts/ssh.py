@@ -76,6 +76,8 @@ def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]
 
 def _sent(request: dict[str, Any]) -> dict[str, Any]:
     """The request as it makes sense over there: the folder's name, and the rows that it holds."""
+    if request["do"] == "serve":
+        return request | {"git_revision": machine.git_revision()}
     if "folder" not in request:
         return request
     folder = Path(request["folder"])

@@ -44,13 +44,13 @@ def cpu_times_of(line: str) -> CpuTimes:
     return CpuTimes(user + nice + system + irq + softirq, softirq, steal, idle + iowait)
 
 
-def stolen(used: CpuTimes, window_s: float) -> list[str]:
+def stolen(steal_s: float, window_s: float) -> list[str]:
     """A doubt when the hypervisor ran something else for more than 5 % of the time of all CPUs.
 
     In a short window one or two of the kernel's steps are more than that already, and tell nothing: they are let pass.
     """
-    share = used.steal_s / (window_s * (os.cpu_count() or 1))
-    if share <= STEAL_LIMIT or used.steal_s <= 2.5 / TICKS_PER_S:
+    share = steal_s / (window_s * (os.cpu_count() or 1))
+    if share <= STEAL_LIMIT or steal_s <= 2.5 / TICKS_PER_S:
         return []
     return [f"the hypervisor took away {share:.0%} of the CPU time meanwhile"]
 

@@ -10,6 +10,7 @@ from labkit.netlink.messages import (
     Message,
     default_route,
     delete_link,
+    move_link,
     new_address,
     new_ingress,
     new_link,
@@ -23,6 +24,6 @@ from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 
 __all__ = [
     "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "default_route",
-    "delete_link", "id_of", "index_of", "inside", "links", "new_address", "new_ingress", "new_link", "new_namespaces",
-    "new_neighbour", "new_qdisc", "routes", "set_link", "set_master",
+    "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress", "new_link",
+    "new_namespaces", "new_neighbour", "new_qdisc", "routes", "set_link", "set_master",
 ]  # fmt: skip

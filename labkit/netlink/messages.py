@@ -126,6 +126,19 @@ def set_master(index: int, master: int) -> Message:
     return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
 
 
+def move_link(index: int, netns: int, new_index: int = 0) -> Message:
+    """A request that moves an interface into the namespace `netns` (a file descriptor); it is down there.
+
+    It keeps its index where that is free; `new_index` is one to take (Linux 5.13; older ones do not read it).
+    """
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = [("IFLA_NET_NS_FD", netns)]
+    if new_index:
+        message["attrs"].append(("IFLA_NEW_IFINDEX", new_index))
+    return _encode(message, RTM_NEWLINK, 0, f"move interface {index}")
+
+
 def delete_link(index: int) -> Message:
     """A request that deletes an interface."""
     message = ifinfmsg()

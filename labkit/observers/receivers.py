@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from labkit.endpoints import Pair
+from labkit.endpoints import Endpoint, Pair
 
 
 @dataclass(frozen=True)
 class Got:
-    """bytes and packets since the beginning; for UDP datagrams that reached a socket, and their payload."""
+    """bytes and packets since the beginning; for UDP datagrams that reached a socket, and their payload, and what was
+    sent where that is known."""
 
     received_bytes: int
     received_count: int
@@ -42,33 +43,33 @@ class Receivers:
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
+        servers: Sequence[Endpoint],
         protocol: str,
         length_bytes: int | None,
-        files: list[tuple[IO[str], IO[str]]],
+        files: list[IO[str]],
+        client_files: list[IO[str]],
     ) -> None:
-        self._pairs = pairs
+        self._servers = servers
         self._protocol = protocol
         self._length_bytes = length_bytes
         self._files = files
+        self._client_files = client_files
 
     def read(self) -> Got:
         """The sums over all pairs, now."""
         if self._protocol == "udp":
             assert self._length_bytes is not None
-            counts = [_datagrams(server)[0] for server, _client in self._files]
-            sent = [_datagrams(client)[1] for _server, client in self._files]
-            return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent))
-        read = [pair.server.namespace.netlink.counters(pair.server.index) for pair in self._pairs]
+            counts = [_datagrams(server)[0] for server in self._files]
+            sent = [_datagrams(client)[1] for client in self._client_files]
+            return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent) if sent else None)
+        read = [server.namespace.netlink.counters(server.index) for server in self._servers]
         return Got(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
     def each(self) -> list[int]:
         """What every server has got: bytes of its interface, or datagrams."""
         if self._protocol == "udp":
-            return [_datagrams(server)[0] for server, _client in self._files]
-        return [
-            pair.server.namespace.netlink.counters(pair.server.index).received_bytes for pair in self._pairs
-        ]
+            return [_datagrams(server)[0] for server in self._files]
+        return [server.namespace.netlink.counters(server.index).received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> bool:
         """Whether at every server data has arrived since `before` (of `each`): more than setting up a flow
@@ -80,16 +81,23 @@ class Receivers:
 @contextmanager
 def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) -> Iterator[Receivers]:
     """The counters of these pairs; for UDP `length_bytes` is the payload of a datagram."""
+    servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
+    with server_receivers(servers, protocol, length_bytes, clients) as found:
+        yield found
+
+
+@contextmanager
+def server_receivers(
+    servers: Sequence[Endpoint], protocol: str, length_bytes: int | None, clients: Sequence[Endpoint] = ()
+) -> Iterator[Receivers]:
+    """The counters of these servers; what was sent is told only where the clients are on this host, too."""
     with ExitStack() as stack:
-        files = []
-        if protocol == "udp":
-            path = "/proc/net/snmp6" if ":" in pairs[0].server.address else "/proc/net/snmp"
-            for pair in pairs:
-                server, client = (
-                    stack.enter_context(end.namespace.open(path)) for end in (pair.server, pair.client)
-                )
-                files.append((server, client))
-        yield Receivers(pairs, protocol, length_bytes, files)
+        path = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
+        files, client_files = (
+            [stack.enter_context(end.namespace.open(path)) for end in ends] if protocol == "udp" else []
+            for ends in (servers, clients)
+        )
+        yield Receivers(servers, protocol, length_bytes, files, client_files)
 
 
 def _datagrams(file: IO[str]) -> tuple[int, int]:

@@ -3,8 +3,12 @@
 A new topology is one function in a module of this package and one entry in TABLE.
 """
 
-from labkit.topologies.base import Spec, Topology
+from labkit.topologies.base import CLIENTS, SERVERS, Spec, Topology
+from labkit.topologies.half import ACROSS, far_ends
 from labkit.topologies.state import State, state
-from labkit.topologies.table import TABLE, build, check_names
+from labkit.topologies.table import TABLE, build, check_names, half
 
-__all__ = ["TABLE", "Spec", "State", "Topology", "build", "check_names", "state"]
+__all__ = [
+    "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Spec", "State", "Topology", "build", "check_names", "far_ends", "half",
+    "state",
+]  # fmt: skip

@@ -16,18 +16,27 @@ PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace betwe
 BETWEEN = "between"
 
 Interface = IPv4Interface | IPv6Interface
+CLIENTS, SERVERS = 1, 2
+_OURS = os.urandom(2)
 
 
 @dataclass(frozen=True)
 class Spec:
     """What a topology is asked for. `parent`: a NIC of the machine under macvlan and ipvlan, reached through
-    `machine_netns`."""
+    `machine_netns`.
+
+    `side`: only the clients' ends (1) or the servers' (2) are built, the others are on another host; `ours` then is
+    what the MAC addresses of both sides have in common.
+    """
 
     pairs: int = 1
     mtu_bytes: int = 1500
     family: int = 4
     parent: str | None = None
     machine_netns: int | None = None
+    side: int | None = None
+    ours: bytes = _OURS
+    delay_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,35 +62,54 @@ def address(family: int, side: int, number: int, prefix: int | None = None) -> I
     return ip_interface(f"fd00::{side}:{number + 1:x}/{64 if prefix is None else prefix}")
 
 
-_OURS = os.urandom(2)
-
-
 def mac(number: int, part: int = 0, ours: bytes = _OURS) -> str:
     """A locally administered MAC address: that of end `number` (part 0), or of another part that belongs to it."""
     return ":".join(f"{byte:02x}" for byte in (2, *ours, part, number >> 8, number & 255))
 
 
-def names(pairs: int) -> list[str]:
+def numbers(spec: Spec) -> range:
+    """The numbers of the ends: even ones are clients, the next number is its server."""
+    return range(2 * spec.pairs) if spec.side is None else range(spec.side - 1, 2 * spec.pairs, 2)
+
+
+def names(spec: Spec) -> list[str]:
     """client0 server0 client1 server1 …"""
-    return [f"{side}{number}" for number in range(pairs) for side in ("client", "server")]
+    return [end_name(number) for number in numbers(spec)]
+
+
+def end_name(number: int) -> str:
+    """The name of end `number`."""
+    return f"{('client', 'server')[number % 2]}{number // 2}"
+
+
+def end_address(spec: Spec, number: int) -> Interface:
+    """The address of end `number`, where all are in one subnet."""
+    return address(spec.family, 1 + number % 2, number // 2)
 
 
 def sides(spec: Spec, spaces: list[Namespace]) -> Iterator[tuple[Namespace, Interface, int]]:
     """Each endpoint namespace with its address and the number that is its port's."""
-    for number, space in enumerate(spaces):
-        yield space, address(spec.family, 1 + number % 2, number // 2), number
+    for number, space in zip(numbers(spec), spaces, strict=True):
+        yield space, end_address(spec, number), number
 
 
 def pairs_of(spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE) -> list[Pair]:
     """The pairs of namespaces that stand client, server, client, server …"""
-    ends = [Endpoint(space.name, space, interface, index, str(at.ip)) for space, at, _ in sides(spec, spaces)]
+    ends = ends_of(spec, spaces, interface, index)
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]
+
+
+def ends_of(
+    spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE
+) -> list[Endpoint]:
+    """The ends that these namespaces are."""
+    return [Endpoint(space.name, space, interface, index, str(at.ip)) for space, at, _ in sides(spec, spaces)]
 
 
 @contextmanager
 def ends_and_between(spec: Spec) -> Iterator[tuple[list[Namespace], Namespace]]:
-    """Two namespaces for each pair and one between them all, loopback interfaces up."""
-    with namespaces([*names(spec.pairs), BETWEEN], family=spec.family) as made:
+    """A namespace for each end and one between them all, loopback interfaces up."""
+    with namespaces([*names(spec), BETWEEN], family=spec.family) as made:
         for space in made:
             space.netlink.do(netlink.set_link(1))
         yield made[:-1], made[-1]
@@ -92,10 +120,10 @@ def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], 
 
     `mac_of` tells the MAC address of end `number`; None leaves it to be asked for.
     """
-    ends = list(sides(spec, spaces))
-    for space, at, number in ends:
+    for space, at, number in sides(spec, spaces):
         messages = [netlink.set_link(EDGE), netlink.new_address(EDGE, at)]
         if mac_of is not None:
             partner = number ^ 1
-            messages.append(netlink.new_neighbour(EDGE, str(ends[partner][1].ip), mac_of(partner)))
+            neighbour = str(end_address(spec, partner).ip)
+            messages.append(netlink.new_neighbour(EDGE, neighbour, mac_of(partner)))
         space.netlink.do(*messages)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from labkit import netlink
 from labkit.endpoints import Namespace
-from labkit.errors import BadInput, Isolated, LabkitError, Unsupported
+from labkit.errors import Isolated, LabkitError, Unsupported
 from labkit.topologies.base import (
     EDGE,
     Spec,
@@ -26,6 +26,7 @@ from labkit.topologies.base import (
     pairs_of,
     sides,
 )
+from labkit.topologies.nic import machine_nic
 
 PARENT, FAR, BRIDGE = netlink.FIRST_INDEX + 2, netlink.FIRST_INDEX + 3, netlink.FIRST_INDEX + 1
 
@@ -48,7 +49,7 @@ def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
     with (
         ends_and_between(spec) as (ends, between),
         _parent(spec, between, reflecting=mode == "vepa") as (socket, parent),
-        _devices("macvlan", data, spec, socket, parent, ends, own),
+        devices("macvlan", data, spec, socket, parent, ends, own),
     ):
         give_addresses(spec, ends, own)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
@@ -62,7 +63,7 @@ def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
     with (
         ends_and_between(spec) as (ends, between),
         _parent(spec, between, reflecting=False) as (socket, parent),
-        _devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends),
+        devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends),
     ):
         # All devices have the parent's MAC address; the L3 modes ask for none.
         give_addresses(spec, ends, (lambda _: PARENT_MAC) if mode == "l2" and spec.parent is None else None)
@@ -70,7 +71,7 @@ def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 @contextmanager
-def _devices(
+def devices(
     kind: str,
     data: dict[str, int],
     spec: Spec,
@@ -79,7 +80,7 @@ def _devices(
     ends: list[Namespace],
     mac_of: Callable[[int], str] | None = None,
 ) -> Iterator[None]:
-    """eth0 of every end, made on the parent."""
+    """eth0 of every end, made on the parent, which has this index in the namespace of the socket."""
     made: list[Namespace] = []
     try:
         for space, _, number in sides(spec, ends):
@@ -101,7 +102,7 @@ def _devices(
         yield
     finally:
         # Namespaces take their devices along, but a moment later; until then a NIC is not free for another mode.
-        for space in made if spec.parent is not None else []:
+        for space in made if spec.parent is not None or spec.side is not None else []:
             with contextlib.suppress(netlink.LinkError):
                 space.netlink.do(netlink.delete_link(EDGE))
 
@@ -125,8 +126,8 @@ def _meaning(error: netlink.LinkError, kind: str, data: dict[str, int], number: 
 def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tuple[netlink.Netlink, int]]:
     """The netlink socket beside the parent, and the parent's index there."""
     if spec.parent is not None:
-        with _machine_nic(spec) as found:
-            yield found
+        with machine_nic(spec) as nic:
+            yield nic.kernel, nic.index
         return
     far = {"name": "far", "index": FAR}
     between.netlink.do(
@@ -140,28 +141,3 @@ def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tup
         between.netlink.do(netlink.set_master(FAR, BRIDGE))
         between.netlink.do(netlink.set_link(FAR, hairpin=True))
     yield between.netlink, PARENT
-
-
-@contextmanager
-def _machine_nic(spec: Spec) -> Iterator[tuple[netlink.Netlink, int]]:
-    if spec.machine_netns is None:
-        raise Unsupported(
-            f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it:"
-            " run as root, or leave parent out"
-        )
-    assert spec.parent is not None
-    with netlink.inside(spec.machine_netns):
-        socket = netlink.Netlink()
-        try:
-            with open("/proc/thread-self/net/dev") as file:
-                known = sorted(line.split(":")[0].strip() for line in file if ":" in line)
-            index = netlink.index_of(spec.parent)
-        except OSError:
-            socket.close()
-            raise BadInput(
-                f"parent={spec.parent}: the machine has no such interface; it has {', '.join(known)}"
-            ) from None
-    try:
-        yield socket, index
-    finally:
-        socket.close()

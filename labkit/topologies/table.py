@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
 
+from labkit.endpoints import Endpoint
 from labkit.errors import BadInput, Unsupported
 from labkit.netlink import LinkError
 from labkit.topologies.base import Builder, Spec, Topology
+from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed, vxlan
 
@@ -21,6 +24,7 @@ TABLE: dict[str, Builder] = {
     **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
     "vxlan": vxlan,
 }
+T = TypeVar("T")
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
 # reachability must fail.
@@ -46,10 +50,23 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        try:
-            topology = stack.enter_context(builder(name, spec))
-        except LinkError as error:
-            if error.errno == errno.EOPNOTSUPP:  # rtnetlink's answer to a kind that it does not know
-                raise Unsupported(f"this kernel cannot {error}: run {name} on a kernel that can") from None
-            raise
-        yield topology
+        yield _entered(stack, name, builder(name, spec))
+
+
+@contextmanager
+def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
+    """The ends of one side (`spec.side`) of the topology `name`, whose other side is on another host; raises as
+    `build`."""
+    if name not in ACROSS:
+        raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
+    with ExitStack() as stack:
+        yield _entered(stack, name, one_side(spec, ACROSS[name]))
+
+
+def _entered(stack: ExitStack, name: str, builder: AbstractContextManager[T]) -> T:
+    try:
+        return stack.enter_context(builder)
+    except LinkError as error:
+        if error.errno == errno.EOPNOTSUPP:  # rtnetlink's answer to a kind that it does not know
+            raise Unsupported(f"this kernel cannot {error}: run {name} on a kernel that can") from None
+        raise

@@ -53,7 +53,7 @@ def loopback(name: str, spec: Spec) -> Iterator[Topology]:
 def veth(name: str, spec: Spec) -> Iterator[Topology]:
     """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's
     softirq."""
-    with namespaces(names(spec.pairs), family=spec.family) as made:
+    with namespaces(names(spec), family=spec.family) as made:
         for number in range(0, len(made), 2):
             client, server = made[number : number + 2]
             for space in (client, server):
@@ -74,21 +74,22 @@ def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
     network."""
     with ends_and_between(spec) as (ends, between):
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
-        cables = [_port(spec, space, number, BRIDGE) for space, _, number in sides(spec, ends)]
+        cables = [port(spec, space, number, BRIDGE) for space, _, number in sides(spec, ends)]
         between.netlink.do(*cables)
         give_addresses(spec, ends)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
 
-def _port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
+def port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
+    """A request for the veth between end `number` and its port in the namespace between, of the bridge `master`."""
     return netlink.new_link(
         "veth",
         f"port{number}",
         index=PORT + number,
         mtu_bytes=spec.mtu_bytes,
-        mac=mac(number, PORT_SIDE),
+        mac=mac(number, PORT_SIDE, spec.ours),
         master=master,
-        peer={"name": "eth0", "index": EDGE, "netns": end.fd, "mac": mac(number)},
+        peer={"name": "eth0", "index": EDGE, "netns": end.fd, "mac": mac(number, 0, spec.ours)},
     )
 
 
@@ -98,7 +99,7 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
     its policies."""
     with ends_and_between(spec) as (ends, between):
         between.sysctl("ipv4/ip_forward" if spec.family == 4 else "ipv6/conf/all/forwarding", 1)
-        between.netlink.do(*(_port(spec, space, number, None) for space, _, number in sides(spec, ends)))
+        between.netlink.do(*(port(spec, space, number, None) for space, _, number in sides(spec, ends)))
         pairs: list[Endpoint] = []
         for number, space in enumerate(ends):
             # RFC 3021: a /31 has two usable addresses, the even one is the router's; /127 likewise (RFC 6164)
@@ -133,7 +134,7 @@ def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
             f"mtu_bytes={spec.mtu_bytes} does not fit into vxlan:"
             f" with its 50 bytes of headers it is {outside}, and a veth carries 65535"
         )
-    with namespaces(names(spec.pairs), family=spec.family) as made:
+    with namespaces(names(spec), family=spec.family) as made:
         under = (ip_interface("192.168.0.0/31"), ip_interface("192.168.0.1/31"))
         for number in range(0, len(made), 2):
             client, server = made[number : number + 2]

@@ -1,27 +1,28 @@
 """iperf3: one process for each end of each pair, parsed from its JSON only.
 
-The parser is a pure function over the JSON of both ends (iperf3 3.12; `tests/samples` has real output).
+What it wrote is read in `labkit.traffic.pages` (iperf3 3.12; `tests/samples` has real output).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
 from labkit import process
-from labkit.endpoints import Endpoint, Pair
+from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import Failed, Unsupported
+from labkit.traffic import pages
 
 PORT = 5201
 OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on
 GRACE_S = 5.0  # beyond its planned time, until a run is ended by force
+LAST_WORDS_S = 1.0  # for the other end to write what it has, once one has ended
 START_S = 10.0
 
 
@@ -90,12 +91,28 @@ def server_argv(address: str) -> list[str]:
     return ["iperf3", "-s", "-1", "-J", "-p", str(PORT), "-B", address]
 
 
-class Flow:
-    """One client and one server process."""
+class Servers:
+    """A server for each end, listening."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, programs: list[process.Running], ends: Sequence[Endpoint]) -> None:
+        self.programs = programs  # in which each is from its start, for whoever has to end them
+        for end in ends:
+            programs.append(process.Running([*end.prefix, *server_argv(end.address)]))
+
+    def finish(self, deadline: float) -> list[pages.Page]:
+        """Wait for their ends, kill those that still run at the deadline, and return the JSON of each."""
+        for program in process.wait(self.programs, deadline):
+            program.signal(signal.SIGCONT)
+            program.kill()
+        return [pages.page(program) for program in self.programs]
+
+
+class Flow:
+    """A client process, and the server process where that is on this host."""
+
+    def __init__(self, pair: Pair | FarPair, server: process.Running | None) -> None:
         self.pair = pair
-        self.server = process.Running([*pair.server.prefix, *server_argv(pair.server.address)])
+        self.server = server
         self.client: process.Running | None = None
 
     def connect(self, load: Load) -> None:
@@ -106,15 +123,17 @@ class Flow:
 
     def programs(self) -> list[process.Running]:
         """The processes that were started."""
-        return [self.server] if self.client is None else [self.client, self.server]
+        return [program for program in (self.client, self.server) if program is not None]
 
 
 class Flows:
     """The flows of one topology: started together, stopped and continued together, ended together."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: Sequence[Pair | FarPair], servers: Servers | None) -> None:
+        self.servers = servers
         self.programs: list[process.Running] = []
-        self.flows: list[Flow] = []
+        ready = [None] * len(pairs) if servers is None else servers.programs
+        self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
 
     def start(self, load: Load) -> None:
         """Start all clients. Each is stopped as soon as it exists and all are continued at once, so that none
@@ -141,9 +160,9 @@ class Flows:
         for client in self.clients:
             client.signal(signal.SIGSTOP)
 
-    def wait(self, until: float) -> None:
-        """Sleep until then (time.monotonic()), or until all clients have ended."""
-        process.wait(self.clients, until)
+    def wait(self, until: float) -> bool:
+        """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
+        return bool(process.wait(self.clients, until))
 
     def early_end(self) -> str | None:
         """The words of a flow that has ended although it should be running, or None."""
@@ -153,9 +172,11 @@ class Flows:
                     return _why(flow)
         return None
 
-    def finish(self, deadline: float) -> tuple[list[dict[str, Any]], str | None]:
+    def finish(
+        self, deadline: float, served: Callable[[], list[pages.Page]] | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
         """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong
-        first, or None.
+        first, or None. `served` gives the JSON of servers on another host.
 
         At the deadline the rest is interrupted (iperf3 then still writes what it has), a second later killed.
         """
@@ -163,26 +184,44 @@ class Flows:
         for program in late:
             program.signal(signal.SIGINT)
         late_words = f"iperf3 did not end {GRACE_S:.0f} s after its time and was ended" if late else None
-        for program in process.wait(
-            [*self.clients, *(flow.server for flow in self.flows)], time.monotonic() + 1
-        ):
+        for program in process.wait(self.clients, time.monotonic() + LAST_WORDS_S):
             program.signal(signal.SIGCONT)
             program.kill()
-        pages = [{"client": _page(flow.client), "server": _page(flow.server)} for flow in self.flows]
-        problems = (_problem(flow, page) for flow, page in zip(self.flows, pages, strict=True))
-        return pages, late_words or next((problem for problem in problems if problem), None)
+        ends = zip(self.clients, (served or self.server_pages)(), strict=True)
+        found = [{"client": pages.page(client), "server": page} for client, page in ends]
+        problems = (pages.problem(client, both) for client, both in zip(self.clients, found, strict=True))
+        return found, late_words or next((problem for problem in problems if problem), None)
+
+    def server_pages(self) -> list[pages.Page]:
+        """The JSON of the servers, where they are on this host; those that are late are ended."""
+        return [] if self.servers is None else self.servers.finish(time.monotonic() + LAST_WORDS_S)
 
 
 @contextmanager
 def flows(pairs: Sequence[Pair]) -> Iterator[Flows]:
     """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
     left."""
-    made = Flows()
+    with servers([pair.server for pair in pairs]) as ready:
+        made = Flows(pairs, ready)
+        with process.all_ended(made.programs):
+            yield made
+
+
+@contextmanager
+def far_flows(pairs: Sequence[FarPair]) -> Iterator[Flows]:
+    """Clients for servers that listen on another host; when the block ends, none of them is left."""
+    made = Flows(pairs, None)
     with process.all_ended(made.programs):
-        for pair in pairs:
-            made.flows.append(Flow(pair))
-            made.programs.append(made.flows[-1].server)
-        _listening([pair.server for pair in pairs], made.programs)
+        yield made
+
+
+@contextmanager
+def servers(ends: Sequence[Endpoint]) -> Iterator[Servers]:
+    """Servers that listen at these ends; when the block ends, none of them is left."""
+    programs: list[process.Running] = []
+    with process.all_ended(programs):
+        made = Servers(programs, ends)
+        _listening(ends, made.programs)
         yield made
 
 
@@ -209,91 +248,13 @@ def _listens(table: IO[str], wanted: str) -> bool:
     return any(wanted in line and line.split()[3] == "0A" for line in text.splitlines()[1:])
 
 
-def _page(program: process.Running | None) -> dict[str, Any]:
-    """The JSON that iperf3 wrote; {} and the text under "unreadable" where it wrote none."""
-    if program is None:
-        return {}
-    text = program.ended().stdout
-    try:
-        page = json.loads(text)
-    except ValueError:
-        return {"unreadable": text[:2000]}
-    return page if isinstance(page, dict) else {"unreadable": text[:2000]}
-
-
-def _problem(flow: Flow, page: dict[str, Any]) -> str | None:
-    client, server = page["client"], page["server"]
-    assert flow.client is not None
-    if "error" in client:
-        return f"iperf3: {client['error']}"
-    if "unreadable" in client:
-        ended = flow.client.ended()
-        if ended.returncode == 0:
-            return f"iperf3 wrote what is not JSON: {' '.join(client['unreadable'].split())[:120]!r}"
-        return ended.words()
-    if "error" in server:
-        return f"iperf3 server: {server['error']}"
-    return None
-
-
 def _why(flow: Flow) -> str:
     for program in flow.programs():
         program.poll()
-    page = {"client": _page(flow.client) if flow.client and flow.client.poll() else {}, "server": {}}
-    if flow.server.poll():
-        page["server"] = _page(flow.server)
+    both = {"client": pages.page(flow.client) if flow.client and flow.client.poll() else {}, "server": {}}
+    if flow.server is not None and flow.server.poll():
+        both["server"] = pages.page(flow.server)
         words = flow.server.ended().words()
-        return f"iperf3 server: {page['server']['error']}" if "error" in page["server"] else words
-    return _problem(flow, page) or "iperf3 ended before its time"
-
-
-def metrics(pages: Sequence[dict[str, Any]], protocol: str) -> dict[str, Any]:
-    """The sums over the flows that a row carries, from the JSON of both ends of each.
-
-    iperf3_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
-    the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
-    """
-    try:
-        ends = [page["client"]["end"] for page in pages]
-        received = [end["sum_received"] for end in ends]
-        sent = [end["sum_sent"] for end in ends]
-        cpu = [end["cpu_utilization_percent"] for end in ends]
-        row: dict[str, Any] = {
-            "iperf3_bps": sum(part["bits_per_second"] for part in received),
-            "sent_bps": sum(part["bits_per_second"] for part in sent),
-            "client_cpu_s": sum(
-                use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
-            ),
-            "server_cpu_s": sum(
-                use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
-            ),
-        }
-        return row | (_udp(pages) if protocol == "udp" else _tcp(ends))
-    except (LookupError, TypeError, ArithmeticError) as error:
-        raise Failed(f"iperf3's JSON lacks what a row needs: {error}") from None
-
-
-def _udp(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted
-    # seconds.
-    servers = [page["server"]["end"] for page in pages]
-    received = [end["sum_received"] for end in servers]
-    arrived = [part["packets"] - part["lost_packets"] for part in received]
-    streams = [stream["udp"] for end in servers for stream in end["streams"]]
-    return {
-        "sent_count": sum(page["client"]["end"]["sum_sent"]["packets"] for page in pages),
-        "received_count": sum(arrived),
-        "lost_count": sum(part["lost_packets"] for part in received),
-        "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
-        "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
-        "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
-    }
-
-
-def _tcp(ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    rtts = [stream["sender"]["mean_rtt"] for end in ends for stream in end["streams"]]
-    return {
-        "retransmits_count": sum(end["sum_sent"]["retransmits"] for end in ends),
-        "rtt_s": sum(rtts) / len(rtts) / 1e6,
-        "sender_congestion": ends[0].get("sender_tcp_congestion"),
-    }
+        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
+    words_of = None if flow.client is None else pages.problem(flow.client, both)
+    return words_of or "iperf3 ended before its time"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit import process
-from labkit.endpoints import Endpoint, Pair
+from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import Failed
 
 # The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
@@ -21,7 +21,7 @@ STEP_S = 1e-6  # ping prints microseconds; the median is interpolated within one
 _RTT = re.compile(r"time=([0-9.]+) ms")
 
 
-def reachable(pairs: Sequence[Pair], mtu_bytes: int, family: int) -> str | None:
+def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> str | None:
     """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence
     about the first that does not."""
     size = mtu_bytes - (28 if family == 4 else 48)
@@ -42,7 +42,7 @@ def reachable(pairs: Sequence[Pair], mtu_bytes: int, family: int) -> str | None:
     return None
 
 
-def silent(pair: Pair) -> bool:
+def silent(pair: Pair | FarPair) -> bool:
     """Whether small pings of one pair get no answer within 0.6 s."""
     return (
         process.run([*pair.client.prefix, *_argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
@@ -50,7 +50,7 @@ def silent(pair: Pair) -> bool:
     )
 
 
-def latency(pairs: Sequence[Pair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
+def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
     """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in
     seconds.
 

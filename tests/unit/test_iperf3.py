@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import Failed, Unsupported
-from labkit.traffic import iperf3
+from labkit.traffic import iperf3, pages
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 Page = dict[str, Any]
@@ -25,7 +25,7 @@ def both(name: str) -> Page:
 
 
 def test_tcp() -> None:
-    row = iperf3.metrics([both("tcp")], "tcp")
+    row = pages.metrics([both("tcp")], "tcp")
     server = end("tcp", "server")["end"]["sum_received"]
     assert row["iperf3_bps"] == pytest.approx(server["bytes"] * 8 / server["seconds"])
     assert row["retransmits_count"] == 2
@@ -37,7 +37,7 @@ def test_tcp() -> None:
 
 
 def test_tcp_streams_are_summed() -> None:
-    row = iperf3.metrics([both("tcp-2-streams")], "tcp")
+    row = pages.metrics([both("tcp-2-streams")], "tcp")
     streams = end("tcp-2-streams", "client")["end"]["streams"]
     assert row["retransmits_count"] == 46 + 90
     assert row["rtt_s"] == pytest.approx((242e-6 + 391e-6) / 2)
@@ -47,7 +47,7 @@ def test_tcp_streams_are_summed() -> None:
 
 
 def test_udp() -> None:
-    row = iperf3.metrics([both("udp")], "udp")
+    row = pages.metrics([both("udp")], "udp")
     received = end("udp", "server")["end"]["sum_received"]
     assert row["received_count"] == received["bytes"] / 1472
     assert row["lost_count"] == 96395
@@ -62,12 +62,12 @@ def test_what_was_lost_during_the_warm_up_does_not_count() -> None:
     """The client of 3.12 tells more lost datagrams than it sent when some seconds were omitted; the server is right."""
     client = end("udp", "client")["end"]["sum_received"]
     assert client["lost_packets"] > client["packets"]
-    row = iperf3.metrics([both("udp")], "udp")
+    row = pages.metrics([both("udp")], "udp")
     assert row["received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.001)
 
 
 def test_udp_streams_are_summed() -> None:
-    row = iperf3.metrics([both("udp-2-streams")], "udp")
+    row = pages.metrics([both("udp-2-streams")], "udp")
     received = end("udp-2-streams", "server")["end"]["sum_received"]
     assert row["received_count"] == received["bytes"] / 1472
     assert row["lost_count"] == 41678 + 41693
@@ -82,7 +82,7 @@ def test_udp_streams_are_summed() -> None:
     ],
 )
 def test_flows_are_summed(name: str, protocol: str, sums: list[str]) -> None:
-    one, three = (iperf3.metrics([both(name)] * count, protocol) for count in (1, 3))
+    one, three = (pages.metrics([both(name)] * count, protocol) for count in (1, 3))
     for column in sums:
         assert three[column] == pytest.approx(3 * one[column]), column
     for column in {"rtt_s", "jitter_s"} & one.keys():
@@ -107,12 +107,12 @@ def test_errors_are_told_in_iperf3s_words() -> None:
 )
 def test_pages_that_lack_something_fail_in_a_sentence(page: Page, protocol: str) -> None:
     with pytest.raises(Failed, match="iperf3's JSON lacks what a row needs"):
-        iperf3.metrics([page], protocol)
+        pages.metrics([page], protocol)
 
 
 def test_a_refused_connection_gives_no_row() -> None:
     with pytest.raises(Failed, match="lacks what a row needs"):
-        iperf3.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
+        pages.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
 
 
 @pytest.mark.parametrize("missing", ["streams", "sum_sent", "sum_received", "cpu_utilization_percent"])
@@ -120,7 +120,7 @@ def test_each_missing_part_is_a_failure(missing: str) -> None:
     page = both("tcp")
     page["client"]["end"][missing] = [] if missing == "streams" else None
     with pytest.raises(Failed, match="lacks what a row needs"):
-        iperf3.metrics([page], "tcp")
+        pages.metrics([page], "tcp")
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ class TestCpuTime:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
-        assert machine.stolen(machine.CpuTimes(0, 0, 0.9, 0), 10) == []
-        [doubt] = machine.stolen(machine.CpuTimes(0, 0, 2.0, 0), 10)
+        assert machine.stolen(0.9, 10) == []
+        [doubt] = machine.stolen(2.0, 10)
         assert "10%" in doubt
-        assert machine.stolen(machine.CpuTimes(0, 0, 2 / cpu_time.TICKS_PER_S, 0), 0.07) == []
+        assert machine.stolen(2 / cpu_time.TICKS_PER_S, 0.07) == []
 
 
 class TestInterfaces:

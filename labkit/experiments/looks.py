@@ -1,0 +1,139 @@
+"""How the interfaces of an arm look: offloads and queueing discipline, and what is to be doubted where they differ."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit import machine, topologies
+from labkit.endpoints import Endpoint, FarPair, Pair
+from labkit.experiments import columns
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm, Measured
+from labkit.experiments.serving import Here, There
+from labkit.observers.receivers import receivers
+from labkit.traffic import iperf3
+
+# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
+# link and do not.
+MATTERING = [
+    "rx-checksumming",
+    "tx-checksumming",
+    "scatter-gather",
+    "tcp-segmentation-offload",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
+    "large-receive-offload",
+    "tx-udp-segmentation",
+    "rx-gro-list",
+    "rx-udp-gro-forwarding",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing(abc.ABC):
+    """An arm that stands, and what the interfaces of its first pair say of themselves.
+
+    `offloads` and `qdisc` are of the client, where segmentation and queueing take place; `server_offloads` are
+    of the other end.
+    """
+
+    arm: Arm
+    offloads: dict[str, bool]
+    server_offloads: dict[str, bool]
+    qdisc: str
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    @abc.abstractmethod
+    def pairs(self) -> Sequence[Pair | FarPair]:
+        """What load is run between."""
+
+    @abc.abstractmethod
+    def serving(self, asked: Datapaths) -> AbstractContextManager[tuple[iperf3.Flows, There]]:
+        """Flows whose servers listen, and what the servers' side counts."""
+
+    def elsewhere(self) -> Callable[[], dict[str, Any]]:
+        """From now on, the CPU time of the other host, where there is one: what is called afterwards gives columns."""
+        return dict
+
+    def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
+        """Metrics of this arm, with what is to be doubted about them."""
+        doubtful = [*self.doubts, *(doubts or [])]
+        told = {
+            **columns.now(),
+            "qdisc": self.qdisc,
+            "offloads": _short(self.offloads) or None,
+            "doubts": "; ".join(doubtful) or None,
+        }
+        return self.arm, {"status": "ok", **told, **metrics}
+
+    def compare(self, baseline: Standing) -> None:
+        """Doubt what is offloaded otherwise than in the baseline, or queued otherwise."""
+        for end, own, usual in (
+            ("client", self.offloads, baseline.offloads),
+            ("server", self.server_offloads, baseline.server_offloads),
+        ):
+            differ = [name for name in sorted(MATTERING) if own.get(name, False) != usual.get(name, False)]
+            if differ:
+                words = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
+                self.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
+        if self.qdisc != baseline.qdisc:
+            self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
+
+    def stands_in(self, asked: Datapaths) -> None:
+        """Doubt a baseline that is not the one that was asked for."""
+        if self.arm.role == "baseline" and self.arm.topology != asked.topology[0]:
+            self.doubts.append(
+                f"{asked.topology[0]} cannot be measured here, so this is the baseline instead"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live(Standing):
+    """An arm whose two sides are on this host."""
+
+    topology: topologies.Topology
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """What load is run between."""
+        return self.topology.pairs
+
+    @contextmanager
+    def serving(self, asked: Datapaths) -> Iterator[tuple[iperf3.Flows, There]]:
+        """Flows whose servers listen, and what the servers' side counts."""
+        with (
+            receivers(self.pairs, asked.protocol, asked.datagram_bytes) as counters,
+            iperf3.flows(self.pairs) as flows,
+        ):
+            yield flows, Here(flows, counters)
+
+
+def live(arm: Arm, topology: topologies.Topology) -> Live:
+    """An arm whose two sides are on this host, looked at."""
+    client, server = topology.pairs[0].client, topology.pairs[0].server
+    return Live(
+        arm=arm,
+        topology=topology,
+        offloads=offloads(client),
+        server_offloads=offloads(server),
+        qdisc=qdisc(client),
+    )
+
+
+def offloads(end: Endpoint) -> dict[str, bool]:
+    """The features of an end's interface that are on or off."""
+    return machine.offloads(end.prefix, end.interface)
+
+
+def qdisc(end: Endpoint) -> str:
+    """The root queueing discipline of an end's interface."""
+    return machine.qdisc(end.prefix, end.interface)
+
+
+def _short(features: dict[str, bool]) -> str:
+    return " ".join(sorted(name for name, on in features.items() if on))

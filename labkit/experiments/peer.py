@@ -1,0 +1,153 @@
+"""The other host of two nodes, as the clients' host has it: asked through whoever started both, and arms across both.
+
+Clocks are not compared: each side counts seconds of its own, and what has to follow something else is asked for after
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from labkit import errors, topologies
+from labkit.endpoints import FarPair
+from labkit.errors import Failed, Unsupported
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm
+from labkit.experiments.events import Surroundings
+from labkit.experiments.looks import Standing, offloads, qdisc
+from labkit.experiments.serving import There, Window
+from labkit.traffic import iperf3, pages, ping
+
+Answer = dict[str, Any]
+
+
+class Peer:
+    """The servers' host. `channel` carries a request to it and brings its answer."""
+
+    def __init__(self, channel: Callable[[dict[str, Any]], Answer]) -> None:
+        self._channel = channel
+        self._gone = False
+        self.looks: dict[str, Standing] = {}  # of each topology that was built once
+        hello = self.ask("hello")
+        self.machine: dict[str, Any] = hello["machine"]  # as rows tell of it
+        self.environment: dict[str, Any] = hello["environment"]
+
+    def ask(self, do: str, **more: Any) -> Answer:
+        """Its answer. Raises what it raised there, with words that say where."""
+        answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
+        if answer.get("gone"):
+            self._gone = True
+            raise Failed("nobody carries words to the servers' host any more")
+        if "kind" in answer:
+            raise getattr(errors, answer["kind"], Failed)(f"on the servers' host: {answer['text']}")
+        return answer
+
+
+class Far:
+    """The servers of a run are on the other host."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        before = time.monotonic()
+        peer.ask("times")
+        self._way_s = time.monotonic() - before  # there and back
+
+    def carrying(self, within_s: float) -> bool:
+        """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
+        return bool(self._peer.ask("carrying", within_s=within_s)["carrying"])
+
+    def window(self, for_s: float) -> Window:
+        """Count for so long, less what asking takes: it must be over before the first flow may end."""
+        told = self._peer.ask("window", for_s=max(0.0, for_s - self._way_s))
+        return msgspec.convert(told["window"], Window)
+
+    def pages(self) -> list[pages.Page]:
+        """The servers' own JSON, after their ends."""
+        found: list[pages.Page] = self._peer.ask("pages")["pages"]
+        return found
+
+    def told(self, seen: Window) -> dict[str, Any]:
+        """The CPU time of the other host."""
+        return {"peer_cpu_s": seen.cpu_s, "peer_softirq_s": seen.softirq_s, "peer_steal_s": seen.steal_s}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Across(Standing):
+    """An arm whose clients are on this host and whose servers are on the other."""
+
+    peer: Peer
+    far_pairs: Sequence[FarPair]
+
+    @property
+    def pairs(self) -> Sequence[FarPair]:
+        """What load is run between."""
+        return self.far_pairs
+
+    @contextmanager
+    def serving(self, asked: Datapaths) -> Iterator[tuple[iperf3.Flows, There]]:
+        """Flows whose servers listen over there, and what is counted there."""
+        self.peer.ask("listen")
+        try:
+            with iperf3.far_flows(self.far_pairs) as flows:
+                yield flows, Far(self.peer)
+        finally:
+            self.peer.ask("quiet")
+
+    def elsewhere(self) -> Callable[[], dict[str, Any]]:
+        """From now on, the CPU time of the other host."""
+        begun = self.peer.ask("times")
+
+        def until_now() -> dict[str, Any]:
+            now = self.peer.ask("times")
+            return {f"peer_{name}": now[name] - begun[name] for name in ("cpu_s", "softirq_s", "steal_s")}
+
+        return until_now
+
+
+@contextmanager
+def across(asked: Datapaths, around: Surroundings, arm: Arm, pairs: int) -> Iterator[Across]:
+    """An arm across both hosts, built afresh and found reachable; one stands at a time, because they share the NICs.
+
+    Raises Unsupported, with what to do, when the path does not carry the MTU, and Failed when it carries nothing.
+    """
+    peer = around.peer
+    assert peer is not None
+    ours = os.urandom(2)
+    with ExitStack() as stack:
+        told = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
+        stack.callback(peer.ask, "clear")
+        spec = asked.spec(pairs, around.machine_netns, topologies.CLIENTS, ours)
+        ends = stack.enter_context(topologies.half(arm.topology, spec))
+        made = [FarPair(end, far) for end, far in zip(ends, topologies.far_ends(spec), strict=True)]
+        _check_path(made, asked)
+        one = Across(
+            arm=arm,
+            offloads=offloads(ends[0]),
+            server_offloads=told["offloads"],
+            qdisc=qdisc(ends[0]),
+            peer=peer,
+            far_pairs=made,
+        )
+        peer.looks.setdefault(arm.topology, one)
+        yield one
+
+
+def _check_path(pairs: Sequence[FarPair], asked: Datapaths) -> None:
+    words = ping.reachable(pairs, asked.mtu_bytes, asked.family)
+    if words is None:
+        return
+    if ping.silent(pairs[0]):
+        raise Failed(
+            f"{words}, nor to a small one: is there a cable, or a switch, between the NICs of the two hosts?"
+        )
+    raise Unsupported(
+        f"the path between the two hosts does not carry MTU {asked.mtu_bytes}: a small ping is answered, and one of"
+        f" {asked.mtu_bytes} bytes is not; raise the MTU of what is between them, or lower mtu_bytes"
+    )

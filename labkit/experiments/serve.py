@@ -1,0 +1,124 @@
+"""The servers' host of two nodes: builds its side of an arm, lets servers listen, and tells what arrived, each when it
+is asked for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from labkit import machine, process, topologies
+from labkit.endpoints import Endpoint
+from labkit.errors import LabkitError
+from labkit.experiments import columns, serving
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.looks import offloads
+from labkit.observers.receivers import Receivers, server_receivers
+from labkit.traffic import iperf3
+
+
+class Serving:
+    """What stands here: one side of one arm, and its servers while a run lasts."""
+
+    def __init__(self, asked: Datapaths, around: Surroundings, environment: dict[str, Any]) -> None:
+        self._asked, self._around, self._environment = asked, around, environment
+        self._arm, self._run = ExitStack(), ExitStack()
+        self._ends: list[Endpoint] = []
+        self._servers: iperf3.Servers | None = None
+        self._counters: Receivers | None = None
+        self._before: list[int] = []
+        self.known: dict[str, Callable[..., dict[str, Any]]] = {
+            "hello": self.hello,
+            "build": self.build,
+            "clear": self.clear,
+            "listen": self.listen,
+            "carrying": self.carrying,
+            "window": self.window,
+            "pages": self.pages,
+            "quiet": self.quiet,
+            "times": self.times,
+        }
+
+    def hello(self) -> dict[str, Any]:
+        """What rows and environment.json tell of this host."""
+        told = {**self._around.machine, "iperf3": columns.iperf3_version()}
+        return {"machine": told, "environment": {"machine": told, **self._environment}}
+
+    def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
+        """Build this side of an arm."""
+        self.clear()
+        spec = self._asked.spec(pairs, self._around.machine_netns, topologies.SERVERS, bytes.fromhex(ours))
+        self._ends = self._arm.enter_context(topologies.half(topology, spec))
+        return {"offloads": offloads(self._ends[0])}
+
+    def clear(self) -> dict[str, Any]:
+        """Nothing stands any more."""
+        self.quiet()
+        self._arm.close()
+        return {}
+
+    def listen(self) -> dict[str, Any]:
+        """A server listens at every end."""
+        asked = self._asked
+        self._servers = self._run.enter_context(iperf3.servers(self._ends))
+        counters = server_receivers(self._ends, asked.protocol, asked.datagram_bytes)
+        self._counters = self._run.enter_context(counters)
+        self._before = self._counters.each()
+        return {}
+
+    def carrying(self, within_s: float) -> dict[str, Any]:
+        """Whether data has arrived on every flow in time."""
+        servers, counters = self._listening()
+        one_ended = lambda: any(program.poll() for program in servers.programs)  # noqa: E731
+        return {"carrying": serving.carrying(counters, self._before, within_s, one_ended)}
+
+    def window(self, for_s: float) -> dict[str, Any]:
+        """What arrived in so many seconds, and the CPU time that they took here."""
+        servers, counters = self._listening()
+        seen = serving.window(counters, lambda until: process.wait(servers.programs, until), for_s)
+        stolen = machine.stolen(seen.steal_s, seen.window_s)
+        doubts = [f"on the servers' host {doubt}" for doubt in stolen]
+        return {"window": msgspec.to_builtins(msgspec.structs.replace(seen, doubts=doubts))}
+
+    def pages(self) -> dict[str, Any]:
+        """What the servers wrote."""
+        servers, _counters = self._listening()
+        return {"pages": servers.finish(time.monotonic() + iperf3.LAST_WORDS_S)}
+
+    def quiet(self) -> dict[str, Any]:
+        """No server listens any more."""
+        self._run.close()
+        self._servers = self._counters = None
+        return {}
+
+    def times(self) -> dict[str, Any]:
+        """The CPU times of this host now."""
+        now = machine.cpu_times()
+        return {"cpu_s": now.busy_s, "softirq_s": now.softirq_s, "steal_s": now.steal_s}
+
+    def _listening(self) -> tuple[iperf3.Servers, Receivers]:
+        assert self._servers is not None
+        assert self._counters is not None
+        return self._servers, self._counters
+
+
+def answers(
+    asked: Datapaths, around: Surroundings, environment: dict[str, Any], lines: Iterable[bytes]
+) -> Iterator[Event]:
+    """An answer to each line that asks, until there are no more or one says `end`."""
+    serving_here = Serving(asked, around, environment)
+    with ExitStack() as stack:
+        stack.callback(serving_here.clear)
+        for line in lines:
+            request = msgspec.json.decode(line, type=dict[str, Any])
+            do = request.pop("do")
+            if do == "end":
+                return
+            try:
+                yield {"event": "answer", **serving_here.known[do](**request)}
+            except LabkitError as error:
+                yield {"event": "answer", "kind": type(error).__name__, "text": str(error)}

@@ -1,0 +1,105 @@
+"""Two nodes: a labkit process on each of two hosts, the clients' and the servers', which hear of each other only what
+is carried between them from here."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from labkit import hosts, process
+from labkit.errors import Failed
+
+LAST_WORDS_S = 5.0  # for both to give back what they were lent
+_TO_PEER = b'{"event":"peer"'
+
+
+@contextmanager
+def conversation(
+    where: str, peer: str, request: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[process.Talk]:
+    """A conversation with the clients' host `where`, whose words to the servers' host `peer` are carried there and
+    back. Both have ended when the block ends."""
+    serve = {name: request[name] for name in ("experiment", "parameters")}
+    serve |= {
+        "do": "serve",
+        "beside": where == peer,
+    }  # on the same machine, whose measuring lock is taken already
+    with ExitStack() as stack:
+        far = stack.enter_context(hosts.conversation(peer, serve, say))
+        near = stack.enter_context(hosts.conversation(where, {**request, "peer": peer}, say))
+        both = Both(near, far, peer, say)
+        stack.callback(both.leave)
+        yield both
+
+
+class Both:
+    """The conversation with two processes (a process.Talk), as one with the clients'."""
+
+    def __init__(self, near: process.Talk, far: process.Talk, peer: str, say: Callable[[str], None]) -> None:
+        self._near, self._far, self._peer, self._say = near, far, peer, say
+        self._lost = False
+
+    def tell(self, line: str) -> None:
+        """Tell the clients' process one more line."""
+        self._near.tell(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """What the clients' process answers, until one of the two ends."""
+        for line in self._near.lines():
+            if not line.startswith(_TO_PEER):
+                yield line
+                continue
+            answer = self._carried(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
+            if answer is None:
+                self._lost = True
+                return
+            self._near.tell(answer)
+
+    def _carried(self, words: str) -> str | None:
+        """The servers' process's answer to these words; None: it has ended."""
+        self._far.tell(words)
+        for line in self._far.lines():
+            event = msgspec.json.decode(line, type=dict[str, Any])
+            if event["event"] == "answer":
+                return line.decode().strip()
+            if event["event"] == "error":
+                raise Failed(f"the servers' host {self._peer}: {event['text']}")
+            if event["event"] == "log":
+                self._say(event["text"])
+        return None
+
+    def words(self) -> str:
+        """After the end: which of the two ended, and how."""
+        return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
+
+    def leave(self) -> None:
+        """Ask both to end, and wait a little: a NIC that they were lent goes back as it was. Then end both."""
+        self._far.tell('{"do":"end"}')
+        self._near.tell('{"event":"answer","gone":true}')
+        ends = [
+            threading.Thread(target=_until_its_end, args=(talk,), daemon=True)
+            for talk in (self._far, self._near)
+        ]
+        for thread in ends:
+            thread.start()
+        deadline = time.monotonic() + LAST_WORDS_S
+        for thread in ends:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self.end()
+
+    def end(self) -> None:
+        """End both now, if they have not."""
+        self._near.end()
+        self._far.end()
+
+
+def _until_its_end(talk: process.Talk) -> None:
+    with contextlib.suppress(OSError, ValueError, Failed):  # it was ended, or broke, while we listened
+        for _ in talk.lines():
+            pass
