@@ -4,6 +4,7 @@ is carried between them from here."""
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +32,11 @@ def conversation(
         "beside": where == peer,
     }  # on the same machine, whose measuring lock is taken already
     with ExitStack() as stack:
-        far = stack.enter_context(hosts.conversation(peer, serve, say))
-        near = stack.enter_context(hosts.conversation(where, {**request, "peer": peer}, say))
+        asked = request["parameters"]
+        cable = hosts.joined([where, peer], asked["link_rate_bps"], asked["mtu_bytes"])
+        one, other = stack.enter_context(cable)
+        far = stack.enter_context(hosts.conversation(peer, serve, say, other))
+        near = stack.enter_context(hosts.conversation(where, {**request, "peer": peer}, say, one))
         both = Both(near, far, peer, say)
         stack.callback(both.leave)
         yield both
@@ -44,6 +48,18 @@ class Both:
     def __init__(self, near: process.Talk, far: process.Talk, peer: str, say: Callable[[str], None]) -> None:
         self._near, self._far, self._peer, self._say = near, far, peer, say
         self._lost = False
+        self._heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        # Heard also while the other is waited for: a channel that nobody reads fills up.
+        self._ear = threading.Thread(target=self._listen, daemon=True)
+        self._ear.start()
+
+    def _listen(self) -> None:
+        try:
+            for line in self._near.lines():
+                self._heard.put(line)
+        except Exception as error:
+            self._heard.put(error)
+        self._heard.put(None)
 
     def tell(self, line: str) -> None:
         """Tell the clients' process one more line."""
@@ -51,7 +67,9 @@ class Both:
 
     def lines(self) -> Iterator[bytes]:
         """What the clients' process answers, until one of the two ends."""
-        for line in self._near.lines():
+        while (line := self._heard.get()) is not None:
+            if isinstance(line, Exception):
+                raise line
             if not line.startswith(_TO_PEER):
                 yield line
                 continue
@@ -82,14 +100,10 @@ class Both:
         """Ask both to end, and wait a little: a NIC that they were lent goes back as it was. Then end both."""
         self._far.tell('{"do":"end"}')
         self._near.tell('{"event":"answer","gone":true}')
-        ends = [
-            threading.Thread(target=_until_its_end, args=(talk,), daemon=True)
-            for talk in (self._far, self._near)
-        ]
-        for thread in ends:
-            thread.start()
+        farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
+        farewell.start()
         deadline = time.monotonic() + LAST_WORDS_S
-        for thread in ends:
+        for thread in (self._ear, farewell):
             thread.join(max(0.0, deadline - time.monotonic()))
         self.end()
 

@@ -40,9 +40,12 @@ def resolved(where: str) -> str:
 
 
 @contextmanager
-def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]) -> Iterator[process.Talk]:
+def conversation(
+    where: str, request: dict[str, Any], say: Callable[[str], None], wire: Any = None
+) -> Iterator[process.Talk]:
     """A labkit process on `where` that was told the request; it has ended when the block ends. `say` hears, in
-    a sentence each, what takes long before. Raises as `check`, and what the host raises when it cannot be had.
+    a sentence each, what takes long before; `wire` is a lab VM's NIC (of `joined`). Raises as `check`, and what the
+    host raises when it cannot be had.
     """
     check(where)
     if where == "here":
@@ -52,9 +55,21 @@ def conversation(where: str, request: dict[str, Any], say: Callable[[str], None]
     else:
         from labkit.hosts import vm  # what only lab VMs need
 
-        chosen = vm.conversation(where, request, say)
+        chosen = vm.conversation(where, request, say, wire)
     with chosen as talk:
         yield talk
+
+
+@contextmanager
+def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Any, Any]]:
+    """A cable between two lab VMs: the NIC of each, for `conversation`; of other hosts (None, None)."""
+    if not all(where.startswith("vm:") for where in nodes):
+        yield None, None
+        return
+    from labkit.hosts import wire
+
+    with wire.wire(rate_bps, mtu_bytes) as ends:
+        yield ends
 
 
 def measuring_lock(nodes: Sequence[str], say: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -72,4 +87,4 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
         yield lend
 
 
-__all__ = ["check", "conversation", "here", "lending", "measuring_lock", "resolved"]
+__all__ = ["check", "conversation", "here", "joined", "lending", "measuring_lock", "resolved"]
