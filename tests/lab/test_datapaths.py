@@ -162,7 +162,7 @@ def test_tcp_whole_runs(tcp: Run) -> None:
         assert row["rtt_s"] > 0
         assert row["retransmits_count"] >= 0
         assert row["sent_count"] is row["lost_count"] is row["jitter_s"] is row["latency_p50_s"] is None
-        assert 0.8 < row["window_s"] < 3
+        assert 0.5 <= row["window_s"] < 3  # TOGETHER of duration_s, on a loaded machine
         assert row["received_bytes"] > 0
 
 
