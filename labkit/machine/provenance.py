@@ -70,6 +70,7 @@ def details() -> dict[str, Any]:
     smt = _read(CPU / "smt/active")
     return {
         "kernel_version": os.uname().version,
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "lscpu": lscpu(),
         "memory_bytes": int(total) * 1024 if total else None,
         "hugepages_count": int(pages) if pages else None,

@@ -31,8 +31,8 @@ from labkit.hosts import here
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "macvlan")
 
 # Points of about 1.8 s each, which are set-up, slices, and a whole run.
-RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=4", "slices=2", "duration_s=1", "omit_s=0")
-POINTS = 8
+RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=8", "slices=2", "duration_s=1", "omit_s=0")
+POINTS = 16  # more than the ten kills, 18 s in all, leave time for
 GONE_S = 1.5  # of processes; it takes 0.1 s where nothing else runs
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 

@@ -1,0 +1,69 @@
+"""A lab VM ends with whoever booted it, serves a whole sweep, and needs no root."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from worlds import LABKIT, until, world
+
+from labkit import records
+
+pytestmark = pytest.mark.needs("user namespaces", "qemu", "lab kernel")
+
+SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
+ONE = ("duration_s=1", "omit_s=0")
+PATIENCE_S = 300
+
+
+def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
+    """Whatever is killed while it boots, measures or ends: nothing of it is left."""
+    print(f"LABKIT_TEST_SEED={SEED}")
+    rng = random.Random(SEED)
+    with world(tmp_path, user=False) as machine:
+        for moment in sorted(rng.uniform(0.1, 12) for _ in range(5)):
+            process = machine.start(*LABKIT, "run", "datapaths", *ONE, "rounds=9", f"where=vm:{lab_kernel}")
+            time.sleep(moment)
+            whom = rng.choice(list(machine.processes()))
+            os.kill(whom, signal.SIGKILL)
+            process.communicate(timeout=PATIENCE_S)
+            assert until(lambda: not machine.processes(), 20), machine.processes()
+
+
+def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
+    """In a user namespace, where nothing but its own files belongs to this user."""
+    with world(tmp_path) as machine:
+        [row] = machine.rows("topology=ipvlan_l2", *ONE, f"where=vm:{lab_kernel}")
+    assert row["status"] == "ok"
+    assert (row["kernel"], row["accelerator"]) in ((lab_kernel, "tcg"), (lab_kernel, "kvm"))
+    assert row["throughput_bps"] > 1e6
+
+
+@pytest.mark.parametrize(("fresh", "boots"), [("", 1), (",fresh", 2)])
+def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, boots: int) -> None:
+    asked = {"topology": ["veth"], "duration_s": 1, "omit_s": 0, "rounds": 1, "slices": 0, "pairs": [1]}
+    asked["where"] = f"vm:{lab_kernel},cpus=1,append=labkit.test=1{fresh}"
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": {"mtu_bytes": [1500, 9000]}})
+    )
+    with world(tmp_path / "world", user=False) as machine:
+        done = machine.labkit("sweep", str(path), cwd=Path(__file__).parents[2], timeout=2 * PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        assert until(lambda: not machine.processes(), 20), machine.processes()
+        [sweep] = (machine.data / "datapaths").iterdir()
+    rows = [row for folder in sweep.glob("*/rows") for row in records.read_rows(folder.parent)]
+    assert sorted(row["mtu_bytes"] for row in rows) == [1500, 9000]
+    assert {(row["kernel"], row["cpus_count"], row["status"]) for row in rows} == {(lab_kernel, 1, "ok")}
+    began = {}
+    for point in (path.parent for path in sweep.glob("*/environment.json")):
+        details = json.loads((point / "environment.json").read_text())
+        assert "labkit.test=1" in details["kernel_command_line"]
+        began[point.name] = details["boot_id"]
+    assert len(set(began.values())) == boots
