@@ -81,7 +81,7 @@ def measuring_lock(nodes: Sequence[str], say: Callable[[str], None]) -> Abstract
 def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """A function that has the host of a `where` ready for the processes that are started next, all of which write into
     `folder`: one boot of a lab VM serves all points of a sweep that run on it."""
-    from labkit.hosts import lending as lent
+    from labkit.hosts import lent
 
     with lent.lending(folder, say) as lend:
         yield lend
