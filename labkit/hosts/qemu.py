@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labkit import machine
 from labkit.errors import Unsupported
+from labkit.hosts import ticks
 from labkit.hosts.shape import Shape
 
 CHANNEL = "labkit"  # the name of the virtio-serial port; in the guest /sys/class/virtio-ports/*/name
@@ -45,6 +46,13 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
     return [*words, "--sandbox=chroot", "--log-level=error", *(["--readonly"] if share.readonly else [])]
 
 
+def _emulated_clock() -> list[str]:
+    """Words with which the guest's kernel neither measures nor tries its clocks: on a busy machine it finds a wrong
+    rate of the time stamp counter, or panics ("IO-APIC + timer doesn't work")."""
+    rate = ticks.tsc_khz()
+    return ["no_timer_check", *([] if rate is None else [f"tsc_early_khz={rate}"])]
+
+
 def command(
     shape: Shape, kernel: Path, scratch: Path, shares: Sequence[Share], *, kvm: bool, more: Sequence[str] = ()
 ) -> list[str]:
@@ -69,5 +77,5 @@ def command(
         "-device", "virtio-rng-pci",
         *files, *more,
         "-kernel", str(kernel), "-initrd", str(scratch / "initramfs"),
-        "-append", " ".join([KERNEL_WORDS, *shape.append]),
+        "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulated_clock()), *shape.append]),
     ]  # fmt: skip
