@@ -31,6 +31,7 @@ GROUP = [
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
+HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
     "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
     "loop", "status", "reason", "doubts", "peer", "nodes", "kernel", "kernel_config_digest", "cpu", "microcode",
@@ -182,6 +183,14 @@ def version(kernel: str | None) -> list[tuple[int, str]]:
     ]
 
 
+def alike(reasons: pd.Series[str]) -> pd.Series[str]:
+    """Reasons that differ in nothing but their numbers, as the first one of them: it then says that it is an example."""
+    same = reasons.str.replace(r"\d+(\.\d+)?", "0", regex=True)
+    first = reasons.groupby(same).transform("first")
+    several = reasons.groupby(same).transform("nunique").gt(1)
+    return first.mask(several, first + " (for example)")
+
+
 def point(key: Key, host: str = "") -> str:
     """A group in words: `tcp, 8 pairs, MTU 1500`, what else is not as usual, and the host where that is to be told."""
     of = dict(zip(GROUP, key, strict=True))
@@ -198,7 +207,10 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []
-    words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None else []
+    fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(
+        of["family"], 0
+    )
+    words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
     words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []

@@ -16,7 +16,7 @@ from labkit import stats
 from labkit.errors import BadInput
 from labkit.loading import GROUP as GROUP
 from labkit.loading import METRIC as METRIC
-from labkit.loading import PROVENANCE, RAN_ON, complete, differing, groups, hosts, measured, point
+from labkit.loading import PROVENANCE, RAN_ON, alike, complete, differing, groups, hosts, measured, point
 from labkit.loading import load as load
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
@@ -160,14 +160,13 @@ def doubts(df: pd.DataFrame) -> list[str]:
     df = complete(df)
     found = verdicts(df)
     ok = measured(df)
-    return [
-        *unfinished,
-        *_about_verdicts(found),
-        *_left_out(df, ok),
-        *_told(ok),
-        *_about_machine(ok),
-        *_mixed(ok),
-    ]
+    said = [*unfinished, *_about_verdicts(found)]
+    there = hosts(df)
+    for name, rows in there:
+        own = ok[ok.index.isin(rows.index)]
+        about = [*_left_out(rows, own), *_told(own), *_about_machine(own)]
+        said += [f"{name}: {doubt}" for doubt in about] if len(there) > 1 else about
+    return [*said, *_mixed(ok)]
 
 
 def _about_verdicts(found: pd.DataFrame) -> list[str]:
@@ -208,7 +207,7 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
     said = []
     for topology, rows in df.groupby("topology", sort=False):
         bad = rows[rows["status"].isin(["invalid", "failed"])]
-        reasons = bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
+        reasons = bad["status"] + ": " + alike(bad["reason"].fillna("no reason was recorded"))
         for reason, count in reasons.value_counts().items():
             said.append(f"{topology}: {count} of {_count(len(rows), 'row')} left out as {reason}")
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit import theme
-from labkit.loading import hosts
+from labkit.loading import alike, hosts
 from labkit.units import si
 
 # What tells one panel from another; numbers of pairs and topologies are drawn inside one.
@@ -205,9 +205,10 @@ def gaps(table: pd.DataFrame) -> list[str]:
     one topology and status the first few are told.
     """
     table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
-    left = table[table["status"] != "ok"]
+    left = table[table["status"] != "ok"].sort_values("status", ascending=False, kind="stable")  # unsupported first
     reasons: dict[tuple[str, str], list[str]] = {}
-    for key, rows in _groups(left.assign(reason=left["reason"].fillna("")), ["topology", "status", "reason"]):
+    left = left.assign(reason=alike(left["reason"].fillna("").astype("str")))
+    for key, rows in _groups(left, ["topology", "status", "reason"]):
         topology, status, reason = (str(part) for part in key)
         scope = _scope(rows, table[table["topology"] == topology])
         reasons.setdefault((topology, status), []).append(f"{scope}: {reason or status}")

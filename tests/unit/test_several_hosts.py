@@ -79,7 +79,7 @@ def test_hosts_are_judged_apart(name: str) -> None:
 def test_a_doubt_names_its_host() -> None:
     said = tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
     assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in said)
-    assert "emulated CPU (TCG) in 72 of 144 rows: ratios are not a real one's" in said
+    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios are not a real one's" in said
 
 
 def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:
@@ -88,6 +88,13 @@ def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:
         found = tables.verdicts(pd.DataFrame(rows() + rows(run="b", **changed)))
         assert len(found) == 2, name
         assert found["nodes"].iloc[0] == "one"
+
+
+def test_datagrams_that_fill_the_mtu_are_as_usual() -> None:
+    for length, words in ((1472, []), (64, ["64 bytes each"])):
+        table = loading.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))
+        [(key, _)] = loading.groups(table)
+        assert loading.unusual(dict(zip(loading.GROUP, key, strict=True))) == words
 
 
 def test_a_table_in_the_terminal_is_of_one_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,15 @@ def test_what_is_left_out_is_counted_and_placed() -> None:
     assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in said
 
 
+def test_reasons_that_differ_in_numbers_are_one() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    mine = rows["arm"].eq("macvlan_bridge")
+    rows.loc[mine, "status"] = "invalid"
+    rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
+    said = simulated.notes(FIGURES["throughput"](rows))
+    assert said == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s (for example)"
+
+
 def test_one_reason_of_several_arms_is_said_once() -> None:
     rows = simulated.rows()
     other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
@@ -94,7 +103,7 @@ def test_many_reasons_are_cut_short_and_that_is_said() -> None:
     rows = simulated.rows()
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "failed"
-    rows.loc[mine, "reason"] = [f"failed in way {number}" for number in range(mine.sum())]
+    rows.loc[mine, "reason"] = [f"failed in way {'x' * number}" for number in range(mine.sum())]
     said = simulated.notes(FIGURES["throughput"](rows))
     assert said.count("failed in way") == 3
     assert "more reasons of that kind" in said
