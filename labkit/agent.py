@@ -19,7 +19,17 @@ from typing import Any
 
 import msgspec
 
-from labkit import capabilities, experiments, machine, process, records, scratch, standing, topologies
+from labkit import (
+    capabilities,
+    experiments,
+    machine,
+    notebook_kernel,
+    process,
+    records,
+    scratch,
+    standing,
+    topologies,
+)
 from labkit.errors import BadInput, LabkitError
 from labkit.traffic import iperf3
 
@@ -172,7 +182,14 @@ def _answer(events: Iterator[dict[str, Any]]) -> None:
         say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
 
 
-REQUESTS = {"experiment": experiment, "doctor": doctor, "draw": draw, "live": live, "serve": serve}
+REQUESTS = {
+    "experiment": experiment,
+    "doctor": doctor,
+    "draw": draw,
+    "live": live,
+    "serve": serve,
+    "notebook kernel": notebook_kernel.answer,
+}
 
 
 def main() -> None:

@@ -128,7 +128,7 @@ def _shell(one: argparse.ArgumentParser) -> None:
 def _kernels(one: argparse.ArgumentParser) -> None:
     one.add_argument("--ask", action="store_true", help="boot each that was not asked yet what it can do")
     one.add_argument("--json", action="store_true", help="all that is known, as JSON on standard output")
-    more = one.add_subparsers(metavar="get")
+    more = one.add_subparsers(metavar="get | install")
     text = "fetch a kernel of Debian's into labkit's store; nothing is installed"
     get = more.add_parser("get", help=text, description=text + ".")
     get.set_defaults(command="kernels get")
@@ -138,6 +138,16 @@ def _kernels(one: argparse.ArgumentParser) -> None:
         default=debian.ARCHITECTURE,
         metavar="PACKAGE|RELEASE",
         help=f"{', '.join(debian.SHORT)} (the newest; cloud is smaller), or a package or release that apt knows",
+    )
+
+    text = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
+    install = more.add_parser("install", help=text, description=text + ".")
+    install.set_defaults(command="kernels install")
+    install.add_argument(
+        "asked",
+        nargs="*",
+        metavar="RELEASE[,cpus=N,...]",
+        help="what may follow vm:, also with its options; without any, the newest kernel of each series",
     )
 
 

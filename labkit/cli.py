@@ -198,6 +198,18 @@ def _kernels_get(given: argparse.Namespace) -> int:
     return 0
 
 
+def _kernels_install(given: argparse.Namespace) -> int:
+    from labkit import kernelspecs
+
+    for name, display in kernelspecs.install(given.asked).items():
+        print(f"{name}: {display}")
+    if not kernelspecs.newest():
+        _note(
+            "no kernel can be booted in a lab VM here yet: `labkit kernels get` fetches one, then install again"
+        )
+    return 0
+
+
 def _note(text: str) -> None:
     print(f"labkit: {text}", file=sys.stderr)
 
@@ -230,6 +242,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "kernels": _kernels,
     "kernels get": _kernels_get,
+    "kernels install": _kernels_install,
     "shell": _shell,
     "draw": _draw,
 }

@@ -102,17 +102,7 @@ class World:
 
     def processes(self) -> dict[int, list[str]]:
         """The processes that were started in here and live, with their command lines."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found = {}
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                        found[int(folder.name)] = words[:-1]
-                except OSError:
-                    continue
-        return found
+        return marked(self.mark)
 
     def pids(self, which: Callable[[list[str]], bool]) -> list[int]:
         """The processes in here whose command line is such."""
@@ -169,6 +159,21 @@ def world(
             yield made
         finally:
             made.end()
+
+
+def marked(mark: str) -> dict[int, list[str]]:
+    """The processes that carry the mark in their environment and live, with their command lines."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    found[int(folder.name)] = words[:-1]
+            except OSError:
+                continue
+    return found
 
 
 def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.capabilities import links, perf, platforms, tools, tracing
+from labkit.capabilities import lab_vms, links, perf, platforms, tools, tracing
 from labkit.capabilities.base import Capability
 
 Group = tuple[str, Callable[[], list[Capability]]]
@@ -23,7 +23,10 @@ def _groups(alone: bool) -> tuple[Group, ...]:
         ("tracers", lambda: tracing.tracers(alone=alone)),
         ("perf events", perf.perf_events),
         ("BPF", perf.bpf),
-        ("virtual machines", lambda: [platforms.kvm(), platforms.hugepages(), *platforms.vsock()]),
+        (
+            "virtual machines",
+            lambda: [lab_vms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
+        ),
         ("tools", tools.tools),
     )
 

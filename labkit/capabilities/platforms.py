@@ -15,6 +15,7 @@ from pathlib import Path
 from labkit import machine, netlink, process
 from labkit.capabilities import genetlink
 from labkit.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
+from labkit.hosts import kvm as tried
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
@@ -44,7 +45,8 @@ def open_vswitch() -> list[Capability]:
 
 
 def kvm() -> Capability:
-    """A virtual machine, without a CPU in it."""
+    """A virtual machine, without a CPU in it; and what the first lab VM has found."""
+    hung = tried.remembered()
 
     def probe() -> str:
         device = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
@@ -54,9 +56,15 @@ def kvm() -> Capability:
             os.close(fcntl.ioctl(device, KVM_CREATE_VM, 0))
         finally:
             os.close(device)
+        if hung.exists():
+            raise refused(
+                errno.ETIMEDOUT, "a virtual machine can be created, and a kernel was tried and hung in it"
+            )
         return "a virtual machine can be created; only booting a guest proves that one runs"
 
     def remedy(number: int) -> str:
+        if number == errno.ETIMEDOUT:
+            return f"remove {hung}, and the next lab VM tries once more"
         if number in (errno.EACCES, errno.EPERM):
             return "join the group kvm (as root: usermod -aG kvm USER), or run as root"
         if machine.describe()["accelerator"] == "none":

@@ -34,10 +34,12 @@ LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to i
 
 @dataclass(frozen=True)
 class Wire:
-    """A lab VM's NIC: further words of QEMU's, and the descriptors that they name."""
+    """A lab VM's NIC: further words of QEMU's, and the descriptors that they name. `outside`: QEMU is in this machine's
+    network namespace, as what it forwards is reached there; else in one of its own."""
 
     words: tuple[str, ...] = ()
     fds: tuple[int, ...] = ()
+    outside: bool = False
 
 
 @contextmanager
@@ -119,7 +121,8 @@ def started(
             "root": str(scratch / "root.bound"),
             "fds": wire.fds,
         }
-        words = [*here.prefix(), sys.executable, "-m", boot.__name__]
+        prefix = [word for word in here.prefix() if not (wire.outside and word == "--net")]
+        words = [*prefix, sys.executable, "-m", boot.__name__]
         holder = process.Conversation(words, json.dumps(told), wire.fds)
         try:
             _has_started(holder)

@@ -9,14 +9,11 @@ from typing import Any
 import nbformat
 import pytest
 import simulated
+from browser import chromium
 
 from labkit import report
 
 pytestmark = pytest.mark.needs("chromium")
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 VISIBLE = "it => it.checkVisibility()"
 
 
@@ -29,15 +26,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        profile = tmp_path_factory.mktemp("profile")
-        context = playwright.chromium.launch_persistent_context(
-            str(profile), executable_path="/usr/bin/chromium", headless=True, args=ARGUMENTS
-        )
+    with chromium(tmp_path_factory.mktemp("profile")) as context:
         yield context
-        context.close()
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ MEASURING = {
     "errors": 0, "units": 0,
     "process": 1, "netlink": 1, "records": 1,
     "endpoints": 2, "machine": 2, "scratch": 2,
-    "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3, "capabilities": 3,
-    "experiments": 4, "standing": 4,
+    "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3,
+    "experiments": 4, "capabilities": 4, "standing": 4, "notebook_kernel": 4,
     "agent": 5, "launch": 5,
     "guest": 6, "__main__": 6,
 }  # fmt: skip
@@ -32,7 +32,7 @@ READING = {
 }  # fmt: skip
 DRIVERS = {
     "progress": 6, "terminal": 6, "drawing": 6, "relay": 6,
-    "run": 7, "report": 7, "doctor": 7,
+    "run": 7, "report": 7, "doctor": 7, "jupyter": 7, "kernelspecs": 7,
     "execution": 8, "notebook": 8, "live": 8,
     "sweep": 9, "arguments": 9, "bootable": 9,
     "fleet": 10,

@@ -1,0 +1,161 @@
+"""A notebook's kernel in a lab VM: what its cells see and may write, interrupt, restart, shutdown, papermill."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from conftest import ROOT, Need
+from jupyter_client import KernelManager
+from worlds import MARK, marked, until
+
+from labkit import kernelspecs
+
+pytestmark = pytest.mark.needs("set-up")
+PATIENCE_S = 400  # a quiet machine needs 20 for what is slowest
+
+
+@dataclass
+class Notebook:
+    """A notebook's kernel and its folder. `mark` is in the environment of all that Jupyter starts for it."""
+
+    manager: KernelManager
+    client: Any
+    folder: Path
+    mark: str
+
+    def run(self, code: str) -> str:
+        """What a cell writes; asserts that it ends well."""
+        status, text = self.told(code)
+        assert status == "ok", text
+        return text
+
+    def told(self, code: str, first: Callable[[], None] = lambda: None) -> tuple[str, str]:
+        """How a cell ends, and what it writes and shows; `first` is called when the first of that comes."""
+        heard: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            content = message["content"]
+            shown = content.get("data", {}).get("text/plain", "")
+            text = content.get("text", "") or shown or "\n".join(content.get("traceback", []))
+            if text and not heard:
+                first()
+            heard.extend([text] if text else [])
+
+        reply = self.client.execute_interactive(code, timeout=PATIENCE_S, output_hook=hear)
+        return reply["content"]["status"], "".join(heard).strip()
+
+    def programs(self) -> list[str]:
+        """The names of the programs that run for it on this machine."""
+        return [Path(words[0]).name for words in marked(self.mark).values() if words]
+
+
+@pytest.fixture(scope="module")
+def spec(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a kernelspec that Jupyter finds."""
+    prefix = tmp_path_factory.mktemp("prefix")
+    [_, name] = kernelspecs.install([lab_kernel], prefix)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(prefix / "share/jupyter"))
+        yield name
+
+
+@pytest.fixture(scope="module")
+def notebook(spec: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    folder, mark = tmp_path_factory.mktemp("notebooks"), uuid.uuid4().hex
+    manager = KernelManager(kernel_name=spec)
+    manager.shutdown_wait_time = 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        manager.start_kernel(cwd=str(folder))
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE_S)
+        yield Notebook(manager, client, folder, mark)
+    finally:
+        client.stop_channels()
+        if manager.has_kernel:
+            manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def test_cells_run_on_the_linux_of_the_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
+    assert notebook.run("import os; print(os.uname().release, os.geteuid())") == f"{lab_kernel} 0"
+    assert any("qemu" in name for name in notebook.programs())
+
+
+def test_the_notebooks_folder_is_writable_and_nothing_else_is(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("before")
+    notebook.run("from pathlib import Path; Path('left.txt').write_text('from the guest')")
+    assert (notebook.folder / "left.txt").read_text() == "from the guest"
+    elsewhere = f"there, fresh = Path({str(tmp_path / 'there')!r}), Path({str(tmp_path / 'fresh')!r})"
+    # a copy of its own, which goes with the lab VM
+    code = f"{elsewhere}; there.write_text('after'); fresh.touch(); print(there.read_text(), fresh.exists())"
+    assert notebook.run(code) == "after True"
+    assert (tmp_path / "there").read_text() == "before"
+    assert not (tmp_path / "fresh").exists()
+    assert notebook.run("import os; print(os.environ['LABKIT_DATA'])") == str(notebook.folder / "data")
+
+
+def test_nothing_of_the_network_is_there_but_jupyter(notebook: Notebook) -> None:
+    said = notebook.run(
+        "import socket\nfor port in 22, 53:\n"
+        "    with socket.socket() as one:\n        one.settimeout(3)\n"
+        "        print(type(one.connect_ex(('10.0.2.2', port))).__name__, one.connect_ex(('10.0.2.2', port)) == 0)"
+    )
+    assert said.split() == ["int", "False"] * 2
+
+
+def test_a_topology_stands_in_a_cell_and_shows_itself(notebook: Notebook) -> None:
+    notebook.run("from labkit import live; net = live.build('veth', pairs=1)")
+    assert "1 received" in notebook.run("print(net.client0.run('ping', '-c1', net.server0.address))")
+    assert "client0" in notebook.run("print(repr(net))")
+    notebook.run("net.close()")
+
+
+def test_an_interrupt_reaches_the_cell_and_its_program(notebook: Notebook) -> None:
+    code = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
+    status, text = notebook.told(code, notebook.manager.interrupt_kernel)
+    assert status == "error"
+    assert "KeyboardInterrupt" in text
+    assert notebook.run("print(6 * 7)") == "42"
+    sleeping = "subprocess.run(['ps', '-C', 'sleep', '-o', 'args='], capture_output=True, text=True).stdout"
+    assert "sleep 1000" not in notebook.run(f"print({sleeping})")
+
+
+def test_restarted_it_is_another_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
+    notebook.run("kept = 1; open('/etc/labkit-was-here', 'w').close()")
+    before = set(marked(notebook.mark))
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=PATIENCE_S)
+    code = "import os; print(os.uname().release, 'kept' in globals(), os.path.exists('/etc/labkit-was-here'))"
+    assert notebook.run(code) == f"{lab_kernel} False False"
+    assert until(lambda: not before & set(marked(notebook.mark)), 20)
+
+
+def test_shut_down_it_leaves_nothing(notebook: Notebook) -> None:
+    notebook.manager.shutdown_kernel()
+    assert until(lambda: not notebook.programs(), 20), notebook.programs()
+
+
+def test_papermill_runs_a_notebook_there(spec: str, lab_kernel: str, tmp_path: Path, need: Need) -> None:
+    import subprocess
+
+    cell = nbformat.v4.new_code_cell("import os; print(os.uname().release)")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "asked.ipynb")
+    words = [sys.executable, "-m", "papermill", "asked.ipynb", "done.ipynb", "-k", spec]
+    words += ["--start-timeout", str(PATIENCE_S)]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    [ran] = nbformat.read(tmp_path / "done.ipynb", as_version=4).cells
+    assert ran.outputs[0].text.strip() == lab_kernel
