@@ -184,7 +184,7 @@ def version(kernel: str | None) -> list[tuple[int, str]]:
 
 
 def alike(reasons: pd.Series[str]) -> pd.Series[str]:
-    """Reasons that differ in nothing but their numbers, as the first one of them: it then says that it is an example."""
+    """Reasons that differ in numbers alone as the first one of them, which then says that it is an example."""
     same = reasons.str.replace(r"\d+(\.\d+)?", "0", regex=True)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
