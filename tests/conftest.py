@@ -98,6 +98,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works("qemu-system-x86_64", "--version"),
         "there is no QEMU (Debian package qemu-system-x86)",
     ),
+    "busybox": (lambda: works("busybox", "true"), "there is no busybox (Debian package busybox-static)"),
     "lab kernel": (
         lambda: kernel("cloud") is not None,
         "Debian's cloud kernel is not here (`labkit kernels get cloud`)",

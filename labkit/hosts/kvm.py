@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from labkit import machine
+from labkit.errors import Failed
 from labkit.hosts import initramfs
 
 DEVICE = Path("/dev/kvm")
@@ -30,16 +31,20 @@ def worth_trying() -> bool:
     return True
 
 
-def runs(console: Path) -> bool:
-    """Whether the guest that has just been started with KVM reaches its own user space in time; remembers if not."""
+def check(console: Path) -> None:
+    """Wait for the first words of a guest that has just been started with KVM. Raises Failed if they are late."""
     deadline = time.monotonic() + FIRST_WORDS_S
     words = initramfs.FIRST_WORDS.encode()
     while time.monotonic() < deadline:
         with suppress(OSError):
             if words in console.read_bytes():
-                return True
+                return
         time.sleep(0.05)
+    raise Failed(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
+
+
+def remember() -> None:
+    """From now on KVM is not tried on this machine with this kernel."""
     with suppress(OSError):
         remembered().parent.mkdir(parents=True, exist_ok=True)
         remembered().touch()
-    return False

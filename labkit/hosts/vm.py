@@ -29,6 +29,7 @@ from labkit.hosts.shape import Shape
 
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
+KVM_S = 30.0
 LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
 
 
@@ -66,28 +67,34 @@ def conversation(
 def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
 ) -> tuple[Guest, Talk]:
-    """A guest that has greeted; both end with the stack."""
+    """A guest that has greeted; both end with the stack. Where KVM fails and emulation does not, that is remembered."""
+    accelerated = kvm.worth_trying()
+    for left in range(2 if accelerated else 1, -1, -1):
+        try:
+            found = _attempt(stack, where, folder, say, wire, accelerated and left == 2)
+            if accelerated and left < 2:
+                kvm.remember()
+            return found
+        except Failed as error:
+            if not left:
+                raise
+            say(f"{error}; trying {'without KVM' if left == 2 else 'once more'}")
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _attempt(
+    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None, accelerated: bool
+) -> tuple[Guest, Talk]:
     asked = shape.parse(where)
     kernel = kernels.find(asked.kernel)
-    accelerated = kvm.worth_trying()
-    for last_try in (False, True):
-        with ExitStack() as attempt:
-            how = "" if accelerated else " (emulated)"
-            say(f"booting Linux {kernel.release} in a lab VM{how}")
-            guest = attempt.enter_context(started(where, asked, kernel, folder, wire, accelerated))
-            try:
-                if accelerated and not kvm.runs(guest.scratch / "console"):
-                    accelerated = False
-                    continue
-                talk = Talk(guest, time.monotonic() + BOOT_S)
-            except Failed as error:
-                if last_try:
-                    raise
-                say(f"{error}; trying once more")
-                continue
-            stack.push(attempt.pop_all())
-            return guest, talk
-    return booted(stack, where, folder, say, wire)  # KVM took a try, and is known not to work now
+    say(f"booting Linux {kernel.release} in a lab VM{'' if accelerated else ' (emulated)'}")
+    with ExitStack() as attempt:
+        guest = attempt.enter_context(started(where, asked, kernel, folder, wire, accelerated))
+        if accelerated:
+            kvm.check(guest.scratch / "console")
+        talk = Talk(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
+        stack.push(attempt.pop_all())
+    return guest, talk
 
 
 @contextmanager

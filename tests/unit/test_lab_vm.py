@@ -1,0 +1,122 @@
+"""What a lab VM is asked to be, and what is started for it; without starting any."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from labkit.errors import BadInput, Failed, Unsupported
+from labkit.hosts import initramfs, kvm, qemu, shape
+from labkit.hosts.kernels import Kernel
+from labkit.hosts.shape import Shape
+
+
+def test_a_shape_is_read_from_a_word() -> None:
+    asked = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
+    expected = Shape(
+        "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
+    )
+    assert shape.parse(asked) == expected
+    assert shape.parse("vm:/boot/vmlinuz-6.1") == Shape("/boot/vmlinuz-6.1")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("vm:", "is asked for as vm:KERNEL"),
+        ("vm:a b", "is asked for as"),
+        ("vm:$(reboot)", "is asked for as"),
+        ("vm:x,cpus=0", "cpus takes a number from 1 to 64"),
+        ("vm:x,cpus=two", "cpus takes a number"),
+        ("vm:x,memory_mib=1", "from 512"),
+        ("vm:x,profile=fast", "traffic or tracing"),
+        ("vm:x,append=a b", "append takes words"),
+        ("vm:x,append=a;reboot", "append takes words"),
+        ("vm:x,modules=../evil", "modules takes words"),
+        ("vm:x,cpus=1,cpus=2", "cpus is given twice"),
+        ("vm:x,speed=1", "is none of cpus"),
+        ("vm:x,cpus", "is none of cpus"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(word: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says.replace("(", r"\(")):
+        shape.parse(word)
+
+
+def command(asked: str, folder: Path, **more: bool) -> list[str]:
+    shares = [qemu.Share("root", folder, True)]
+    return qemu.command(shape.parse(asked), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
+
+
+def test_the_profile_chooses_qemus_threads(tmp_path: Path) -> None:
+    assert "tcg,thread=multi" in command("vm:x", tmp_path)
+    words = command("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
+    assert "tcg,thread=single" in words
+    assert words[words.index("-smp") + 1] == "3"
+    assert words[words.index("-append") + 1].endswith(" a=1")
+    assert "on,obsolete=deny,elevateprivileges=deny,spawn=deny" in words
+    assert not any(word.startswith("user") or "hostfwd" in word for word in words), "it must have no network"
+
+
+def modules(folder: Path, dependencies: dict[str, str], builtin: str = "") -> Path:
+    folder = folder / "lib/modules/9.9-test"
+    (folder / "kernel").mkdir(parents=True)
+    for name in dependencies:
+        (folder / name).write_bytes(b"\x7fELF " + name.encode())
+    lines = [f"{name}: {needs}\n" for name, needs in dependencies.items()]
+    (folder / "modules.dep").write_text("".join(lines))
+    (folder / "modules.builtin").write_text(builtin)
+    return folder
+
+
+def test_modules_are_loaded_after_what_they_need(tmp_path: Path) -> None:
+    made = modules(
+        tmp_path,
+        {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
+        "kernel/built.ko\n",
+    )
+    order = initramfs.load_order(made, ["built", "a_b", "c"])
+    assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
+    with pytest.raises(Unsupported, match=r"9\.9-test has no gone"):
+        initramfs.load_order(made, ["gone"])
+
+
+@pytest.mark.needs("busybox")
+def test_the_first_file_system_is_one_that_cpio_reads(tmp_path: Path) -> None:
+    """GNU cpio is not asked: busybox, which is in there, has one."""
+    names = {f"kernel/{name}.ko": "" for name in initramfs.MODULES}
+    kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
+    folder = Path("/with space/and 'quote'")
+    content = initramfs.initramfs(
+        kernel, folder, {"PATH": "/bin", "A": "b c;reboot"}, ["python", "-m", "x y"]
+    )
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    subprocess.run(["busybox", "cpio", "-idm"], input=content, cwd=unpacked, check=True, capture_output=True)
+    assert (unpacked / "modules/virtiofs.ko").read_bytes() == b"\x7fELF kernel/virtiofs.ko"
+    assert (unpacked / "bin/busybox").stat().st_mode & 0o111
+    script = (unpacked / "init").read_text()
+    subprocess.run(["busybox", "sh", "-n", unpacked / "init"], check=True)
+    assert "export A='b c;reboot'" in script
+    assert "python -m 'x y'" in script
+    assert script.index("insmod /modules/virtio_pci") < script.index("mount -t virtiofs -o ro root /lower")
+
+
+def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kvm, "DEVICE", tmp_path / "kvm")
+    monkeypatch.setattr(kvm, "FIRST_WORDS_S", 0.1)
+    assert not kvm.worth_trying()
+    (tmp_path / "kvm").touch()
+    assert kvm.worth_trying()
+    console = tmp_path / "console"
+    console.write_text(f"BIOS\r\n{initramfs.FIRST_WORDS}\r\n")
+    kvm.check(console)
+    console.write_text("BIOS\r\n")
+    with pytest.raises(Failed, match="KVM does not work here"):
+        kvm.check(console)
+    assert kvm.worth_trying()
+    kvm.remember()
+    assert not kvm.worth_trying()
