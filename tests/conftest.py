@@ -89,6 +89,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
     "vxlan": link("vxlan", "name one type vxlan id 1 dstport 4789"),
+    "tap": (
+        lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
+        "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",
+    ),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
     "depmod": (
         lambda: works("/usr/sbin/depmod", "--version"),

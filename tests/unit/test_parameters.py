@@ -12,6 +12,7 @@ from labkit.errors import BadInput
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.datapaths import is_whole, points
 
+CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
 A_CPU = min(os.sched_getaffinity(0))
 
 
@@ -91,6 +92,23 @@ def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expect
         ({"parent": "a" * 16, "topology": "macvlan_bridge"}, "is not of the form"),
         ({"parent": "eth0"}, "veth_bridge has no parent; macvlan and ipvlan have"),
         ({"congestion": "cubic; ls"}, "is not of the form"),
+        ({"nodes": "three"}, "nodes=three: there are one, two"),
+        ({"peer": "here"}, "peer=here is of two nodes: say nodes=two"),
+        ({"link_rate_bps": "1e8"}, "is of two nodes: say nodes=two"),
+        ({"nodes": "two"}, "nodes=two with where=here needs peer=HOST"),
+        (
+            {**CABLE, "topology": "veth"},
+            "veth does not reach .* there are veth_bridge, macvlan_bridge, ipvlan_l2",
+        ),
+        ({**CABLE, "slices": "5"}, "with nodes=two say slices=0"),
+        ({**CABLE, "peer": "there"}, "where=there: there are here"),
+        ({**CABLE, "parent": "nic0"}, "parent='nic0' is not of the form"),
+        ({**CABLE, "parent": None}, "needs parent=NIC,NIC"),
+        ({**CABLE, "parent": "nic0,nic0"}, "a cable has two ends"),
+        ({**CABLE, "link_delay_s": "0.01"}, "the link between these hosts is not labkit's"),
+        ({**CABLE, "where": "vm:debian"}, "no cable joins a lab VM and another host"),
+        ({**CABLE, "where": "vm:debian", "peer": None}, "leave it out"),
+        ({**CABLE, "link_rate_bps": "1"}, "link_rate_bps=1 is outside"),
         ({"seed": "-1"}, "seed=-1"),
         ({"seed": "2147483648"}, "seed=2147483648"),
         ({"zerocopy": "perhaps"}, "zerocopy=perhaps"),
@@ -104,6 +122,16 @@ def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], words: s
     with pytest.raises(BadInput, match=words) as caught:
         Datapaths.of(given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [CABLE, {**CABLE, "peer": "ssh:far"}, {"nodes": "two", "where": "vm:debian", "link_rate_bps": "1e9"}],
+)
+def test_two_nodes_that_can_be_asked_for(given: dict[str, Any]) -> None:
+    asked = Datapaths.of({**given, "topology": "veth_bridge,macvlan_bridge,ipvlan_l2"})
+    assert asked.servers_host == given.get("peer", given.get("where"))
+    assert (asked.nic(1), asked.nic(2)) == (("nic0", "nic1") if "parent" in given else (None, None))
 
 
 def test_defaults_can_be_and_survive_json() -> None:

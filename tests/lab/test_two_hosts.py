@@ -1,0 +1,148 @@
+"""Two nodes without a lab VM: both hosts are this machine, lent the two ends of a cable (a veth)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, Process, Row, World, one_sentence, only_run, until, world
+
+from labkit import records
+
+pytestmark = pytest.mark.needs("namespaces", "veth", "bridge", "macvlan", "iperf3", "ping", "ip")
+
+TWO = ("nodes=two", "peer=here")
+CABLE = "parent=nic0,far-nic0"
+BOTH = "topology=veth_bridge,macvlan_bridge"
+SHORT = ("duration_s=1", "omit_s=0")
+MEASURED = ("ok", "invalid")  # on a loaded machine flows may not run together for long enough to count
+ARMS = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, nics=["nic0"]) as made:
+        yield made
+
+
+def ip(machine: World, *lines: str) -> None:
+    for line in lines:
+        done = machine.run("ip", *line.split())
+        assert done.returncode == 0, done.stderr
+
+
+def agents(machine: World) -> list[int]:
+    """The processes of the two hosts, the servers' first: it is started first."""
+    return machine.pids(lambda words: words[1:] == ["-m", "labkit.agent"])
+
+
+def running(machine: World, *words: str) -> Process:
+    """A run whose load has begun."""
+    process = machine.start(*LABKIT, "run", "datapaths", *TWO, CABLE, *words, "duration_s=600", "rounds=2")
+    asked = ["iperf3", "-J", "-c"]
+    assert until(lambda: machine.pids(lambda found: found[:3] == asked), 90), process.poll()
+    return process
+
+
+def told(done: Row) -> tuple[str, str]:
+    return done["arm"], done["status"]
+
+
+def test_tcp_rows(machine: World) -> None:
+    before = machine.interfaces()
+    rows = machine.rows(*TWO, CABLE, BOTH, "pairs=1,8", *SHORT)
+    assert until(lambda: machine.interfaces() == before, 5), machine.interfaces()
+    assert until(machine.only_namespace, 5)
+    assert {(row["pairs"], row["arm"]) for row in rows} == {(pairs, arm) for pairs in (1, 8) for arm in ARMS}
+    for row in rows:
+        assert row["status"] in MEASURED, row["reason"]
+        assert (row["nodes"], row["peer"], row["parent"]) == ("two", "here", "nic0,far-nic0")
+        assert row["method"] == "whole"
+        assert row["throughput_bps"] > 1e6
+        assert row["received_bytes"] > 0
+        assert row["cpu_s"] > 0
+        assert row["peer_cpu_s"] > 0
+        # Both hosts are this machine.
+        for name in ("kernel", "cpu", "accelerator", "machine", "iperf3", "sysctl_digest", "cpus_count"):
+            assert row[f"peer_{name}"] == row[name], name
+    folder = only_run(machine)
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["peer"]["machine"]["kernel"] == rows[0]["kernel"]
+    pages = json.loads(gzip.decompress((folder / "artefacts/8-r0/macvlan_bridge.json.gz").read_bytes()))
+    assert len(pages) == 8
+    assert all({"start", "end"} <= page[side].keys() for page in pages for side in ("client", "server"))
+
+
+def test_udp_and_ping_rows(machine: World) -> None:
+    udp = machine.rows(*TWO, CABLE, BOTH, "protocol=udp", "rate_bps=4e6", *SHORT)
+    ping = machine.rows(*TWO, CABLE, BOTH, "protocol=ping", *SHORT, "family=6")
+    for rows in (udp, ping):
+        assert {row["arm"] for row in rows} == ARMS
+        assert all(row["status"] in MEASURED for row in rows), [row["reason"] for row in rows]
+    for row in udp:
+        assert row["received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.1)
+        assert row["jitter_s"] >= 0
+    for row in ping:
+        assert row["loop"] == "closed"
+        assert 0 < row["latency_p50_s"] <= row["latency_max_s"]
+        assert row["peer_cpu_s"] >= 0
+
+
+def test_a_path_that_does_not_carry_its_mtu_is_found_and_said(tmp_path: Path) -> None:
+    """Both NICs take 9000, and a switch between them drops what is longer than 1500."""
+    with world(tmp_path, nics=["nic0", "nic1"]) as machine:
+        ip(machine, "link add switch type bridge", "link set switch up", "link set nic0 mtu 9000",
+           "link set nic1 mtu 9000", "link set far-nic0 master switch", "link set far-nic1 master switch")  # fmt: skip
+        rows = machine.rows(
+            *TWO, "parent=nic0,nic1", "topology=macvlan_bridge", "mtu_bytes=9000", *SHORT, code=2
+        )
+        assert [(row["arm"], row["status"]) for row in rows] == [("macvlan_bridge", "unsupported")]
+        assert "the path between the two hosts does not carry MTU 9000: a small ping" in rows[0]["reason"]
+        [row] = machine.rows(*TWO, "parent=nic0,nic1", "topology=macvlan_bridge", *SHORT)
+        assert row["status"] in MEASURED
+
+
+def test_what_cannot_be_lent_is_refused_with_the_way_out(machine: World) -> None:
+    def refused(*words: str) -> str:
+        return one_sentence(machine.labkit("run", "datapaths", *TWO, CABLE, *SHORT, *words))
+
+    before = machine.interfaces()
+    assert "far-nic0 has MTU 1500" in refused("topology=macvlan_bridge", "mtu_bytes=9000")
+    ip(machine, "address add 192.0.2.1/24 dev nic0")
+    assert "parent=nic0 has the address 192.0.2.1/24" in refused("topology=veth_bridge")
+    ip(machine, "address flush dev nic0 scope global", "link set far-nic0 down")
+    assert "ip link set far-nic0 up" in refused("topology=veth_bridge")
+    ip(machine, "link set far-nic0 up")
+    assert until(lambda: machine.interfaces() == before, 5)
+
+
+@pytest.mark.parametrize("whose", [0, 1])
+def test_one_of_the_hosts_processes_is_killed(whose: int, machine: World) -> None:
+    before = machine.interfaces()
+    process = running(machine, "topology=macvlan_bridge")
+    os.kill(agents(machine)[whose], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, (out, err)
+    last = err.strip().splitlines()[-1]
+    assert ("on the servers' host here was killed by signal 9" in last) == (whose == 0), err
+    assert "was killed by signal 9" in last
+    assert "finished rows are kept" in last
+    assert until(lambda: not machine.processes(), 20), machine.processes()
+    assert until(lambda: machine.interfaces() == before, 10)
+
+
+def test_interrupted_while_the_nics_are_away(machine: World) -> None:
+    """A bridge takes the NICs from the machine; Ctrl-C gives them back."""
+    before = machine.interfaces()
+    process = running(machine, "topology=veth_bridge")
+    assert "nic0" not in machine.interfaces()
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert until(lambda: not machine.processes(), 20), machine.processes()
+    assert until(lambda: machine.interfaces() == before, 10), machine.interfaces()
+    assert not list(records.read_rows(only_run(machine)))
