@@ -12,11 +12,13 @@ import logging
 import secrets
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from distributed import Client, Future, KilledWorker
+from distributed import CancelledError, Client, Future, KilledWorker
 
 import labkit
 from labkit import errors
@@ -55,27 +57,34 @@ def measure(address: str, sweep: Sweep, points: list[Point], bar: Bar) -> None:
 
 async def _measure(address: str, sweep: Sweep, points: list[Point], bar: Bar) -> None:
     folders.clean(sweep.folder)
-    client = await _connected(address)
-    try:
+    async with _connected(address) as client:
         handing = _Handing(client, address, sweep, points, bar)
         try:
             await handing.all()
         finally:
             await handing.let_go()
+
+
+@asynccontextmanager
+async def _connected(address: str) -> AsyncIterator[Client]:
+    client = Client(address, asynchronous=True, timeout=CONNECT_S, set_as_default=False)
+    try:
+        try:
+            # The library's own deadline is not one for what listens and says nothing.
+            await asyncio.wait_for(_started(client), CONNECT_S)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise Failed(
+                f"no Dask scheduler answers at {address} within {CONNECT_S:g} s: start one with `dask scheduler`, and"
+                f" give the address that it prints ({' '.join(str(error).split())[:200] or 'silence'})"
+            ) from None
+        yield client
     finally:
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(client.close(), ANSWER_S)
 
 
-async def _connected(address: str) -> Client:
-    try:
-        client: Client = await Client(address, asynchronous=True, timeout=CONNECT_S, set_as_default=False)
-        return client
-    except (OSError, ValueError, TimeoutError) as error:
-        raise Failed(
-            f"no Dask scheduler answers at {address} within {CONNECT_S:g} s: start one with `dask scheduler`, and give"
-            f" the address that it prints ({' '.join(str(error).split())[:200]})"
-        ) from None
+async def _started(client: Client) -> None:
+    await client
 
 
 @dataclass
@@ -236,9 +245,11 @@ class _Handing:
             raise failures[0]
 
     def _take(self, running: _Running) -> None:
-        if running.answer.cancelled():  # by the library, when the connection broke
+        error = CancelledError() if running.answer.cancelled() else running.answer.exception()
+        if isinstance(
+            error, CancelledError
+        ):  # not by us: the connection broke, and the library had it back, or not
             raise self._gone()
-        error = running.answer.exception()
         if isinstance(error, KilledWorker):
             self._take_back(running)
             return

@@ -1,0 +1,362 @@
+"""A sweep on a real Dask cluster: workers, the scheduler, the command line are killed, and every point comes home."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from conftest import ROOT
+from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+
+from labkit import __version__, process, records, tables
+from labkit.fleet.request import Request, source_digest
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
+
+SMALL = """
+notebook: 01_datapaths
+parameters: {topology: [veth, veth_bridge], pairs: [1], rounds: 2, slices: 3, whole_runs: 0}
+grid:
+  - protocol: [tcp]
+    mtu_bytes: [1400, 1500, 9000]
+"""
+LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 1500, 9000", "1500")
+PATIENCE_S = 240  # with what takes a quarter of a minute when nothing else runs
+RESOURCE = ("--resources", "labkit=1")
+
+# A point's process ends when nobody can tell it anything any more, so its standard input stays open.
+RELAY = """
+import subprocess, sys
+argv = [sys.executable, "-m", "labkit.fleet.point", sys.argv[1]]
+with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
+    point.stdin.write(sys.argv[2] + "\\n")
+    point.stdin.flush()
+    point.wait()
+"""
+
+Program = subprocess.Popen[bytes]
+
+
+class Cluster:
+    """A scheduler and its workers in a world, each with a log and a data root of its own."""
+
+    def __init__(self, machine: World, name: str) -> None:
+        self.machine = machine
+        self.folder = machine.folder / name
+        self.folder.mkdir()
+        self.address = ""
+        self.programs: list[Program] = []
+        self.workers: dict[str, Program] = {}  # by address
+
+    def __enter__(self) -> Cluster:
+        there = self.folder / "scheduler.json"
+        # It makes a folder for files that it never has.
+        words = ("--port", "0", "--no-dashboard", "--scheduler-file", str(there))
+        self.scheduler = self._start("scheduler", *words, TMPDIR=str(self.folder))
+        self._wait(self.scheduler, lambda: there.exists() and there.read_bytes().endswith(b"}"), "scheduler")
+        self.address = str(records.read_json(there)["address"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self.programs:
+            program.kill()
+            program.wait()
+
+    def _wait(self, program: Program, ready: Callable[[], bool], name: str) -> None:
+        until(lambda: ready() or program.poll() is not None, PATIENCE_S)
+        assert program.poll() is None, self.log(name)
+        assert ready(), self.log(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def _start(self, name: str, *words: str, **environment: str) -> Program:
+        argv = [*self.machine.prefix, *process.DIE_WITH_US, sys.executable, "-m", "dask", name.split("-")[0]]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            started = subprocess.Popen(
+                [*argv, "--host", "127.0.0.1", *words],
+                cwd=self.folder, env=self.machine.environment | environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.programs.append(started)
+        return started
+
+    def data(self, name: str) -> Path:
+        return self.folder / name / "data"
+
+    def worker(self, name: str, *words: str, **environment: str) -> str:
+        """Start a worker called worker-…; its address when the scheduler knows it."""
+        own = str(self.folder / name)
+        data = {"LABKIT_DATA": str(self.data(name))}
+        words = (
+            self.address,
+            "--nthreads",
+            "2",
+            "--no-nanny",
+            "--no-dashboard",
+            "--local-directory",
+            own,
+            *words,
+        )
+        started = self._start(name, *words, **data, **environment)
+        self._wait(started, lambda: "Registered to:" in self.log(name), name)
+        [address] = set(re.findall(r"Start worker at: +(\S+)", self.log(name)))
+        self.workers[address] = started
+        return address
+
+
+class Sweep:
+    """labkit sweep --dask, running; what it says is in a file."""
+
+    def __init__(self, machine: World, name: str, address: str) -> None:
+        self.said = machine.folder / f"{name}.said"
+        with self.said.open("wb") as said, (machine.folder / f"{name}.out").open("wb") as out:
+            self.program = subprocess.Popen(
+                [*machine.prefix, *process.DIE_WITH_US, *LABKIT, "sweep", f"params/{name}.yaml", "--dask", address],
+                cwd=machine.folder / "project", env=machine.environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=said, start_new_session=True,
+            )  # fmt: skip
+
+    def says(self, words: str) -> list[str]:
+        """The group of every line that is such."""
+        return re.findall(words, self.said.read_text(), re.MULTILINE)
+
+    def waits(self, words: str) -> list[str]:
+        """The same, when there is one."""
+        assert until(lambda: self.says(words) or self.program.poll() is not None, PATIENCE_S, 0.05)
+        assert self.says(words), self.said.read_text()
+        return self.says(words)
+
+    def done(self, timeout: float = PATIENCE_S) -> Done:
+        code = self.program.wait(timeout)
+        return Done([], code, self.said.with_suffix(".out").read_text(), self.said.read_text())
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        project = made.folder / "project"
+        shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        (project / "params").mkdir()
+        for name in ("killed", "scheduler"):
+            (project / "params" / f"{name}.yaml").write_text(SMALL)
+        (project / "params" / "alone.yaml").write_text(SMALL.replace("1400, 1500, 9000", "1500"))
+        (project / "params" / "long.yaml").write_text(LONG)
+        nic = LONG.replace("[veth, veth_bridge]", "[macvlan_bridge], parent: nic7")
+        (project / "params" / "nic.yaml").write_text(nic)
+        del made.environment["LABKIT_DATA"]
+        made.data = project / "data"
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(machine: World) -> Iterator[Cluster]:
+    with Cluster(machine, "one") as made:
+        for name in ("worker-1", "worker-2"):
+            made.worker(name, *RESOURCE)
+        yield made
+
+
+def folder(machine: World, name: str) -> Path:
+    [found] = (machine.data / "datapaths").glob(f"{name}-*")
+    return found
+
+
+def finished(machine: World, name: str) -> dict[str, dict[str, bytes]]:
+    """The rows of the points of a sweep that are finished."""
+    found = machine.data.glob(f"datapaths/{name}-*/*/notebook.ipynb")
+    return {path.parent.name: rows_on_disk(path.parent) for path in found}
+
+
+def measuring(machine: World) -> list[int]:
+    """What measures for a worker: the point's process, the notebook's, the experiment's."""
+    names = {"labkit.fleet.point", "ipykernel_launcher", "labkit.agent"}
+    return machine.pids(lambda words: bool(names & set(words)))
+
+
+@pytest.fixture(scope="module")
+def killed(machine: World, cluster: Cluster) -> Done:
+    """What a sweep says one of whose two workers was killed when it had measured a part of its point."""
+    sweep = Sweep(machine, "killed", cluster.address)
+    sweep.waits(r"point (\S+) is measured by ")
+    data = {address: cluster.data(f"worker-{number}") for number, address in enumerate(cluster.workers, 1)}
+
+    def begun() -> list[str]:
+        return [address for address in data if list(data[address].glob(".fleet-*/*/rows/*.jsonl"))]
+
+    assert until(begun, PATIENCE_S, 0.01), sweep.said.read_text()
+    cluster.workers[begun()[0]].kill()
+    return sweep.done()
+
+
+def test_every_point_is_there_though_a_worker_was_killed(killed: Done, machine: World) -> None:
+    assert killed.returncode == 0, killed.stderr
+    [(address, point)] = re.findall(
+        r"^labkit: the worker (\S+) is lost; its point (\S+) is measured again$", killed.stderr, re.MULTILINE
+    )
+    places = re.findall(rf"^labkit: point {point} is measured by (\S+)$", killed.stderr, re.MULTILINE)
+    assert places[0] == address
+    assert address not in places[1:]
+    assert re.search(
+        rf"^labkit: point {point} is back from {places[-1]} \(\d of 3\)$", killed.stderr, re.MULTILINE
+    )
+    assert "Verdicts" in killed.stdout
+    table = tables.load(folder(machine, "killed"))
+    assert set(table["mtu_bytes"]) == {1400, 1500, 9000}
+    assert table.attrs["unfinished"] == []
+
+
+def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
+    """The files of a point, with its columns and parameters."""
+    files = {re.sub(r"-[0-9a-f]{8,}", "", str(path.relative_to(folder))) for path in folder.rglob("*.*")}
+    columns = {name for row in records.read_rows(folder) for name in row}
+    return files, columns, set(records.read_run(folder)["parameters"])
+
+
+def test_a_point_is_as_one_measured_here(killed: Done, machine: World) -> None:
+    here = machine.labkit("sweep", "params/alone.yaml", cwd=machine.folder / "project", timeout=PATIENCE_S)
+    assert here.returncode == 0, here.stderr
+    point = folder(machine, "killed") / "tcp-1500"
+    assert shape(point) == shape(folder(machine, "alone") / "tcp-1500")
+    assert any((point / "artefacts").rglob("*.gz"))
+    assert {row["run"] for row in records.read_rows(point)} == {"tcp-1500"}
+    executed = json.loads((point / "notebook.ipynb").read_text())
+    assert executed["metadata"]["papermill"]["parameters"]["folder"] == str(point)
+    for path in filter(Path.is_file, point.rglob("*.*")):
+        # papermill notes which file it read: that was the worker's copy of the notebook.
+        assert path.read_bytes().count(b".fleet-") == (path.name == "notebook.ipynb"), path
+
+
+def test_nothing_lies_about(killed: Done, machine: World, cluster: Cluster) -> None:
+    assert {path.name for path in folder(machine, "killed").iterdir()} == {
+        "tcp-1400", "tcp-1500", "tcp-9000", "sweep.json", "notebook.ipynb", "report.html",
+    }  # fmt: skip
+    assert until(lambda: not measuring(machine), 10), machine.processes()
+    [living] = [
+        cluster.data(f"worker-{number}")
+        for number, worker in enumerate(cluster.workers.values(), 1)
+        if worker.poll() is None
+    ]
+    assert list(living.iterdir()) == []
+    _home, tmp, here = machine.empty
+    assert [list(tmp.iterdir()), list(here.iterdir())] == [[], []]
+
+
+def test_given_again_it_needs_no_cluster(killed: Done, machine: World) -> None:
+    again = Sweep(machine, "killed", "tcp://127.0.0.1:9").done()
+    assert again.returncode == 0, again.stderr
+    assert "all 3 points were measured before" in again.stderr
+    assert again.stdout == killed.stdout
+
+
+def test_interrupted_it_lets_the_worker_go(killed: Done, machine: World, cluster: Cluster) -> None:
+    """Also the worker that was lost: its place is taken, and what it left on its disk is removed."""
+    lost = next(f"worker-{n}" for n, one in enumerate(cluster.workers.values(), 1) if one.poll() is not None)
+    for living in (one for one in cluster.workers.values() if one.poll() is None):
+        living.kill()
+    assert list(cluster.data(lost).glob(".fleet-*"))
+    shutil.copytree(cluster.data(lost), cluster.data("worker-3"))
+    address = cluster.worker("worker-3", *RESOURCE)
+    sweep = Sweep(machine, "long", cluster.address)
+    own = f".fleet-*-{cluster.workers[address].pid}-*/tcp-1500/rows/*"
+    assert until(lambda: list(cluster.data("worker-3").glob(own)), PATIENCE_S), sweep.said.read_text()
+    assert len(list(cluster.data("worker-3").iterdir())) == 1
+    os.kill(sweep.program.pid, signal.SIGINT)
+    done = sweep.done(60)
+    assert one_sentence(done, 130).startswith("interrupted; finished points are on disk")
+    assert until(lambda: not measuring(machine), 30), machine.processes()
+    assert until(lambda: not list(cluster.data("worker-3").iterdir()), 10)
+    assert cluster.workers[address].poll() is None, cluster.log("worker-3")
+
+
+def test_a_point_that_fails_is_one_sentence(killed: Done, machine: World, cluster: Cluster) -> None:
+    address = cluster.worker("worker-4", *RESOURCE)
+    sentence = one_sentence(Sweep(machine, "nic", cluster.address).done())
+    assert sentence.startswith("point tcp-1500: parent=nic7: the machine has no such interface; it has lo")
+    assert sentence.endswith(tuple(f"that was on {one}" for one in cluster.workers)), address
+    assert str(folder(machine, "nic") / "tcp-1500" / "failed.ipynb") in sentence
+    assert (folder(machine, "nic") / "tcp-1500" / "failed.ipynb").exists()
+
+
+def test_the_scheduler_dies_and_another_one_goes_on(machine: World) -> None:
+    with Cluster(machine, "two") as cluster:
+        for name in ("worker-1", "worker-2"):
+            cluster.worker(name, *RESOURCE)
+        sweep = Sweep(machine, "scheduler", cluster.address)
+        sweep.waits(r"point (\S+) is back from \S+ \(1 of 3\)")
+        cluster.scheduler.kill()
+        sentence = one_sentence(sweep.done(90))
+        assert sentence.startswith(f"the Dask scheduler at {cluster.address} went away; every finished point")
+        assert until(lambda: not measuring(machine), PATIENCE_S), machine.processes()
+    before = finished(machine, "scheduler")
+    assert 1 <= len(before) < 3
+    with Cluster(machine, "three") as cluster:
+        cluster.worker("worker-1", *RESOURCE)
+        done = Sweep(machine, "scheduler", cluster.address).done()
+    assert done.returncode == 0, done.stderr
+    assert f"{len(before)} of 3 points were measured before; going on in " in done.stderr
+    assert len(re.findall(r"is measured by", done.stderr)) == 3 - len(before)
+    after = finished(machine, "scheduler")
+    assert set(after) == {"tcp-1400", "tcp-1500", "tcp-9000"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_workers_that_cannot_serve_are_refused(machine: World) -> None:
+    other = machine.folder / "other"
+    shutil.copytree(ROOT / "labkit", other / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
+    init = other / "labkit" / "__init__.py"
+    init.write_text(init.read_text().replace(__version__, "0.0.9"))
+    with Cluster(machine, "four") as cluster:
+        without = cluster.worker("worker-1")
+        old = cluster.worker("worker-2", *RESOURCE, PYTHONPATH=str(other))
+        done = Sweep(machine, "long", cluster.address).done()
+    sentence = one_sentence(done)
+    assert sentence.startswith("no worker of the Dask cluster can measure: ")
+    assert sentence.endswith(f'dask worker {cluster.address} --resources "labkit=1" --nthreads 2')
+    assert f"the worker {without} gets no point: it has not the resource labkit=1" in done.stderr
+    assert re.search(rf"the worker {old} gets no point: labkit is 0\.0\.9 .*install the same one", done.stderr)
+    assert finished(machine, "long") == {}
+
+
+def test_no_scheduler_at_the_address(machine: World) -> None:
+    """Nothing listens there, or something that says nothing."""
+    silent = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [*machine.prefix, *process.DIE_WITH_US, sys.executable, "-c", silent],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        for address in ("tcp://127.0.0.1:9", f"127.0.0.1:{server.stdout.readline().strip()}", "nonsense://"):
+            sentence = one_sentence(Sweep(machine, "long", address).done(60))
+            assert sentence.startswith(f"no Dask scheduler answers at {address} within 10 s: start one with")
+        server.communicate()
+
+
+def test_a_parameter_is_a_value_whoever_sent_it(machine: World, tmp_path: Path) -> None:
+    """Text that would be code if it were pasted arrives as text."""
+    cells = [
+        {"cell_type": "code", "execution_count": None, "outputs": [], "source": text, "id": name,
+         "metadata": {"tags": ["parameters"]} if name == "one" else {}}
+        for name, text in {
+            "one": 'word: str = ""\nfolder: str = ""',
+            "two": "import pathlib\npathlib.Path(folder, 'word').write_text(word)",
+        }.items()
+    ]  # fmt: skip
+    kernel = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    text = json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+    word = 'a"; raise SystemExit(1) #\n\\"""\nraise SystemExit(2)\n\u2028é'
+    asked = Request(__version__, source_digest(), "01_words", text, "one", {"word": word})
+    done = machine.run(
+        sys.executable, "-c", RELAY, str(tmp_path), msgspec.json.encode(asked).decode(), timeout=PATIENCE_S
+    )
+    assert '{"event":"done"}' in done.stdout, done
+    assert (tmp_path / "one" / "word").read_text() == word
