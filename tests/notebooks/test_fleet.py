@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from clusters import PATIENCE_S, RESOURCE, Cluster, Sweep
 from conftest import ROOT
-from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+from worlds import Done, World, one_sentence, rows_on_disk, until, world
 
 from labkit import __version__, process, records, tables
 from labkit.fleet.request import Request, source_digest
@@ -30,8 +31,6 @@ grid:
     mtu_bytes: [1400, 1500, 9000]
 """
 LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 1500, 9000", "1500")
-PATIENCE_S = 240  # with what takes a quarter of a minute when nothing else runs
-RESOURCE = ("--resources", "labkit=1")
 
 # A point's process ends when nobody can tell it anything any more, so its standard input stays open.
 RELAY = """
@@ -43,103 +42,6 @@ with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
     point.wait()
 """
 
-Program = subprocess.Popen[bytes]
-
-
-class Cluster:
-    """A scheduler and its workers in a world, each with a log and a data root of its own."""
-
-    def __init__(self, machine: World, name: str) -> None:
-        self.machine = machine
-        self.folder = machine.folder / name
-        self.folder.mkdir()
-        self.address = ""
-        self.programs: list[Program] = []
-        self.workers: dict[str, Program] = {}  # by address
-
-    def __enter__(self) -> Cluster:
-        there = self.folder / "scheduler.json"
-        # It makes a folder for files that it never has.
-        words = ("--port", "0", "--no-dashboard", "--scheduler-file", str(there))
-        self.scheduler = self._start("scheduler", *words, TMPDIR=str(self.folder))
-        self._wait(self.scheduler, lambda: there.exists() and there.read_bytes().endswith(b"}"), "scheduler")
-        self.address = str(records.read_json(there)["address"])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for program in self.programs:
-            program.kill()
-            program.wait()
-
-    def _wait(self, program: Program, ready: Callable[[], bool], name: str) -> None:
-        until(lambda: ready() or program.poll() is not None, PATIENCE_S)
-        assert program.poll() is None, self.log(name)
-        assert ready(), self.log(name)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def _start(self, name: str, *words: str, **environment: str) -> Program:
-        argv = [*self.machine.prefix, *process.DIE_WITH_US, sys.executable, "-m", "dask", name.split("-")[0]]
-        with (self.folder / f"{name}.log").open("wb") as log:
-            started = subprocess.Popen(
-                [*argv, "--host", "127.0.0.1", *words],
-                cwd=self.folder, env=self.machine.environment | environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        self.programs.append(started)
-        return started
-
-    def data(self, name: str) -> Path:
-        return self.folder / name / "data"
-
-    def worker(self, name: str, *words: str, **environment: str) -> str:
-        """Start a worker called worker-…; its address when the scheduler knows it."""
-        own = str(self.folder / name)
-        data = {"LABKIT_DATA": str(self.data(name))}
-        words = (
-            self.address,
-            "--nthreads",
-            "2",
-            "--no-nanny",
-            "--no-dashboard",
-            "--local-directory",
-            own,
-            *words,
-        )
-        started = self._start(name, *words, **data, **environment)
-        self._wait(started, lambda: "Registered to:" in self.log(name), name)
-        [address] = set(re.findall(r"Start worker at: +(\S+)", self.log(name)))
-        self.workers[address] = started
-        return address
-
-
-class Sweep:
-    """labkit sweep --dask, running; what it says is in a file."""
-
-    def __init__(self, machine: World, name: str, address: str) -> None:
-        self.said = machine.folder / f"{name}.said"
-        with self.said.open("wb") as said, (machine.folder / f"{name}.out").open("wb") as out:
-            self.program = subprocess.Popen(
-                [*machine.prefix, *process.DIE_WITH_US, *LABKIT, "sweep", f"params/{name}.yaml", "--dask", address],
-                cwd=machine.folder / "project", env=machine.environment,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=said, start_new_session=True,
-            )  # fmt: skip
-
-    def says(self, words: str) -> list[str]:
-        """The group of every line that is such."""
-        return re.findall(words, self.said.read_text(), re.MULTILINE)
-
-    def waits(self, words: str) -> list[str]:
-        """The same, when there is one."""
-        assert until(lambda: self.says(words) or self.program.poll() is not None, PATIENCE_S, 0.05)
-        assert self.says(words), self.said.read_text()
-        return self.says(words)
-
-    def done(self, timeout: float = PATIENCE_S) -> Done:
-        code = self.program.wait(timeout)
-        return Done([], code, self.said.with_suffix(".out").read_text(), self.said.read_text())
-
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
@@ -147,7 +49,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         project = made.folder / "project"
         shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
         (project / "params").mkdir()
-        for name in ("killed", "scheduler"):
+        for name in ("killed", "scheduler", "unreached"):
             (project / "params" / f"{name}.yaml").write_text(SMALL)
         (project / "params" / "alone.yaml").write_text(SMALL.replace("1400, 1500, 9000", "1500"))
         (project / "params" / "long.yaml").write_text(LONG)
@@ -323,7 +225,9 @@ def test_workers_that_cannot_serve_are_refused(machine: World) -> None:
     assert sentence.startswith("no worker of the Dask cluster can measure: ")
     assert sentence.endswith(f'dask worker {cluster.address} --resources "labkit=1" --nthreads 2')
     assert f"the worker {without} gets no point: it has not the resource labkit=1" in done.stderr
-    assert re.search(rf"the worker {old} gets no point: labkit is 0\.0\.9 .*install the same one", done.stderr)
+    assert re.search(
+        rf"the worker {old} gets no point: labkit is 0\.0\.9 .*install the same one", done.stderr
+    )
     assert finished(machine, "long") == {}
 
 
@@ -335,8 +239,13 @@ def test_no_scheduler_at_the_address(machine: World) -> None:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
         assert server.stdout is not None
-        for address in ("tcp://127.0.0.1:9", f"127.0.0.1:{server.stdout.readline().strip()}", "nonsense://"):
-            sentence = one_sentence(Sweep(machine, "long", address).done(60))
+        addresses = ("tcp://127.0.0.1:9", f"127.0.0.1:{server.stdout.readline().strip()}", "nonsense://")
+        sweeps = [
+            Sweep(machine, name, address)
+            for name, address in zip(("long", "nic", "unreached"), addresses, strict=True)
+        ]
+        for sweep, address in zip(sweeps, addresses, strict=True):
+            sentence = one_sentence(sweep.done(60))
             assert sentence.startswith(f"no Dask scheduler answers at {address} within 10 s: start one with")
         server.communicate()
 
