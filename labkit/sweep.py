@@ -97,7 +97,7 @@ def _elsewhere(points: list[Point]) -> list[str]:
     found = set()
     for point in points:
         with contextlib.suppress(BadInput):  # a kernel that workers of a fleet may have
-            found.add(hosts.resolved(where(point)))
+            found |= {hosts.resolved(str(one)) for one in (where(point), point.parameters.get("peer")) if one}
     return sorted(found - {"here"})
 
 
@@ -192,7 +192,8 @@ def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
             folder = sweep.folder / point.name
             parameters = {**point.parameters, "folder": str(folder)}
-            lend(where(point))
+            # Two nodes boot their own: lab VMs with a cable between them.
+            lend("here" if point.parameters.get("nodes") == "two" else where(point))
             execution.execute(sweep.notebook, folder, parameters, bar, point.name)
 
 

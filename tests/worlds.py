@@ -94,9 +94,9 @@ class World:
         """Run labkit."""
         return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
 
-    def rows(self, *words: str, code: int = 0, **environment: str) -> list[Row]:
+    def rows(self, *words: str, code: int = 0, timeout: float = 120, **environment: str) -> list[Row]:
         """The rows of `labkit run datapaths`; asserts the exit code."""
-        done = self.labkit("run", "datapaths", *words, "--json", **environment)
+        done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout, **environment)
         assert done.returncode == code, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

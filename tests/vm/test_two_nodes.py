@@ -1,0 +1,44 @@
+"""Two lab VMs as two nodes, with a cable of labkit's between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import World, until, world
+
+pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
+
+ACROSS = "topology=veth_bridge,macvlan_bridge,ipvlan_l2"
+MEASURED = ("ok", "invalid")  # on a loaded machine flows may not run together for long enough to count
+RATE_BPS = 1e8
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, user=False) as made:
+        before = made.interfaces()
+        yield made
+        assert until(lambda: not made.processes(), 20), made.processes()
+        assert made.interfaces() == before
+
+
+def test_line_rate_at_mtu_9000(lab_kernel: str, machine: World) -> None:
+    words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
+    rows = machine.rows(*words, "pairs=4", "duration_s=3", "omit_s=1", timeout=400)
+    assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
+    assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
+    for row in rows:
+        assert row["kernel"] == row["peer_kernel"] == lab_kernel
+        assert row["accelerator"] == row["peer_accelerator"]
+        assert row["peer_cpu_s"] > 0
+        # What is in the switch's buffer when the window begins may come on top of 100 Mbit/s.
+        assert RATE_BPS / 3 < row["throughput_bps"] < RATE_BPS * 1.1
+
+
+def test_a_longer_cable(lab_kernel: str, machine: World) -> None:
+    words = (f"where=vm:{lab_kernel}", "nodes=two", "topology=veth_bridge", "protocol=ping", "duration_s=1")
+    [row] = machine.rows(*words, "link_delay_s=0.2", timeout=400)
+    assert row["status"] in MEASURED, row["reason"]
+    assert 0.4 <= row["latency_p50_s"] < 0.8
