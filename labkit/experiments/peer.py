@@ -60,6 +60,10 @@ class Far:
         peer.ask("times")
         self._way_s = time.monotonic() - before  # there and back
 
+    def idle(self) -> bool:
+        """Whether no flow has carried data yet."""
+        return bool(self._peer.ask("idle")["idle"])
+
     def carrying(self, within_s: float) -> bool:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
         return bool(self._peer.ask("carrying", within_s=within_s)["carrying"])

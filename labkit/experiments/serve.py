@@ -36,6 +36,7 @@ class Serving:
             "build": self.build,
             "clear": self.clear,
             "listen": self.listen,
+            "idle": self.idle,
             "carrying": self.carrying,
             "window": self.window,
             "pages": self.pages,
@@ -69,6 +70,11 @@ class Serving:
         self._counters = self._run.enter_context(counters)
         self._before = self._counters.each()
         return {}
+
+    def idle(self) -> dict[str, Any]:
+        """Whether no flow has carried data yet."""
+        _servers, counters = self._listening()
+        return {"idle": not any(counters.carrying(self._before))}
 
     def carrying(self, within_s: float) -> dict[str, Any]:
         """Whether data has arrived on every flow in time."""

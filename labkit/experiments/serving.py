@@ -31,6 +31,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 class There(Protocol):
     """The servers of a run, and the counters of what they receive."""
 
+    def idle(self) -> bool:
+        """Whether no flow has carried data yet."""
+
     def carrying(self, within_s: float) -> bool:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
 
@@ -50,6 +53,10 @@ class Here:
     def __init__(self, flows: iperf3.Flows, counters: Receivers) -> None:
         self._flows, self._counters = flows, counters
         self._before = counters.each()
+
+    def idle(self) -> bool:
+        """Whether no flow has carried data yet."""
+        return not any(self._counters.carrying(self._before))
 
     def carrying(self, within_s: float) -> bool:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
@@ -71,7 +78,7 @@ class Here:
 def carrying(counters: Receivers, before: list[int], within_s: float, ended: Callable[[], bool]) -> bool:
     """Wait until data has arrived on every flow since `before`; False if not in time, or when one has ended."""
     deadline = time.monotonic() + within_s
-    while not counters.carrying(before):
+    while not all(counters.carrying(before)):
         if time.monotonic() > deadline or ended():
             return False
         time.sleep(0.005)

@@ -73,7 +73,10 @@ def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There) -> tuple[mach
     All flows run at once from when the last one carries data until when the first one may end.
     """
     earliest = time.monotonic()
-    flows.start(load)
+    flows.stage(load)
+    if there.idle():  # so they all have begun after this
+        earliest = time.monotonic()
+    flows.go()
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + load.omit_s)
     times = machine.cpu_times()

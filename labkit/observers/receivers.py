@@ -71,11 +71,11 @@ class Receivers:
             return [_datagrams(server)[0] for server in self._files]
         return [server.namespace.netlink.counters(server.index).received_bytes for server in self._servers]
 
-    def carrying(self, before: list[int]) -> bool:
-        """Whether at every server data has arrived since `before` (of `each`): more than setting up a flow
+    def carrying(self, before: list[int]) -> list[bool]:
+        """Whether at each server data has arrived since `before` (of `each`): more than setting up a flow
         takes."""
         enough = 2 if self._protocol == "udp" else 4096
-        return all(now >= then + enough for now, then in zip(self.each(), before, strict=True))
+        return [now >= then + enough for now, then in zip(self.each(), before, strict=True)]
 
 
 @contextmanager

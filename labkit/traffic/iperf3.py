@@ -136,14 +136,17 @@ class Flows:
         self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
 
     def start(self, load: Load) -> None:
-        """Start all clients. Each is stopped as soon as it exists and all are continued at once, so that none
-        has a lead."""
+        """Start all clients, at once."""
+        self.stage(load)
+        self.go()
+
+    def stage(self, load: Load) -> None:
+        """Let all clients stand ready for `go`: each is stopped as soon as it exists, so that none has a lead."""
         for flow in self.flows:
             flow.connect(load)
             assert flow.client is not None
             flow.client.signal(signal.SIGSTOP)
             self.programs.append(flow.client)
-        self.go()
 
     @property
     def clients(self) -> list[process.Running]:

