@@ -226,7 +226,7 @@ class _Handing:
         self.bar.see(
             {
                 "event": "progress",
-                "what": f"{self.count - left} of {self.count} points; {'; '.join(there[:3])}{more}",
+                "what": f"{self.count - left} of {self.count} points; {'; '.join(there[:3]) or 'waiting for a worker'}{more}",
                 "done_s": self.done_s + done_s,
                 "total_s": self.total_s,
                 "elapsed_s": time.monotonic() - self.begun,
