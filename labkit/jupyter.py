@@ -34,7 +34,8 @@ class LabProvisioner(LocalProvisioner):
         return told
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Returns when the kernel in the guest can be reached. Raises Failed, in one sentence, when it cannot."""
+        """Returns when the lab VM boots: whoever asks the kernel something then waits for it. Raises Failed, in one
+        sentence, when there is nothing to boot."""
         reads, writes = os.pipe()
         with open(reads, "rb") as pipe:
             try:
@@ -45,7 +46,7 @@ class LabProvisioner(LocalProvisioner):
                 said = msgspec.json.decode(
                     await _first_line(pipe) or b'{"event":"error","text":"it was killed"}'
                 )
-                if said["event"] != "ready":
+                if said["event"] != "started":
                     raise Failed(f"no kernel in a lab VM ({self.where}): {said['text']}")
             except BaseException:
                 await self.kill()

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,16 +29,68 @@ from labkit.errors import BadInput, Failed, LabkitError
 ADDRESS = ipaddress.IPv4Interface("10.0.2.15/24")  # of the guest in QEMU's user network
 CONNECTION = Path("/run/labkit-notebook-kernel.json")  # in the guest, where /run is its own
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
-NIC_S, READY_S = 10.0, 240.0  # a quiet machine needs 10 under emulation
+NIC_S, MONITOR_S, READY_S = 10.0, 30.0, 240.0  # a quiet machine needs 10 under emulation
 # What would mislead in the guest: this machine's processes and folders.
 _OF_THIS_MACHINE = ("JPY_PARENT_PID", "XDG_RUNTIME_DIR", "LABKIT_LAB_VM")
 
 
 def forwards(connection: Mapping[str, Any]) -> list[str]:
-    """QEMU's words for a network that reaches nothing, and in which the kernel is reached by its ports on loopback."""
-    ports = [f"hostfwd=tcp:127.0.0.1:{connection[name]}-{ADDRESS.ip}:{connection[name]}" for name in PORTS]
-    network = ["user", "id=notebook", "restrict=on", "ipv6=off", *ports]
-    return ["-netdev", ",".join(network), "-device", "virtio-net-pci,netdev=notebook"]
+    """QEMU's words for what is forwarded to the kernel: its ports, on loopback."""
+    return [f"tcp:127.0.0.1:{connection[name]}-{ADDRESS.ip}:{connection[name]}" for name in PORTS]
+
+
+class Monitor:
+    """QEMU's monitor (QMP), by a pair of sockets; `words` make QEMU have it, and a network that reaches nothing.
+
+    Ports are forwarded once the kernel listens: whoever connects sooner is refused and tries again, where QEMU would
+    keep him waiting for a guest that is not there.
+    """
+
+    def __init__(self) -> None:
+        self._ours, self.qemus = socket.socketpair()
+        self._lines = self._ours.makefile("rb")
+        self.words = (
+            *(
+                "-chardev",
+                f"socket,id=monitor,fd={self.qemus.fileno()}",
+                "-mon",
+                "chardev=monitor,mode=control",
+            ),
+            *(
+                "-netdev",
+                "user,id=notebook,restrict=on,ipv6=off",
+                "-device",
+                "virtio-net-pci,netdev=notebook",
+            ),
+        )
+
+    def close(self) -> None:
+        """Let go of it."""
+        for each in (self._lines, self._ours, self.qemus):
+            each.close()
+
+    def greeted(self) -> None:
+        """Wait until QEMU runs."""
+        self._lines.readline()
+
+    def forward(self, rules: list[str]) -> None:
+        """Raises Failed when a port is taken, or QEMU does not answer."""
+        self._ours.settimeout(MONITOR_S)  # its end would not show: we have its side of the pair as well
+        self._ask("qmp_capabilities")
+        for rule in rules:
+            words = f"hostfwd_add notebook {rule}"
+            if said := self._ask("human-monitor-command", **{"command-line": words}):
+                raise Failed(f"the notebook's kernel cannot be reached: {said.strip()} ({rule})")
+
+    def _ask(self, command: str, **arguments: str) -> str:
+        self._ours.sendall(msgspec.json.encode({"execute": command, "arguments": arguments}) + b"\n")
+        while True:
+            try:
+                answer = msgspec.json.decode(self._lines.readline())
+            except TimeoutError:
+                raise Failed(f"QEMU's monitor has not answered for {MONITOR_S:.0f} s") from None
+            if "event" not in answer and "QMP" not in answer:
+                return str(answer.get("return") or answer.get("error") or "")
 
 
 def asked(
@@ -114,6 +167,11 @@ def _last_words(kernel: process.Running) -> str:
     return dataclasses.replace(ended, stderr="".join(ended.stderr.splitlines()[-1:])).words()
 
 
+def _tell_when_started(monitor: Monitor) -> None:
+    monitor.greeted()
+    _say({"event": "started"})
+
+
 def _say(event: dict[str, Any]) -> None:
     """To whoever started us, who listens for one line."""
     with contextlib.suppress(BrokenPipeError):
@@ -135,20 +193,23 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
         )
     there = [str(CONNECTION) if word == str(connection_file) else word for word in argv]
     request = asked(connection, there, Path.cwd(), os.environ)
-    wire = vm.Wire(tuple(forwards(connection)), outside=True)
-    with vm.conversation(where, request, _note, wire) as talk:
+    with contextlib.ExitStack() as stack:
+        monitor = Monitor()
+        threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
+        wire = vm.Wire(monitor.words, (monitor.qemus.fileno(),), outside=True)
+        talk = stack.enter_context(vm.conversation(where, request, _note, wire))
         for line in talk.lines():
             event = msgspec.json.decode(line)
             if event["event"] == "done":
                 return
             if event["event"] == "error":
                 raise Failed(event["text"])
-            _say(event)
+            monitor.forward(forwards(connection))
         raise Failed(f"the notebook's kernel {talk.words()}")
 
 
 def main() -> int:
-    """Told where, the connection file, and the kernel's command line; its first line is `ready` or an error."""
+    """Told where, the connection file, and the kernel's command line; says that the lab VM has started, or an error."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaving takes the lab VM along
     where, connection_file, *argv = sys.argv[1:]
     try:
