@@ -221,12 +221,13 @@ class _Handing:
     def _show(self) -> None:
         there = [f"{one.what()} on {one.worker.partition('://')[2]}" for one in self.running.values()]
         left = len(self.waiting) + len(self.running)
+        shown = "; ".join(there[:3]) or "waiting for a worker"
         more = f" and {len(there) - 3} more" if len(there) > 3 else ""
         done_s = sum(min(one.event.get("done_s", 0.0), planned_s(one.point)) for one in self.running.values())
         self.bar.see(
             {
                 "event": "progress",
-                "what": f"{self.count - left} of {self.count} points; {'; '.join(there[:3]) or 'waiting for a worker'}{more}",
+                "what": f"{self.count - left} of {self.count} points; {shown}{more}",
                 "done_s": self.done_s + done_s,
                 "total_s": self.total_s,
                 "elapsed_s": time.monotonic() - self.begun,
