@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, Process, Row, World, one_sentence, only_run, until, world
+from sshd import lab
+from worlds import LABKIT, Process, World, one_sentence, only_run, until, world
 
 from labkit import records
 
@@ -47,10 +48,6 @@ def running(machine: World, *words: str) -> Process:
     asked = ["iperf3", "-J", "-c"]
     assert until(lambda: machine.pids(lambda found: found[:3] == asked), 90), process.poll()
     return process
-
-
-def told(done: Row) -> tuple[str, str]:
-    return done["arm"], done["status"]
 
 
 def test_tcp_rows(machine: World) -> None:
@@ -146,3 +143,18 @@ def test_interrupted_while_the_nics_are_away(machine: World) -> None:
     assert until(lambda: not machine.processes(), 20), machine.processes()
     assert until(lambda: machine.interfaces() == before, 10), machine.interfaces()
     assert not list(records.read_rows(only_run(machine)))
+
+
+@pytest.mark.needs("root", "sshd")
+def test_both_hosts_through_ssh(tmp_path: Path) -> None:
+    """Two NICs of one machine that is reached through ssh: its lock is taken once, and each side is brought labkit."""
+    with lab(tmp_path) as machine:
+        ip(machine, "link add nic0 up type veth peer name far-nic0", "link set far-nic0 up")
+        before = machine.interfaces()
+        words = ("where=ssh:lab", "nodes=two", "peer=ssh:lab", CABLE, "topology=veth_bridge", *SHORT)
+        [row] = machine.rows(*words, timeout=300)
+        assert row["status"] in MEASURED, row["reason"]
+        assert row["throughput_bps"] > 1e6
+        assert row["peer_git_revision"] == row["git_revision"]
+        assert until(lambda: machine.interfaces() == before, 5)
+        assert until(lambda: not machine.over_there(), 20), machine.over_there()
