@@ -29,6 +29,7 @@ from labkit.errors import LabkitError
 from labkit.hosts import qemu
 
 BEAT_S = 1.0
+PORT_S = 10.0
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x20000000, 0x40000000  # linux/sched.h
 MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  # linux/mount.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,9 +49,8 @@ class Port:
     """The guest's end of the channel to the host (drivers/char/virtio_console.c): HUP while nobody is connected."""
 
     def __init__(self) -> None:
-        names = Path("/sys/class/virtio-ports").glob("*/name")
-        found = next(path for path in names if path.read_text().strip() == qemu.CHANNEL)
-        self.fd = os.open(f"/dev/{found.parent.name}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = _port()
+        self.fd = os.open(f"/dev/{found}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 
@@ -78,6 +78,18 @@ class Port:
     def say(self, event: dict[str, Any]) -> None:
         """Write an event."""
         self.write(msgspec.json.encode(event) + b"\n")
+
+
+def _port() -> str:
+    """The name of the device; ports are announced some time after their module was loaded."""
+    deadline = time.monotonic() + PORT_S
+    while True:
+        for path in Path("/sys/class/virtio-ports").glob("*/name"):
+            if path.read_text().strip() == qemu.CHANNEL:
+                return path.parent.name
+        if time.monotonic() > deadline:
+            sys.exit("labkit: the lab VM has no port to its host")
+        time.sleep(0.01)
 
 
 class Child:

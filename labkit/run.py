@@ -91,7 +91,8 @@ def measure(
     """
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
-    folder = records.new_run(experiment) if folder is None else folder
+    # Resolved: on another host the current folder is another one, and links lead elsewhere.
+    folder = (records.new_run(experiment) if folder is None else folder).resolve()
     description = _description(folder, experiment, asked)
     if records.is_finished(folder, description):
         return folder

@@ -24,7 +24,7 @@ import msgspec
 import yaml
 
 from labkit import execution, experiments, hosts, machine, records
-from labkit.errors import BadInput
+from labkit.errors import BadInput, Failed
 from labkit.experiments import datapaths
 from labkit.experiments.asked import Datapaths
 from labkit.progress import Bar
@@ -183,18 +183,26 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
 
 def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
     planned = [planned_s(point) for point in points]
-    for point in points:
-        hosts.resolved(
-            where(point)
-        )  # no kernel: better said before the first point than after the last but one
+    for point in points:  # no kernel: better said before the first point than after the last but one
+        hosts.resolved(where(point))
     with hosts.lending(sweep.folder, bar.say) as lend:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
-            folder = sweep.folder / point.name
-            parameters = {**point.parameters, "folder": str(folder)}
             # Two nodes boot their own: lab VMs with a cable between them.
-            lend("here" if point.parameters.get("nodes") == "two" else where(point))
-            execution.execute(sweep.notebook, folder, parameters, bar, point.name)
+            lent = "here" if point.parameters.get("nodes") == "two" else where(point)
+            lend(lent)
+            try:
+                _measure(sweep, point, bar)
+            except Failed as error:
+                if not lend(lent):
+                    raise
+                bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
+                _measure(sweep, point, bar)
+
+
+def _measure(sweep: Sweep, point: Point, bar: Bar) -> None:
+    folder = sweep.folder / point.name
+    execution.execute(sweep.notebook, folder, {**point.parameters, "folder": str(folder)}, bar, point.name)
 
 
 def where(point: Point) -> str:

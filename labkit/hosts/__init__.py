@@ -78,9 +78,10 @@ def measuring_lock(nodes: Sequence[str], say: Callable[[str], None]) -> Abstract
 
 
 @contextmanager
-def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], bool]]:
     """A function that has the host of a `where` ready for the processes that are started next, all of which write into
-    `folder`: one boot of a lab VM serves all points of a sweep that run on it."""
+    `folder`: one boot of a lab VM serves all points of a sweep that run on it. It tells whether one had to be booted
+    anew, because the one before went or was left suspect."""
     from labkit.hosts import lent
 
     with lent.lending(folder, say) as lend:

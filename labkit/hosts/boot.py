@@ -2,7 +2,8 @@
 and QEMU, says which of them ended, and when it goes, they go.
 
 Told one JSON line: programs (argv lists; the last is QEMU), sockets (a file that each program but the last makes),
-root (where the machine's files are bound read-only). Says {"event": "started"}, and at the end
+root (where the machine's files are bound read-only), folder (one that may be written, and where that is bound; or
+null). Says {"event": "started"}, and at the end
 {"event": "ended", "words": …}.
 """
 
@@ -53,6 +54,8 @@ def _say(event: dict[str, Any]) -> None:
 def _hold(told: dict[str, Any]) -> str:
     """Start all and wait for the first to end; returns its words."""
     bind_read_only(Path(told["root"]))
+    if told["folder"]:  # under a name that means nothing to virtiofsd
+        process.output(["mount", "--bind", *told["folder"]])
     with process.all_ended([]) as running:
         for argv, socket in zip(told["programs"], [*told["sockets"], None], strict=True):
             running.append(process.Running(argv, pass_fds=told["fds"] if socket is None else ()))

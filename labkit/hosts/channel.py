@@ -30,6 +30,14 @@ class Guest:
     folder: Path | None
     holder: process.Conversation | None = None
 
+    def gone(self) -> bool:
+        """Whether it has ended, as far as this process can know."""
+        return self.holder is not None and bool(select.select([self.holder], [], [], 0)[0])
+
+    def suspect(self) -> bool:
+        """Whether something happened in it that makes it unfit for more, or it has ended."""
+        return self.gone() or (self.scratch / "suspect").exists()
+
     def ended(self) -> str:
         """How it ended, with the last words of its console."""
         words = "has ended"
@@ -42,7 +50,7 @@ class Guest:
         """Whether it can write into the folder."""
         if folder is None or self.folder is None:
             return folder is None
-        return Path(folder).absolute().is_relative_to(self.folder)
+        return Path(folder).resolve().is_relative_to(self.folder)
 
 
 class Talk:
@@ -58,6 +66,7 @@ class Talk:
             self._check(self._hello(deadline))
         except BaseException:
             self._socket.close()
+            self._suspect("did not greet")
             raise
 
     def _check(self, hello: dict[str, Any]) -> None:
@@ -78,7 +87,7 @@ class Talk:
 
     def _still(self, deadline: float, words: str) -> None:
         """Raises Failed when the lab VM has ended or it is too late."""
-        if self._guest.holder is not None and select.select([self._guest.holder], [], [], 0)[0]:
+        if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")

@@ -35,4 +35,6 @@ def last_words(path: Path) -> str:
     found = lines(path)
     telling = next((line for words in _TELLING for line in found if words in line), None)
     line = telling or (found[-1] if found else "")
+    before = found[: found.index(line)][-1:] if "Attempted to kill init" in line else []
+    line = "; ".join([*before, line])  # why PID 1 went is what it said before
     return f"; the console's last words: {line[:200]}" if line else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from labkit import machine
 from labkit.errors import Failed
 from labkit.hosts import initramfs
+from labkit.hosts.channel import Guest
 
 DEVICE = Path("/dev/kvm")
 FIRST_WORDS_S = 15.0  # a kernel under KVM is there within 2
@@ -31,16 +32,23 @@ def worth_trying() -> bool:
     return True
 
 
-def check(console: Path) -> None:
-    """Wait for the first words of a guest that has just been started with KVM. Raises Failed if they are late."""
+class Silent(Failed):
+    """QEMU runs, and nothing comes of it."""
+
+
+def check(guest: Guest) -> None:
+    """Wait for the first words of a guest that has just been started with KVM. Raises Silent if they are late, Failed
+    with QEMU's words if it has ended."""
     deadline = time.monotonic() + FIRST_WORDS_S
     words = initramfs.FIRST_WORDS.encode()
     while time.monotonic() < deadline:
         with suppress(OSError):
-            if words in console.read_bytes():
+            if words in (guest.scratch / "console").read_bytes():
                 return
+        if guest.gone():
+            raise Failed(f"the lab VM did not boot: {guest.ended()}")
         time.sleep(0.05)
-    raise Failed(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
+    raise Silent(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
 
 
 def remember() -> None:

@@ -11,22 +11,25 @@ from pathlib import Path
 from labkit.hosts import here, shape, vm
 from labkit.hosts.channel import Guest
 
+Lend = Callable[[str], bool]
+
 
 @contextmanager
-def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
     """A function that has the lab VM of a `where` ready for the processes that are started next; all of them may write
     into `folder`. One boot serves all that ask for the same; it is booted anew when an experiment left it suspect, and
-    not lent when it is asked for `fresh`."""
+    not lent when it is asked for `fresh`. It tells whether one was booted in the place of another."""
     with ExitStack() as stack:
         held: list[Guest] = []
 
-        def lend(where: str) -> None:
-            if held and (held[0].where != where or (held[0].scratch / "suspect").exists()):
+        def lend(where: str) -> bool:
+            anew = bool(held) and held[0].where == where and held[0].suspect()
+            if held and (held[0].where != where or held[0].suspect()):
                 held.clear()
                 stack.close()
             os.environ.pop(vm.LENT, None)
             if not where.startswith("vm:") or shape.parse(where).fresh:
-                return
+                return False
             if not held:
                 with here.measuring_lock(say):  # a boot would disturb another's measuring
                     guest, talk = vm.booted(stack, where, folder, say, None)
@@ -34,6 +37,7 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
                 held.append(guest)
             told = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
             os.environ[vm.LENT] = json.dumps(told)
+            return anew
 
         try:
             yield lend

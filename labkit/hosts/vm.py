@@ -6,6 +6,7 @@ that booted it, in whatever way that ends.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from labkit.hosts.shape import Shape
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
 KVM_S = 30.0
+UNLOCKED_S = 10.0  # a new folder is not locked at once
+LOOKING = ("doctor", "draw", "live")  # requests that measure nothing
 LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
 
 
@@ -41,6 +44,10 @@ class Wire:
     words: tuple[str, ...] = ()
     fds: tuple[int, ...] = ()
     outside: bool = False
+
+
+class NotStarted(Failed):
+    """QEMU or virtiofsd was not even started; another try would end like that, too."""
 
 
 @contextmanager
@@ -56,7 +63,10 @@ def conversation(
     with ExitStack() as stack:
         guest = _lent(where, folder) if wire is None else None
         if guest is None:
-            guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
+            # A boot would disturb another's measuring; who measures has the lock already.
+            looking = request.get("do") in LOOKING
+            with here.measuring_lock(say) if looking else nullcontext():
+                guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
         else:
             talk = Talk(guest, time.monotonic() + channel.SILENCE_S)
         stack.callback(talk.end)
@@ -67,23 +77,27 @@ def conversation(
 def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
 ) -> tuple[Guest, Talk]:
-    """A guest that has greeted; both end with the stack. Where KVM fails and emulation does not, that is remembered."""
-    accelerated = kvm.worth_trying()
-    for left in range(2 if accelerated else 1, -1, -1):
+    """A guest that has greeted; both end with the stack. That KVM is silent where emulation is not is remembered."""
+    if kvm.worth_trying():
         try:
-            found = _attempt(stack, where, folder, say, wire, accelerated and left == 2)
-            if accelerated and left < 2:
+            return _attempt(stack, where, folder, say, wire, accelerated=True)
+        except Failed as error:
+            say(f"{error}; trying without KVM")
+            found = _attempt(stack, where, folder, say, wire, accelerated=False)
+            if isinstance(error, kvm.Silent):
                 kvm.remember()
             return found
-        except Failed as error:
-            if not left:
-                raise
-            say(f"{error}; trying {'without KVM' if left == 2 else 'once more'}")
-    raise AssertionError("the last attempt returns or raises")
+    try:
+        return _attempt(stack, where, folder, say, wire, accelerated=False)
+    except NotStarted:
+        raise
+    except Failed as error:
+        say(f"{error}; trying once more")
+        return _attempt(stack, where, folder, say, wire, accelerated=False)
 
 
 def _attempt(
-    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None, accelerated: bool
+    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None, *, accelerated: bool
 ) -> tuple[Guest, Talk]:
     asked = shape.parse(where)
     kernel = kernels.find(asked.kernel)
@@ -91,7 +105,7 @@ def _attempt(
     with ExitStack() as attempt:
         guest = attempt.enter_context(started(where, asked, kernel, folder, wire, accelerated))
         if accelerated:
-            kvm.check(guest.scratch / "console")
+            kvm.check(guest)
         talk = Talk(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
         stack.push(attempt.pop_all())
     return guest, talk
@@ -110,12 +124,13 @@ def started(
     wire = wire or Wire()
     with _scratch() as scratch:
         if folder is not None:
-            folder = folder.absolute()
             with _told(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        (scratch / "root.bound").mkdir()
+            folder = folder.resolve()  # the guest has no link in its way
         shares = [qemu.Share("root", scratch / "root.bound", True)]
-        shares += [qemu.Share("folder", folder, False)] if folder else []
+        shares += [qemu.Share("folder", scratch / "folder.bound", False)] if folder else []
+        for share in shares:
+            share.source.mkdir()
         argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)
@@ -126,6 +141,7 @@ def started(
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
             "root": str(scratch / "root.bound"),
+            "folder": [str(folder), str(scratch / "folder.bound")] if folder else None,
             "fds": wire.fds,
         }
         prefix = [word for word in here.prefix() if not (wire.outside and word == "--net")]
@@ -142,7 +158,7 @@ def _has_started(holder: process.Conversation) -> None:
     """Wait until QEMU runs. Raises Failed with the words of what ended before."""
     event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","words":""}'))
     if event["event"] != "started":
-        raise Failed(f"the lab VM did not start: {event['words'] or holder.words()}")
+        raise NotStarted(f"the lab VM did not start: {event['words'] or holder.words()}")
 
 
 @contextmanager
@@ -155,13 +171,28 @@ def _told(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for sockets, whose paths must be short; those of owners that were killed are removed."""
+    """A folder for sockets, whose paths must be short, locked (flock(2)) as long as its owner lives; those of killed
+    owners are removed."""
     top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
     for left in top.glob("labkit-vm-*"):
-        if not Path("/proc", left.name.split("-")[2]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"labkit-vm-{os.getpid()}-", dir=top) as scratch:
-        yield Path(scratch)
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > UNLOCKED_S:
+                with _locked(left):
+                    shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="labkit-vm-", dir=top, ignore_cleanup_errors=True) as scratch:
+        with _locked(Path(scratch)):
+            yield Path(scratch)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError if somebody else has it locked."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _environment(asked: Shape, folder: Path | None) -> dict[str, str]:

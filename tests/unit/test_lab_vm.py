@@ -9,6 +9,7 @@ import pytest
 
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.hosts import initramfs, kvm, qemu, shape
+from labkit.hosts.channel import Guest
 from labkit.hosts.kernels import Kernel
 from labkit.hosts.shape import Shape
 
@@ -113,10 +114,11 @@ def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     assert kvm.worth_trying()
     console = tmp_path / "console"
     console.write_text(f"BIOS\r\n{initramfs.FIRST_WORDS}\r\n")
-    kvm.check(console)
+    guest = Guest("vm:x", tmp_path, None)
+    kvm.check(guest)
     console.write_text("BIOS\r\n")
     with pytest.raises(Failed, match="KVM does not work here"):
-        kvm.check(console)
+        kvm.check(guest)
     assert kvm.worth_trying()
     kvm.remember()
     assert not kvm.worth_trying()

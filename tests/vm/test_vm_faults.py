@@ -31,7 +31,7 @@ def measuring(
     with world(folder, user=False) as machine:
         run = folder / "run"
         process = machine.start(
-            *LABKIT, "run", "datapaths", *SHORT, f"rounds={rounds}", f"where={where}", f"--folder={run}"
+            *LABKIT, "run", "datapaths", *SHORT, f"rounds={rounds}", f"where={where}", "--folder=../run"
         )
         assert until(lambda: rows_on_disk(run) or process.poll() is not None, PATIENCE_S), "no row came"
         assert process.poll() is None, process.communicate()
@@ -80,12 +80,14 @@ def test_what_was_interrupted_goes_on(lab_kernel: str, tmp_path: Path) -> None:
         process.communicate()
         assert nothing_left(machine)
         before = rows_on_disk(run)
-        words = [*SHORT, "rounds=3", f"where=vm:{lab_kernel}", f"--folder={run}"]
+        words = [*SHORT, "rounds=3", f"where=vm:{lab_kernel}", "--folder=../run"]
         done = machine.labkit("run", "datapaths", *words, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         after = rows_on_disk(run)
         assert len(after) == 3
         assert before.items() <= after.items()
+        assert (run / "environment.json").exists()
+        assert len(list((run / "artefacts").iterdir())) == 3
 
 
 def test_the_kernel_panics(lab_kernel: str) -> None:
@@ -95,6 +97,16 @@ def test_the_kernel_panics(lab_kernel: str) -> None:
     ):
         net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
     assert "its lab VM" in str(error.value)
+
+
+def test_the_machines_files_cannot_be_written(full_kernel: str) -> None:
+    """Not in the guest's own view, which is a copy, but in what virtiofsd serves: there is no other way to the disk."""
+    script = "mount -t virtiofs root /mnt && cat /mnt/etc/os-release >/dev/null && touch /mnt/var/tmp/labkit-was-here"
+    with live.build("veth", where=f"vm:{full_kernel},profile=tracing,modules=ipvlan") as net:
+        assert net.client0.run("uname", "-r").strip() == full_kernel
+        with pytest.raises(Failed, match="Read-only file system"):
+            net.client0.run("sh", "-c", script)
+    assert not Path("/var/tmp/labkit-was-here").exists()
 
 
 def test_the_guest_is_out_of_memory(lab_kernel: str) -> None:

@@ -70,3 +70,28 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
         assert "labkit.test=1" in details["kernel_command_line"]
         began[point.name] = details["boot_id"]
     assert len(set(began.values())) == boots
+
+
+def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
+    """The point goes on in a lab VM that is booted anew; ratios of both kernels stand side by side in the report."""
+    asked = {"topology": ["veth", "veth_bridge"], "duration_s": 2, "omit_s": 0, "rounds": 2, "pairs": [1]}
+    path = tmp_path / "kernels.yaml"
+    grid = {"where": ["here", f"vm:{lab_kernel}"]}
+    path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": grid}))
+    with world(tmp_path / "a, b", user=False) as machine:
+        process = machine.start(*LABKIT, "sweep", str(path), cwd=Path(__file__).parents[2])
+        assert until(lambda: list(machine.data.glob("*/*/vm_*/rows/1-r0.jsonl")), PATIENCE_S)
+        [qemu] = machine.pids(lambda words: Path(words[0]).name.startswith("qemu"))
+        os.kill(qemu, signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        assert err.count("booting Linux") == 2
+        assert "booted anew" in err
+        assert until(lambda: not machine.processes(), 20), machine.processes()
+        [sweep] = (machine.data / "datapaths").iterdir()
+    rows = {folder.parent.name: records.read_rows(folder.parent) for folder in sweep.glob("*/rows")}
+    assert len(rows) == 2
+    assert {len(each) for each in rows.values()} == {6}  # two rounds of a baseline, its control and a variant
+    assert {row["kernel"] for each in rows.values() for row in each} == {lab_kernel, os.uname().release}
+    page = (sweep / "report.html").read_text()
+    assert "Ratios to the baseline within each kernel" in page
