@@ -74,7 +74,14 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
 
 def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
     """The point goes on in a lab VM that is booted anew; ratios of both kernels stand side by side in the report."""
-    asked = {"topology": ["veth", "veth_bridge"], "duration_s": 2, "omit_s": 0, "rounds": 2, "pairs": [1]}
+    asked = {
+        "topology": ["veth", "veth_bridge"],
+        "duration_s": 2,
+        "omit_s": 0,
+        "rounds": 2,
+        "pairs": [1],
+        "slices": 0,
+    }
     path = tmp_path / "kernels.yaml"
     grid = {"where": ["here", f"vm:{lab_kernel}"]}
     path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": grid}))
