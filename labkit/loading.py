@@ -20,8 +20,9 @@ from labkit.errors import BadInput
 from labkit.units import si
 
 # Where rows ran: what was asked for, and what it turned out to be
-RAN_ON = ["kernel", "accelerator", "machine", "cpu"]
-HOST = ["where", "peer", *RAN_ON]
+RAN_ON = ["kernel", "kernel_build", "accelerator", "machine", "cpu"]
+PEER_RAN_ON = [f"peer_{name}" for name in RAN_ON]  # of two nodes, the servers' host
+HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 # Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
 # other
 GROUP = [
@@ -34,8 +35,8 @@ FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of n
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
     "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
-    "loop", "status", "reason", "doubts", "peer", "nodes", "kernel", "kernel_config_digest", "cpu", "microcode",
-    "accelerator", "machine", "congestion", "zerocopy", "affinity", "qdisc", "offloads",
+    "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
+    "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder",
 ]  # fmt: skip
@@ -163,17 +164,19 @@ def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
-    emulated = of["accelerator"] == "tcg"
-    words = [f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel", *["emulated"] * emulated]
-    alike = [
-        one for one in among if one["kernel"] == of["kernel"] and (one["accelerator"] == "tcg") is emulated
-    ]
-    for name in ("where", "peer", "accelerator", "machine", "cpu"):
-        if len({one[name] for one in alike}) > 1 and (of[name] or name != "peer"):
-            words.append(
-                f"{name} {of[name]}" if name in ("peer", "machine") else of[name] or f"unknown {name}"
-            )
+    words = [f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel", *["emulated"] * emulated(of)]
+    alike = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
+    for name in HOST:
+        if len({one[name] for one in alike}) > 1 and (of[name] or not name.startswith("peer")):
+            bare = name in ("where", "accelerator", "cpu") and of[name]
+            told = name.replace("kernel_build", "build").replace("_", " ")
+            words.append(of[name] if bare else f"{told} {of[name]}" if of[name] else f"unknown {told}")
     return ", ".join(words)
+
+
+def emulated(of: Any) -> Any:
+    """Whether an emulated CPU took part, on either of two nodes: of a row (a mapping), or for each row of a table."""
+    return (of.get("accelerator") == "tcg") | (of.get("peer_accelerator") == "tcg")
 
 
 def version(kernel: str | None) -> list[tuple[int, str]]:

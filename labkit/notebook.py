@@ -129,9 +129,11 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
     """A host in full, from a row of it."""
-    emulated = " **Emulated CPU: speeds are not those of hardware.**" if row["accelerator"] == "tcg" else ""
+    emulated = " **Emulated CPU: speeds are not those of hardware.**" if loading.emulated(row) else ""
     where = f" `{row['where']}`:" if is_elsewhere else ""
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
+    if peer and not pd.isna(row["peer_kernel"]):
+        peer += f": Linux {row['peer_kernel']} ({_accelerator(row['peer_accelerator'])})"
     on = f"Linux {row['kernel']} on {row['cpu']}, {row['cpus_count']:g} CPUs"
     return f"{where} {on} ({_accelerator(row['accelerator'])}){peer}.{emulated}".strip()
 

@@ -87,17 +87,21 @@ def load(path: Path) -> Sweep:
         check(path, notebook, known, point)
     here = machine.describe()
     asked = msgspec.json.encode(
-        [content, here["kernel"], here["machine"], *_elsewhere(points)], order="deterministic"
+        [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points)],
+        order="deterministic",
     )
     return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(asked).hexdigest()[:8])
 
 
 def _elsewhere(points: list[Point]) -> list[str]:
-    """The other kernels that are asked, by release: vm:debian will be a newer one some day, and then another sweep."""
+    """The other kernels that are asked, by release and image: vm:debian will be a newer one some day, a path may get
+    another build of the same release, and then it is another sweep."""
     found = set()
     for point in points:
         with contextlib.suppress(BadInput):  # a kernel that workers of a fleet may have
-            found |= {hosts.resolved(str(one)) for one in (where(point), point.parameters.get("peer")) if one}
+            found |= {
+                hosts.identified(str(one)) for one in (where(point), point.parameters.get("peer")) if one
+            }
     return sorted(found - {"here"})
 
 

@@ -16,7 +16,19 @@ from labkit import stats
 from labkit.errors import BadInput
 from labkit.loading import GROUP as GROUP
 from labkit.loading import METRIC as METRIC
-from labkit.loading import PROVENANCE, RAN_ON, alike, complete, differing, groups, hosts, measured, point
+from labkit.loading import (
+    PEER_RAN_ON,
+    PROVENANCE,
+    RAN_ON,
+    alike,
+    complete,
+    differing,
+    emulated,
+    groups,
+    hosts,
+    measured,
+    point,
+)
 from labkit.loading import load as load
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
@@ -238,18 +250,17 @@ def _about_machine(ok: pd.DataFrame) -> list[str]:
         said.append(
             f"steal: the hypervisor took {stats.percent(share)} of all CPU time, up to {stats.percent(most)}"
         )
-    if emulated := int(ok["accelerator"].eq("tcg").sum()):
-        said.append(
-            f"emulated CPU (TCG) in {emulated} of {_count(len(ok), 'row')}: ratios are not a real one's"
-        )
+    if count := int(emulated(ok).sum()):
+        said.append(f"emulated CPU (TCG) in {count} of {_count(len(ok), 'row')}: ratios are not a real one's")
     return said
 
 
 def _mixed(ok: pd.DataFrame) -> list[str]:
     """What is unknown, or differs, among rows that were compared nevertheless."""
     said = []
-    for name in [*RAN_ON, *PROVENANCE]:
+    for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
         unknown = ok[name].isna() & ~(ok["protocol"].eq("ping") & (name == "iperf3"))
+        unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
         if unknown.any():
             said.append(
                 f"{name} is not recorded in {unknown.sum()} of {_count(len(ok), 'row')}: it may have differed"

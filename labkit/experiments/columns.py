@@ -54,6 +54,7 @@ METRICS = [
 # Of the servers' host, where that is another one; a column is peer_ and the name.
 OF_PEER = [
     "kernel",
+    "kernel_build",
     "kernel_config_digest",
     "cpu",
     "microcode",

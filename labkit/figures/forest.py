@@ -28,8 +28,8 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
 
     The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval
-    holds 1. An arm without any ratio in a panel has one line too, with its word. An optional column `accelerator`
-    marks emulated rows.
+    holds 1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator`
+    and `peer_accelerator` mark emulated rows.
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
     figure, height = _empty(parts)

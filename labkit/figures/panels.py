@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit import theme
-from labkit.loading import alike, hosts
+from labkit.loading import alike, emulated, hosts
 from labkit.units import si
 
 # What tells one panel from another; numbers of pairs and topologies are drawn inside one.
@@ -188,9 +189,9 @@ def pairs_word(count: float) -> str:
 
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
     """Title the figure, and say under it what of the table is not drawn; of an empty table it says that."""
-    emulated = table["accelerator"].eq("tcg") if "accelerator" in table else pd.Series(dtype=bool)
-    some = "emulated CPU" if emulated.all() else "in part on an emulated CPU"
-    theme.titled(figure, title, subtitle, some if emulated.any() else "")
+    marked = np.atleast_1d(emulated(table))  # of a table that does not say, one False
+    some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
+    theme.titled(figure, title, subtitle, some if marked.any() else "")
     theme.noted(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )

@@ -39,6 +39,16 @@ def resolved(where: str) -> str:
     return ",".join([f"vm:{kernels.find(name).release}", *options])
 
 
+def identified(where: str) -> str:
+    """As `resolved`, with the digest of the lab VM's kernel image behind it: images of one release differ in it."""
+    found = resolved(where)
+    if not where.startswith("vm:"):
+        return found
+    from labkit.hosts import kernels
+
+    return f"{found} {kernels.find(where.removeprefix('vm:').split(',')[0]).digest}"
+
+
 @contextmanager
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None], wire: Any = None
@@ -88,4 +98,4 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
         yield lend
 
 
-__all__ = ["check", "conversation", "here", "joined", "lending", "measuring_lock", "resolved"]
+__all__ = ["check", "conversation", "here", "identified", "joined", "lending", "measuring_lock", "resolved"]

@@ -51,6 +51,7 @@ def describe() -> dict[str, Any]:
     config, cpu, info = kernel_config(), lscpu(), _read("/proc/cpuinfo") or ""
     return {
         "kernel": os.uname().release,
+        "kernel_build": os.uname().version,
         "kernel_config_digest": _digest(config) if config else None,
         "cpu": cpu.get("Model name") or _first(r"model name\s*: (.+)", info) or platform.machine(),
         "microcode": _first(r"microcode\s*: (\S+)", info),

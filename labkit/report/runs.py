@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import records, units
 from labkit.errors import BadInput
+from labkit.loading import emulated
 
 Table = dict[str, Any]  # name: value, or Each
 
@@ -52,7 +53,7 @@ def told(folders: Iterable[Path]) -> Told:
     }
     return Told(
         summary,
-        "tcg" in accelerators,
+        any(emulated(machine) for machine in machines.values()),
         _merged({name: d.get("parameters") or {} for name, d in descriptions.items()}),
         _merged(own),
         _merged(machines),
@@ -74,14 +75,18 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """environment.json, with kernel and accelerator at the top: from its machine, else from a row."""
+    """environment.json, with kernel and accelerators at the top: from its machines, else from a row."""
     content = _object(run / "environment.json")
-    machine = content.get("machine")
+    machine, peer = content.get("machine"), content.get("peer")
     facts = content | (machine if isinstance(machine, dict) else {})
+    other = peer.get("machine") if isinstance(peer, dict) else None
+    facts |= {"peer_accelerator": other.get("accelerator")} if isinstance(other, dict) else {}
     if not (facts.get("kernel") and facts.get("accelerator")):
         with contextlib.suppress(BadInput):
             facts = next(iter(records.read_rows(run)), {})
-    return {name: facts[name] for name in ("kernel", "accelerator") if facts.get(name)} | content
+    return {
+        name: facts[name] for name in ("kernel", "accelerator", "peer_accelerator") if facts.get(name)
+    } | content
 
 
 def _said(name: str, value: Any) -> Any:

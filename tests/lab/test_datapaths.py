@@ -28,8 +28,8 @@ PARAMETERS = (
 METRICS = ("throughput_bps throughput_pps window_s received_bytes cpu_s softirq_s client_cpu_s server_cpu_s steal_s "
            "retransmits_count rtt_s sent_count received_count lost_count out_of_order_count jitter_s loop "
            "latency_p50_s latency_p99_s latency_max_s status reason doubts")  # fmt: skip
-PROVENANCE = ("kernel kernel_config_digest cpu microcode cpus_count accelerator machine qdisc offloads sysctl_digest "
-              "iperf3 labkit git_revision seed load1 time")  # fmt: skip
+PROVENANCE = ("kernel kernel_build kernel_config_digest cpu microcode cpus_count accelerator machine qdisc offloads "
+              "sysctl_digest iperf3 labkit git_revision seed load1 time")  # fmt: skip
 SHORT = ("duration_s=1", "omit_s=0")
 
 

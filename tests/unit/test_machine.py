@@ -142,6 +142,7 @@ class TestProvenance:
     def test_describe(self) -> None:
         found = machine.describe()
         assert found["kernel"] == Path("/proc/sys/kernel/osrelease").read_text().strip()
+        assert found["kernel_build"] == Path("/proc/sys/kernel/version").read_text().strip()
         assert found["cpus_count"] >= 1
         assert isinstance(found["cpu"], str)
         for name in ("sysctl_digest", "machine", "kernel_config_digest"):

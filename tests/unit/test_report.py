@@ -145,8 +145,9 @@ def test_parameters_and_provenance_stand_at_the_end(page: str) -> None:
     assert "3 min 3 s" in end
 
 
-def test_emulation_is_said_at_the_top(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "run", environment=ENVIRONMENT | {"accelerator": "tcg"})
+@pytest.mark.parametrize("of", [{"accelerator": "tcg"}, {"peer": {"machine": {"accelerator": "tcg"}}}])
+def test_emulation_is_said_at_the_top(tmp_path: Path, of: dict[str, Any]) -> None:
+    folder = run_folder(tmp_path / "run", environment=ENVIRONMENT | of)
     assert "<strong>emulated CPU" in reported(folder, v4.new_notebook(cells=[v4.new_markdown_cell("x")]))
 
 

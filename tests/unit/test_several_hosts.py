@@ -15,7 +15,7 @@ from made_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 from labkit import figures, loading, tables, terminal
 from labkit.comparison import compare
 from labkit.errors import BadInput
-from labkit.loading import HOST, RAN_ON
+from labkit.loading import HOST, PEER_RAN_ON, RAN_ON
 from labkit.notebook import Part, Shown
 
 NAMES = [
@@ -56,6 +56,9 @@ def test_hosts_are_named_by_what_tells_them_apart_and_sorted_by_version() -> Non
         "Linux 6.1.0, emulated, vm:a",
         "Linux 6.1.0, emulated, vm:b",
     ]
+    builds = rows(kernel_build=None) + rows(kernel_build="#2 SMP")  # a row without is an older one
+    names = ["Linux 6.1.0, build #2 SMP", "Linux 6.1.0, unknown build"]
+    assert [name for name, _ in loading.hosts(loading.complete(pd.DataFrame(builds)))] == names
     kernels = ["6.9.1", None, "6.12.0-rc1", "6.12.0"]
     many = [row for kernel in kernels for row in rows(rounds=1, kernel=kernel)]
     found = [name for name, _ in loading.hosts(pd.DataFrame(many))]
@@ -67,8 +70,8 @@ def test_hosts_are_judged_apart(name: str) -> None:
     """Each with its own rows alone, although all have one `where`, as a fleet's have, and speeds far apart."""
     another: dict[str, Any] = {name: "another"}
     left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
-    both = tables.verdicts(pd.DataFrame(left + right)).fillna({"peer": "none"})
-    alone = [tables.verdicts(pd.DataFrame(some)).fillna({"peer": "none"}) for some in (left, right)]
+    judged = [tables.verdicts(pd.DataFrame(some)) for some in (left + right, left, right)]
+    both, *alone = [found.fillna(dict.fromkeys(["peer", *PEER_RAN_ON], "none")) for found in judged]
     pd.testing.assert_frame_equal(
         both.sort_values("ratio", ignore_index=True),
         pd.concat(alone).sort_values("ratio", ignore_index=True),

@@ -66,16 +66,27 @@ def test_the_folder_is_the_contents(project: Path) -> None:
 
 
 def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name like vm:debian means another kernel when a newer one has come."""
+    """A name like vm:debian means another kernel when a newer one, or another build of its release, has come."""
     content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
     folders = []
-    for release in ("6.1.0-37-amd64", "6.12.9-amd64"):
-        kernel = Kernel(release, Path("vmlinuz"), None, "store")
+    for release, build in (("6.1.0-37-amd64", "one"), ("6.12.9-amd64", "one"), ("6.12.9-amd64", "another")):
+        image = project / f"vmlinuz-{build}"
+        image.write_text(build)
+        kernel = Kernel(release, image, None, "store")
         monkeypatch.setattr("labkit.hosts.kernels.find", lambda name, kernel=kernel: kernel)
         assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
         folders.append(sweep.load(written(project, content)).folder)
-    assert folders[0] != folders[1]
-    assert hosts.resolved("here") == "here"
+    assert len(set(folders)) == 3
+    assert hosts.resolved("here") == hosts.identified("here") == "here"
+
+
+def test_the_folder_is_the_build_of_the_running_kernel_too(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = sweep.machine.describe()
+    first = sweep.load(written(project, GOOD)).folder
+    monkeypatch.setattr("labkit.machine.describe", lambda: told | {"kernel_build": "#2 SMP"})
+    assert sweep.load(written(project, GOOD)).folder != first
 
 
 def test_a_kernel_that_is_not_here_is_told_before_anything_is_measured(project: Path) -> None:

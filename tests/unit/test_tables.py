@@ -15,7 +15,7 @@ from made_rows import ROW, Row, rows, save
 from labkit import tables
 from labkit.errors import BadInput
 from labkit.experiments.asked import Datapaths
-from labkit.loading import PROVENANCE, RAN_ON
+from labkit.loading import PEER_RAN_ON, PROVENANCE, RAN_ON
 
 
 def verdict(some: list[Row], **given: Any) -> Any:
@@ -234,7 +234,7 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
     compared = {"topology"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
-    asked = set(tables.GROUP) - set(RAN_ON)
+    asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
     assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured
 
 

@@ -120,6 +120,8 @@ def test_nothing_to_draw_is_said(name: str) -> None:
 def test_emulated_is_in_the_title(name: str) -> None:
     assert "emulated CPU" not in FIGURES[name](simulated.rows(accelerator="kvm")).layout.title.text
     assert "emulated CPU" in FIGURES[name](simulated.rows(accelerator="tcg")).layout.title.text
+    either = simulated.rows(accelerator="none", peer_accelerator="tcg")
+    assert "emulated CPU" in FIGURES[name](either).layout.title.text
 
 
 @pytest.mark.parametrize("name", FIGURES)
