@@ -7,7 +7,7 @@ nobody is there any more who would hear what is measured.
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import signal
 import sys
@@ -88,16 +88,22 @@ def _answer(request: dict[str, Any], caller: Caller) -> None:
         say({"event": "ended", "words": talk.words()})
 
 
+def _log(text: str) -> None:
+    say({"event": "log", "text": text})
+
+
 def _measuring(request: dict[str, Any], caller: Caller) -> None:
-    """With this machine's measuring lock, unless it is taken for both of two nodes, and a folder for the run."""
+    """With this machine's measuring lock, of which the servers' host tells, and a folder for the run."""
     if limits := here.limits():
-        say({"event": "log", "text": limits})
+        _log(limits)
     if "folder" in request:
         request["folder"] = str(FOLDER.expanduser() / request["folder"])
     # There is no git here that would know the commit.
     request["machine"] = machine.describe() | {"git_revision": request.pop("git_revision")}
-    lock = here.measuring_lock(lambda text: say({"event": "log", "text": text}))
-    with contextlib.nullcontext() if request.get("beside") else lock:
+    patience_s = request.get("patience_s") or math.inf
+    with here.measuring_lock(_log, request.get("command"), patience_s):
+        if request["do"] == "serve":
+            say({"event": "locked"})
         _answer(request, caller)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from labkit import hosts, process
 from labkit.errors import Failed
 
+PATIENCE_S = 60.0  # for the measuring lock of the second host, while the first is held
 LAST_WORDS_S = 5.0  # for both to give back what they were lent
 _TO_PEER = b'{"event":"peer"'
 
@@ -27,19 +28,40 @@ def conversation(
     """A conversation with the clients' host `where`, whose words to the servers' host `peer` are carried there and
     back. Both have ended when the block ends."""
     serve = {name: request[name] for name in ("experiment", "parameters")}
-    serve |= {
-        "do": "serve",
-        "beside": where == peer,
-    }  # on the same machine, whose measuring lock is taken already
+    # One lock after the other: whoever holds one does not wait for long for the second, since the holder of that may be
+    # waiting for the first.
+    first = all(name.startswith("ssh:") for name in (where, peer))
+    serve |= {"do": "serve", "command": request["command"], "patience_s": None if first else PATIENCE_S}
+    asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
     with ExitStack() as stack:
         asked = request["parameters"]
         cable = hosts.joined([where, peer], asked["link_rate_bps"], asked["mtu_bytes"])
         one, other = stack.enter_context(cable)
         far = stack.enter_context(hosts.conversation(peer, serve, say, other))
-        near = stack.enter_context(hosts.conversation(where, {**request, "peer": peer}, say, one))
+        if peer.startswith("ssh:"):
+            _until_locked(far, peer, say)
+        near = stack.enter_context(hosts.conversation(where, asks, say, one))
         both = Both(near, far, peer, say)
         stack.callback(both.leave)
         yield both
+
+
+def _until_locked(far: process.Talk, peer: str, say: Callable[[str], None]) -> None:
+    """Until the servers' host has its measuring lock. Raises Failed when it does not get it."""
+    for line in far.lines():
+        event = msgspec.json.decode(line, type=dict[str, Any])
+        if event["event"] == "locked":
+            return
+        _heed(event, peer, say)
+    raise Failed(f"the process on the servers' host {peer} {far.words()}; nothing was measured")
+
+
+def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
+    """What the servers' host says of itself. Raises Failed for what it could not do."""
+    if event["event"] == "error":
+        raise Failed(f"the servers' host {peer}: {event['text']}")
+    if event["event"] == "log":
+        say(event["text"])
 
 
 class Both:
@@ -86,10 +108,7 @@ class Both:
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":
                 return line.decode().strip()
-            if event["event"] == "error":
-                raise Failed(f"the servers' host {self._peer}: {event['text']}")
-            if event["event"] == "log":
-                self._say(event["text"])
+            _heed(event, self._peer, self._say)
         return None
 
     def words(self) -> str:

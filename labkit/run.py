@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -107,9 +108,11 @@ def measure(
     }
     two = asked.get("nodes") == "two"
     if two:
-        request["peer"] = asked["peer"] or asked["where"]
+        request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
     nodes = [asked["where"], *([request["peer"]] if two else [])]
-    with hosts.measuring_lock(nodes, lambda text: watch({"event": "log", "text": text})):
+    with hosts.measuring_lock(
+        nodes, lambda text: watch({"event": "log", "text": text}), request.get("command")
+    ):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, lambda text: watch({"event": "log", "text": text})):

@@ -82,9 +82,13 @@ def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iter
         yield ends
 
 
-def measuring_lock(nodes: Sequence[str], say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """One measurement at a time on the machine that these hosts are on; what is reached through ssh takes its own."""
-    return nullcontext() if all(where.startswith("ssh:") for where in nodes) else here.measuring_lock(say)
+def measuring_lock(
+    nodes: Sequence[str], say: Callable[[str], None], command: str | None = None
+) -> AbstractContextManager[None]:
+    """One measurement at a time on the machine that these hosts are on; what is reached through ssh takes its own, or
+    this one, if it is this machine and does it for the same `command`."""
+    far = all(where.startswith("ssh:") for where in nodes)
+    return nullcontext() if far else here.measuring_lock(say, command)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ measuring lock."""
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -68,30 +69,53 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
 
 
 @contextmanager
-def measuring_lock(say: Callable[[str], None]) -> Iterator[None]:
-    """One measurement at a time on this machine; a second one waits, after it has said for whom.
+def measuring_lock(
+    say: Callable[[str], None], command: str | None = None, patience_s: float = math.inf
+) -> Iterator[None]:
+    """One measurement at a time on this machine; a second one waits, after it has said for whom. Raises Failed when it
+    has waited for `patience_s`.
 
-    The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder
+    `command` tells a command with two hosts from all others: where both are one machine, the second has the lock of the
+    first. The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder
     however that ends, and a waiter's connection tells who holds it (SO_PEERCRED) and breaks when it is free.
     """
-    told: set[str] = set()
-    while True:
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            lock.bind(LOCK)
-            lock.listen(64)
-        except OSError as error:
-            lock.close()
-            if error.errno != errno.EADDRINUSE:
-                raise Failed(f"the measuring lock cannot be taken: {error.strerror}") from None
+    told: dict[str, None] = {}
+    deadline = time.monotonic() + patience_s
+    with ExitStack() as stack:
+        if command is not None:
+            # A name of its own beside the lock, seen from where the lock is seen, under whatever name of the machine.
+            mark = _bound(LOCK + b"-" + command.encode())
+            if mark is None:
+                yield
+                return
+            stack.enter_context(mark)
+        while (lock := _bound(LOCK)) is None:
+            if time.monotonic() >= deadline:
+                raise Failed(
+                    f"another measurement has this machine ({next(reversed(told), 'it has just changed')}), and the"
+                    f" other of the two hosts is not kept waiting for more than {patience_s:.0f} s: give the same"
+                    " command again when that has ended"
+                )
             _wait(say, told)
-            continue
-        with lock:
-            yield
-        return
+        stack.enter_context(lock)
+        yield
 
 
-def _wait(say: Callable[[str], None], told: set[str]) -> None:
+def _bound(name: bytes) -> socket.socket | None:
+    """A socket that has this name; None when another one has it."""
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock.bind(name)
+        lock.listen(64)
+    except OSError as error:
+        lock.close()
+        if error.errno != errno.EADDRINUSE:
+            raise Failed(f"the measuring lock cannot be taken: {error.strerror}") from None
+        return None
+    return lock
+
+
+def _wait(say: Callable[[str], None], told: dict[str, None]) -> None:
     """Say who holds the lock, once, and wait until that one lets go or half a second has passed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiter:
         waiter.setblocking(False)
@@ -105,7 +129,7 @@ def _wait(say: Callable[[str], None], told: set[str]) -> None:
         )[0]
         holder = _words(pid)
         if holder not in told:
-            told.add(holder)
+            told[holder] = None
             say(f"another measurement has this machine ({holder}); waiting for its end")
         select.select([waiter], [], [], 0.5)
 
@@ -113,8 +137,7 @@ def _wait(say: Callable[[str], None], told: set[str]) -> None:
 def _words(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return (
-                f"process {pid}: {file.read().replace(bytes(1), b' ').decode(errors='replace').strip()[:120]}"
-            )
+            words = file.read().replace(bytes(1), b" ").decode(errors="replace").split()
+            return f"process {pid}: {' '.join(words)[:120]}"
     except OSError:
         return "a process that cannot be seen from here"

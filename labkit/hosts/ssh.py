@@ -32,11 +32,13 @@ MOST_BYTES = 4 << 30  # of files that come back from one run
 BROUGHT = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
 # Of the last two the first notices within 20 s that the line is broken; a connection that is shared already may be
-# used, but none is left open for others to share.
+# used, but none is left open for others to share. A port that is forwarded by the user's
+# configuration may be another session's already.
 OPTIONS = (
     "BatchMode=yes",
     "ConnectTimeout=10",
     "ControlMaster=no",
+    "ClearAllForwardings=yes",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )

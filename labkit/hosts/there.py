@@ -13,6 +13,7 @@ import importlib.metadata
 import io
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 CACHE = Path("~/.cache/labkit").expanduser()
+DIGEST = re.compile("[0-9a-f]{16}")  # as hosts/wheel.py makes them
 UNUSED_S = 30 * 86400
 PATIENCE_S = 600  # for everything until labkit.launch takes over, also on a slow line
 
@@ -65,10 +67,13 @@ def unpack(digest: str, content: bytes) -> None:
 
 
 def forget() -> None:
-    """Remove what nobody has used for a month."""
+    """Remove what nobody has used for a month. What is removed in part has no digest's name any more."""
     for folder in CACHE.iterdir():
         with contextlib.suppress(OSError):
-            if folder.name != "run" and time.time() - folder.stat().st_mtime > UNUSED_S:
+            unused = time.time() - folder.stat().st_mtime > UNUSED_S
+            if unused and DIGEST.fullmatch(folder.name):
+                folder = folder.rename(CACHE / f".old-{folder.name}")
+            if folder.name.startswith(".old-") or (unused and folder.name.startswith(".new-")):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

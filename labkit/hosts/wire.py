@@ -17,12 +17,13 @@ from pathlib import Path
 import msgspec
 
 from labkit import netlink, process
-from labkit.errors import Failed, LabkitError
+from labkit.errors import Failed, LabkitError, Unsupported
 from labkit.hosts import here
 from labkit.hosts.vm import Wire
 
 # linux/if_tun.h
 TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 2, 0x1000, 0x4000
+TUN = "/dev/net/tun"
 BRIDGE = netlink.FIRST_INDEX
 LARGEST_MTU = 65521  # of a tap (drivers/net/tun.c)
 # What waits for a rate at a time: 50 ms of it, as an ordinary switch has.
@@ -34,8 +35,9 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
     """A NIC for each of two lab VMs, with the cable between them; `rate_bps` is what it carries each way, in packets
     of up to `mtu_bytes`.
 
-    Raises Unsupported or Failed in the words of what this kernel or user cannot.
+    Raises Unsupported where there are no taps, and Failed in the words of what this kernel or user cannot.
     """
+    _check()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     user = [] if here.privileged() else ["--user", "--map-root-user"]
     argv = ["unshare", *user, "--net", "--", sys.executable, "-m", "labkit.hosts.wire"]
@@ -63,9 +65,20 @@ def _nic(fd: int, number: int) -> Wire:
     return Wire(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
 
 
+def _check() -> None:
+    """Raises Unsupported where there are no taps."""
+    try:
+        os.close(os.open(TUN, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        raise Unsupported(
+            f"two lab VMs are joined by taps, and {TUN} cannot be opened ({error.strerror}): `modprobe tun` as root"
+            " makes it, and in a container it has to be passed in"
+        ) from None
+
+
 def _tap(name: str) -> int:
     """A new tap's descriptor."""
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
     return fd
 

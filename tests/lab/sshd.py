@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,9 @@ Host lab gone stranger denied
     IdentityFile {folder}/user
     IdentitiesOnly yes
     UserKnownHostsFile {folder}/known
+Host lab
+    LocalForward 127.0.0.1:2222 127.0.0.1:22
+    ExitOnForwardFailure yes
 """
 
 
@@ -105,9 +108,9 @@ class Lab(World):
 
 
 @contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path, nics: Sequence[str] = ()) -> Iterator[Lab]:
     """A world with an sshd, as root."""
-    with world(folder, user=False) as made:
+    with world(folder, user=False, nics=nics) as made:
         found = Lab(made)
         try:
             yield found

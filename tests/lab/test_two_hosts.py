@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from labkit import records
 
 pytestmark = pytest.mark.needs("namespaces", "veth", "bridge", "macvlan", "iperf3", "ping", "ip")
 
+REAL = shutil.which("python3")
 TWO = ("nodes=two", "peer=here")
 CABLE = "parent=nic0,far-nic0"
 BOTH = "topology=veth_bridge,macvlan_bridge"
@@ -158,3 +161,52 @@ def test_both_hosts_through_ssh(tmp_path: Path) -> None:
         assert row["peer_git_revision"] == row["git_revision"]
         assert until(lambda: machine.interfaces() == before, 5)
         assert until(lambda: not machine.over_there(), 20), machine.over_there()
+
+
+@pytest.mark.needs("root", "sshd", "user namespaces")
+def test_one_machine_by_two_names_does_not_wait_for_itself(tmp_path: Path) -> None:
+    with lab(tmp_path, nics=["nic0"]) as machine:
+        for where, peer in (("here", "ssh:lab"), ("ssh:lab", "here"), ("ssh:lab", "ssh:root@lab")):
+            words = (f"where={where}", f"peer={peer}", "nodes=two", CABLE, "topology=macvlan_bridge")
+            [row] = machine.rows(*words, *SHORT)
+            assert row["status"] in MEASURED, row["reason"]
+            assert (row["where"], row["peer"]) == (where, peer)
+        assert until(lambda: not machine.over_there(), 20), machine.over_there()
+
+
+HOLD = """
+import time
+from labkit.hosts import here
+with here.measuring_lock(print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+IMPATIENT = """
+import sys
+from labkit import cli, relay
+relay.PATIENCE_S = 1.0
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.needs("root", "sshd", "user namespaces")
+def test_whoever_holds_one_host_does_not_wait_for_the_other_for_ever(tmp_path: Path) -> None:
+    """Python over there is in a network namespace of its own, as on a machine of its own: it has another lock."""
+    with lab(tmp_path, nics=["nic0"]) as machine:
+        holder = machine.start("unshare", "--net", sys.executable, "-c", HOLD)
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            machine.says("python3", f'exec nsenter --net=/proc/{holder.pid}/ns/net {REAL} "$@"')
+            for where, peer in (("here", "ssh:lab"), ("ssh:lab", "here")):
+                words = ("run", "datapaths", "nodes=two", f"where={where}", f"peer={peer}", CABLE, *SHORT)
+                sentence = one_sentence(machine.run(sys.executable, "-c", IMPATIENT, *words))
+                assert f"on lab: another measurement has this machine (process {holder.pid}: " in sentence
+                assert sentence.endswith(
+                    "the other of the two hosts is not kept waiting for more than 1 s:"
+                    " give the same command again when that has ended"
+                )
+            assert until(lambda: list(machine.over_there()) == [holder.pid], 20), machine.over_there()
+        finally:
+            holder.kill()
+            holder.communicate()

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from labkit import process
+from labkit.errors import Unsupported
 from labkit.hosts import wire
 
 pytestmark = pytest.mark.needs("namespaces", "bridge", "ip", "tap")
@@ -59,3 +60,12 @@ def test_a_rate_is_kept() -> None:
         for _ in range(50):
             os.write(one, HEADER + FRAME)
         assert 1 <= frames(other, 1) < 14
+
+
+def test_no_taps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "TUN", "/dev/net/none")
+    with (
+        pytest.raises(Unsupported, match=r"/dev/net/none cannot be opened \(No such file.*`modprobe tun`"),
+        wire.wire(None, 1500),
+    ):
+        pass
