@@ -6,6 +6,7 @@ that booted it, in whatever way that ends.
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import json
 import os
@@ -131,6 +132,8 @@ def started(
         shares += [qemu.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
+        # An emulated CPU would need 10 s to compile all of labkit at each boot.
+        compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
         argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)

@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
 from labkit.netlink.messages import IFF_UP, NLM_F_REQUEST, Message
+from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg
 from labkit.netlink.sockets import Netlink
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
