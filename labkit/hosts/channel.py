@@ -89,6 +89,8 @@ class Talk:
         """Raises Failed when the lab VM has ended or it is too late."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
+        if panic := console.panic(self._guest.scratch / "console"):  # some stay there instead of ending
+            raise Failed(f"the lab VM did not boot: {panic}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
             raise Failed(f"the lab VM did not answer in time ({words}){last}")

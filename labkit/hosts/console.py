@@ -30,6 +30,11 @@ def lines(path: Path) -> list[str]:
     return [line for line in cleaned if line]
 
 
+def panic(path: Path) -> str | None:
+    """What a kernel says when it gives up, or None."""
+    return next((line for line in lines(path) if "Kernel panic - not syncing" in line), None)
+
+
 def last_words(path: Path) -> str:
     """`; the console's last words: …`, or nothing where it was silent."""
     found = lines(path)

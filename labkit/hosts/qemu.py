@@ -46,11 +46,14 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
     return [*words, "--sandbox=chroot", "--log-level=error", *(["--readonly"] if share.readonly else [])]
 
 
-def _emulated_clock() -> list[str]:
-    """Words with which the guest's kernel neither measures nor tries its clocks: on a busy machine it finds a wrong
-    rate of the time stamp counter, or panics ("IO-APIC + timer doesn't work")."""
+def _emulated() -> list[str]:
+    """Words for a kernel on an emulated CPU.
+
+    It neither measures nor tries its clocks: on a busy machine it finds a wrong rate of the time stamp counter, or dies
+    ("IO-APIC + timer doesn't work"). And it boots on one CPU (labkit.guest brings up the others): while a boot changes
+    the kernel's own code (jump labels), another emulated CPU now and then runs into the change ("Oops: int3")."""
     rate = ticks.tsc_khz()
-    return ["no_timer_check", *([] if rate is None else [f"tsc_early_khz={rate}"])]
+    return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
 
 
 def command(
@@ -77,5 +80,5 @@ def command(
         "-device", "virtio-rng-pci",
         *files, *more,
         "-kernel", str(kernel), "-initrd", str(scratch / "initramfs"),
-        "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulated_clock()), *shape.append]),
+        "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulated()), *shape.append]),
     ]  # fmt: skip

@@ -132,8 +132,6 @@ def started(
         shares += [qemu.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
-        # An emulated CPU would need 10 s to compile all of labkit at each boot.
-        compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
         argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)
@@ -204,6 +202,8 @@ def _environment(asked: Shape, folder: Path | None) -> dict[str, str]:
     found = {name: os.environ[name] for name in kept if name in os.environ}
     place = str(Path(labkit.__file__).parents[1])
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [place, found.get("PYTHONPATH", "")]))
+    # An emulated CPU would need 10 s to compile all of labkit at each boot.
+    compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
     found["LABKIT_MODULES"] = " ".join(asked.modules)
     found["LABKIT_GIT_REVISION"] = machine.git_revision() or ""
     return found

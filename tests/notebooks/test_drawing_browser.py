@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import ARGUMENTS
 from made_states import bridged, tunnelled
-from test_report_browser import ARGUMENTS
 
 from labkit.drawing import figure
 from labkit.topologies import State
