@@ -72,7 +72,7 @@ BAD_RUNS = [
         "run datapaths topology=macvlan_bridge 'parent=eth0; rm -rf'",
         "parent='eth0; rm -rf' is not of the form",
     ),
-    ("run datapaths where=vm:x", "where=vm:x: there is only 'here', the running kernel"),
+    ("run datapaths where=vm:x", "no kernel 'x' can be booted here"),
     ("run datapaths where=", "where"),
     ("run datapaths congestion=nonesuch duration_s=1 omit_s=0", "congestion"),
     ("shell nothing", "there is no topology nothing; there are"),
