@@ -98,24 +98,17 @@ def measure(
     if records.is_finished(folder, description):
         return folder
     watch = watch or _watcher()
-    watch({"event": "log", "text": f"the run is in {records.shown(folder)}"})
-    request = {
-        "do": "experiment",
-        "experiment": experiment,
-        "parameters": asked,
-        "folder": str(folder),
-        "seed": description["seed"],
-    }
-    two = asked.get("nodes") == "two"
-    if two:
-        request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
-    nodes = [asked["where"], *([request["peer"]] if two else [])]
-    with hosts.measuring_lock(
-        nodes, lambda text: watch({"event": "log", "text": text}), request.get("command")
-    ):
+
+    def say(text: str) -> None:
+        watch({"event": "log", "text": text})
+
+    say(f"the run is in {records.shown(folder)}")
+    request = _request(description, folder)
+    nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
+    with hosts.measuring_lock(nodes, say, request.get("command")):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
-            for event in ask(asked["where"], request, lambda text: watch({"event": "log", "text": text})):
+            for event in ask(asked["where"], request, say):
                 if event["event"] == "rows":
                     records.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":
@@ -127,6 +120,22 @@ def measure(
             records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
+
+
+def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the labkit process on the host is asked; with two nodes also the other one, and a name by which locks of one
+    machine that has two names know their command."""
+    asked = description["parameters"]
+    request = {
+        "do": "experiment",
+        "experiment": description["experiment"],
+        "parameters": asked,
+        "folder": str(folder),
+        "seed": description["seed"],
+    }
+    if asked.get("nodes") == "two":
+        request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
+    return request
 
 
 def _description(folder: Path, experiment: str, asked: dict[str, Any]) -> dict[str, Any]:

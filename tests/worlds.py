@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,17 @@ class World:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
+
+    def project(self, **sweeps: str) -> Path:
+        """A folder with the notebooks and these files in params/; labkit's data are from now on in it."""
+        project = self.folder / "project"
+        shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        (project / "params").mkdir()
+        for name, text in sweeps.items():
+            (project / "params" / f"{name}.yaml").write_text(text)
+        del self.environment["LABKIT_DATA"]
+        self.data = project / "data"
+        return project
 
     def run(self, *argv: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
         """Run a program to its end."""

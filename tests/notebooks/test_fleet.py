@@ -46,17 +46,10 @@ with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("machine")) as made:
-        project = made.folder / "project"
-        shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
-        (project / "params").mkdir()
-        for name in ("killed", "scheduler", "unreached"):
-            (project / "params" / f"{name}.yaml").write_text(SMALL)
-        (project / "params" / "alone.yaml").write_text(SMALL.replace("1400, 1500, 9000", "1500"))
-        (project / "params" / "long.yaml").write_text(LONG)
+        sweeps = dict.fromkeys(("killed", "scheduler", "unreached"), SMALL)
+        alone = SMALL.replace("1400, 1500, 9000", "1500")
         nic = LONG.replace("[veth, veth_bridge]", "[macvlan_bridge], parent: nic7")
-        (project / "params" / "nic.yaml").write_text(nic)
-        del made.environment["LABKIT_DATA"]
-        made.data = project / "data"
+        made.project(**sweeps, alone=alone, long=LONG, nic=nic)
         yield made
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
 
 from labkit import records, tables
@@ -33,12 +31,7 @@ def is_kernel(words: list[str]) -> bool:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("machine")) as made:
-        project = made.folder / "project"
-        shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
-        (project / "params").mkdir()
-        (project / "params" / "small.yaml").write_text(SMALL)
-        del made.environment["LABKIT_DATA"]
-        made.data = project / "data"
+        made.project(small=SMALL)
         yield made
 
 
