@@ -112,7 +112,7 @@ def _meaning(error: netlink.LinkError, kind: str, data: dict[str, int], number: 
     if error.errno == EOPNOTSUPP:
         return Unsupported(
             f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found):"
-            " use a kernel that has it"
+            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
         )
     if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
         return Isolated(
