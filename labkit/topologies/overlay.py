@@ -11,20 +11,26 @@ from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Part, Rou
 
 VNI, VXLAN_PORT = 30, 4900
 ROUTES = ("static", "metric", "ecmp")
+PROVIDERS = ("gre", "ipip", "none")
 # The links between leaves and spines: leaf, spine, subnet; the spine has .1, the leaf .2.
 FABRIC = (("lc1", "sc1", 25), ("lc1", "sc2", 26), ("lc2", "sc1", 27), ("lc2", "sc2", 28))
+# What is behind each leaf: the uplink of its tenants, and the containers that are reached without VXLAN.
+BEHIND = {"lc1": ("21.0.0.0/24", "20.0.0.0/24"), "lc2": ("23.0.0.0/24", "30.0.0.0/24")}
 
 
-def seed(routes: str = "static", fabric_mtu_bytes: int = 1500, mtu_bytes: int = 1426) -> Network:
+def seed(
+    routes: str = "static", fabric_mtu_bytes: int = 1500, mtu_bytes: int = 1426, provider: str = "gre"
+) -> Network:
     """The network of the report, with its names and addresses.
 
     `routes` between the leaves: static (by spine 2 alone, as in the report), metric (spine 1 as a second route), ecmp
     (both spines at equal cost). `fabric_mtu_bytes`: of the cables between leaves and spines; `mtu_bytes`: of the
-    containers; between the two lie 24 bytes of GRE and 50 of VXLAN.
+    containers; between the two lie 24 bytes of GRE and 50 of VXLAN. `provider`: what carries the tenants' packets from
+    leaf to leaf: gre (the report's), ipip, or none (plain routes: VXLAN alone, for kernels without GRE).
     """
     return Network(
         "overlay",
-        (*_tenants(mtu_bytes), *_fabric(), *_leaves(), *_between(routes)),
+        (*_tenants(mtu_bytes), *_fabric(), *_leaves(), *_between(routes, provider)),
         pairs=(("cs1", "cs5"), ("cs1", "cs4")),
         mtu_bytes=fabric_mtu_bytes,
     )
@@ -81,34 +87,52 @@ def _fabric() -> list[Part]:
 
 
 def _leaves() -> list[Part]:
-    """The tenants' uplinks, GRE from leaf to leaf, and what goes into it."""
+    """The tenants' uplinks."""
     return [
         Cable(End("con_ns1", "br1_lc1", "21.0.0.1/24"), End("lc1", "lc1_br1", "21.0.0.2/24")),
         Cable(End("con_ns3", "br3_lc2", "23.0.0.1/24"), End("lc2", "lc2_br3", "23.0.0.2/24")),
-        Tunnel("gre", "lc1", "gretun-cont", "28.0.0.2", local="26.0.0.2"),
-        Tunnel("gre", "lc2", "gretun-cont", "26.0.0.2", local="28.0.0.2"),
-        Route("lc1", "23.0.0.0/24", out="gretun-cont"),
-        Route("lc1", "30.0.0.0/24", out="gretun-cont"),
-        Route("lc2", "21.0.0.0/24", out="gretun-cont"),
-        Route("lc2", "20.0.0.0/24", out="gretun-cont"),
     ]
 
 
-def _between(routes: str) -> list[Part]:
-    """The ways between the leaves: 26 and 28 are the subnets of spine 2, where the tunnel ends; by spine 1 they are
-    reached from the other leaf."""
+def _between(routes: str, provider: str) -> list[Part]:
+    """What carries packets from leaf to leaf. 26 and 28 are the subnets of spine 2, where a tunnel ends; by spine 1
+    they are reached from the other leaf."""
+    ends = {"lc1": ("26.0.0.2", "28.0.0.2"), "lc2": ("28.0.0.2", "26.0.0.2")}
     parts: list[Part] = [
         Route("lc1", "27.0.0.0/24", via="25.0.0.1"),
         Route("lc2", "25.0.0.0/24", via="27.0.0.1"),
     ]
-    one, two = ("lc1", "28.0.0.0/24", "26.0.0.1", "25.0.0.1"), ("lc2", "26.0.0.0/24", "28.0.0.1", "27.0.0.1")
-    for leaf, to, by_spine_2, by_spine_1 in (one, two):
-        if routes == "ecmp":
-            parts.append(Route(leaf, to, via=(by_spine_2, by_spine_1)))
-            continue
-        parts.append(Route(leaf, to, via=by_spine_2))
-        if routes == "metric":
-            parts.append(Route(leaf, to, via=by_spine_1, metric=100))
+    for leaf, other, outside in (("lc1", "lc2", "28.0.0.0/24"), ("lc2", "lc1", "26.0.0.0/24")):
+        parts += _ways(leaf, outside, routes)
+        if provider == "none":
+            parts += [way for to in BEHIND[other] for way in _ways(leaf, to, routes)]
+        else:
+            local, remote = ends[leaf]
+            parts.append(Tunnel(provider, leaf, "gretun-cont", remote, local=local))
+            parts += [Route(leaf, to, out="gretun-cont") for to in BEHIND[other]]
+    return [*parts, *_spines(routes, provider)]
+
+
+def _ways(leaf: str, to: str, routes: str) -> list[Part]:
+    """The routes of a leaf over the spines."""
+    by_spine_2, by_spine_1 = {"lc1": ("26.0.0.1", "25.0.0.1"), "lc2": ("28.0.0.1", "27.0.0.1")}[leaf]
+    if routes == "ecmp":
+        return [Route(leaf, to, via=(by_spine_2, by_spine_1))]
+    second: list[Part] = [Route(leaf, to, via=by_spine_1, metric=100)] if routes == "metric" else []
+    return [Route(leaf, to, via=by_spine_2), *second]
+
+
+def _spines(routes: str, provider: str) -> list[Part]:
+    """What the spines do not know by being connected to it."""
+    leaves = {(spine, leaf): f"{net}.0.0.2" for leaf, spine, net in FABRIC}
+    parts: list[Part] = []
     if routes != "static":
         parts += [Route("sc1", "26.0.0.0/24", via="25.0.0.2"), Route("sc1", "28.0.0.0/24", via="27.0.0.2")]
+    if provider == "none":
+        parts += [
+            Route(spine, to, via=leaves[spine, leaf])
+            for spine in ("sc1", "sc2")
+            for leaf, behind in BEHIND.items()
+            for to in behind
+        ]
     return parts
