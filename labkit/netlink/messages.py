@@ -21,17 +21,18 @@ FIRST_INDEX = 100
 
 @dataclass(frozen=True)
 class Message:
-    """One encoded request and what it asks for, in words, for the error."""
+    """One encoded request and what it asks for, in words, for the error; and the kind of link that it makes."""
 
     what: str
     body: bytes = field(repr=False)
+    kind: str | None = None
 
 
-def _encode(message: Any, kind: int, flags: int, what: str) -> Message:
-    message["header"]["type"] = kind
+def _encode(message: Any, type_: int, flags: int, what: str, kind: str | None = None) -> Message:
+    message["header"]["type"] = type_
     message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | flags
     message.encode()
-    return Message(what, bytes(message.data))
+    return Message(what, bytes(message.data), kind)
 
 
 def new_link(
@@ -77,7 +78,7 @@ def new_link(
         info.append(("IFLA_INFO_DATA", {"attrs": inner}))
     attributes.append(("IFLA_LINKINFO", {"attrs": info}))
     message["attrs"] = attributes
-    return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}")
+    return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}", kind)
 
 
 def _link_attributes(

@@ -17,7 +17,7 @@ IFLA_STATS_LINK_64 = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_MULTI, NLM_F_DUMP_INTR = 2, 0x10
-EAGAIN = 11
+EAGAIN, EOPNOTSUPP = 11, 95
 ATTEMPTS = 10  # to list what another process may be changing
 BATCH = 64  # acknowledgements of a batch must fit into the socket's receive buffer
 
@@ -26,11 +26,12 @@ _header = struct.Struct("IHHII")
 
 class LinkError(Failed):
     """The kernel refused a netlink request; `errno` is its number, the text its own words where it gave
-    any."""
+    any. `unknown` is the kind of link that it does not know, if that is why."""
 
-    def __init__(self, what: str, errno: int, words: str) -> None:
+    def __init__(self, what: str, errno: int, words: str, kind: str | None = None) -> None:
         super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({words})" if words else ""))
         self.errno = errno
+        self.unknown = kind if errno == EOPNOTSUPP else None  # rtnetlink's answer (net/core/rtnetlink.c)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Netlink:
                 missing -= 1
                 errno = -struct.unpack_from("i", body)[0]
                 if errno and first is None:
-                    first = LinkError(messages[number].what, errno, _extended_words(flags, body))
+                    refused = messages[number]
+                    first = LinkError(refused.what, errno, _extended_words(flags, body), refused.kind)
         if first is not None:
             raise first
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from labkit import netlink
 from labkit.endpoints import Namespace
-from labkit.errors import Isolated, LabkitError, Unsupported
+from labkit.errors import Isolated, LabkitError
 from labkit.topologies.base import (
     EDGE,
     Spec,
@@ -35,7 +35,6 @@ PARENT_MAC = mac(0, 3)
 # linux/if_link.h
 MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
-EOPNOTSUPP = 95
 
 
 @contextmanager
@@ -97,7 +96,7 @@ def devices(
             try:
                 socket.do(message)
             except netlink.LinkError as error:
-                raise _meaning(error, kind, data, number) from None
+                raise _meaning(error, data, number) from None
             made.append(space)
         yield
     finally:
@@ -107,13 +106,8 @@ def devices(
                 space.netlink.do(netlink.delete_link(EDGE))
 
 
-def _meaning(error: netlink.LinkError, kind: str, data: dict[str, int], number: int) -> LabkitError:
+def _meaning(error: netlink.LinkError, data: dict[str, int], number: int) -> LabkitError:
     """What it means that the kernel refused device `number`."""
-    if error.errno == EOPNOTSUPP:
-        return Unsupported(
-            f"this kernel has no {kind} (CONFIG_{kind.upper()} is not set and no module was found):"
-            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
-        )
     if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
         return Isolated(
             "macvlan passthru takes one device on a parent; the kernel refused the second"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar
@@ -25,6 +24,8 @@ TABLE: dict[str, Builder] = {
     "vxlan": vxlan,
 }
 T = TypeVar("T")
+# The kernel's options for kinds of links that are not called like them.
+OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
 # reachability must fail.
@@ -50,7 +51,7 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        yield _entered(stack, name, builder(name, spec))
+        yield _entered(stack, builder(name, spec))
 
 
 @contextmanager
@@ -60,13 +61,17 @@ def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
     if name not in ACROSS:
         raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
     with ExitStack() as stack:
-        yield _entered(stack, name, one_side(spec, ACROSS[name]))
+        yield _entered(stack, one_side(spec, ACROSS[name]))
 
 
-def _entered(stack: ExitStack, name: str, builder: AbstractContextManager[T]) -> T:
+def _entered(stack: ExitStack, builder: AbstractContextManager[T]) -> T:
     try:
         return stack.enter_context(builder)
     except LinkError as error:
-        if error.errno == errno.EOPNOTSUPP:  # rtnetlink's answer to a kind that it does not know
-            raise Unsupported(f"this kernel cannot {error}: run {name} on a kernel that can") from None
-        raise
+        if error.unknown is None:
+            raise
+        option = OPTIONS.get(error.unknown, error.unknown.upper())
+        raise Unsupported(
+            f"this kernel has no {error.unknown} (CONFIG_{option} is not set and no module was found):"
+            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
+        ) from None
