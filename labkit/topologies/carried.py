@@ -1,0 +1,84 @@
+"""Packets in packets, as a Network's description says that they will be: what each tunnel puts around them, and which
+tunnel takes it off again."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from labkit.topologies import encapsulation
+from labkit.topologies.lookup import remotes
+from labkit.topologies.parts import Tunnel
+
+TTL = 64  # net.ipv4.ip_default_ttl
+LAYER_2 = {"vxlan", "geneve", "gretap"}  # what they carry are frames
+PORTS = {"vxlan": 4789, "geneve": 6081}  # IANA's
+
+
+class Packet(NamedTuple):
+    """An IP packet; `inner` is what a tunnel has put into it, behind `headers` (name, bytes)."""
+
+    source: str
+    target: str
+    ttl: int = TTL
+    headers: tuple[tuple[str, int], ...] = ()
+    inner: Packet | Frame | None = None
+    by: Tunnel | None = None
+
+
+class Frame(NamedTuple):
+    """A packet in an Ethernet frame to whoever answers for the address `to` (ARP)."""
+
+    to: str
+    packet: Packet
+
+
+def layers(what: Packet | Frame) -> list[tuple[str, int]]:
+    """The headers from the outside in, each with its size."""
+    if isinstance(what, Frame):
+        return [("Ethernet", encapsulation.ETHERNET.length_bytes), *layers(what.packet)]
+    size = encapsulation.IP[ip_address(what.source).version].length_bytes
+    own = (f"IP {what.source} > {what.target}", size)
+    return [own, *what.headers, *(() if what.inner is None else layers(what.inner))]
+
+
+def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
+    """What a tunnel puts between the outer IP header and what it carries."""
+    if tunnel.kind in PORTS:
+        udp, own = encapsulation.HEADERS[tunnel.kind][:2]
+        port = tunnel.port or PORTS[tunnel.kind]
+        return (f"UDP {port}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
+    if tunnel.kind == "ipip":
+        return ()
+    key = 0 if tunnel.id is None else encapsulation.GRE_KEY.length_bytes
+    name = "GRE" if tunnel.id is None else f"GRE key {tunnel.id}"
+    return ((name, encapsulation.GRE.length_bytes + key),)
+
+
+def ageless(what: Packet | Frame) -> Packet | Frame:
+    """The same whatever its TTL."""
+    if isinstance(what, Frame):
+        return what._replace(packet=what.packet._replace(ttl=0))
+    return what._replace(ttl=0)
+
+
+def depth(what: Packet | Frame | None) -> int:
+    """How many packets there are, one in the other."""
+    if what is None:
+        return 0
+    return 1 + depth((what.packet if isinstance(what, Frame) else what).inner)
+
+
+def alike(one: Tunnel, other: Tunnel) -> bool:
+    """Whether what one sends is of the other's kind: identifier and port, too."""
+    ports = [tunnel.port or PORTS.get(tunnel.kind) for tunnel in (one, other)]
+    return (one.kind, one.id) == (other.kind, other.id) and ports[0] == ports[1]
+
+
+def takes(tunnel: Tunnel, packet: Packet) -> bool:
+    """Whether a tunnel takes out what is in a packet: vxlan looks at the VNI alone, geneve at who sent it as well, the
+    others at both addresses (vxlan_rcv, geneve_lookup, ip_tunnel_lookup)."""
+    if packet.by is None or not alike(tunnel, packet.by):
+        return False
+    from_there = tunnel.kind == "vxlan" or packet.source in remotes(tunnel)
+    return from_there and (tunnel.kind in PORTS or tunnel.local in (None, packet.target))
