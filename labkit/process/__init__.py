@@ -2,6 +2,7 @@
 started it."""
 
 from labkit.process.conversation import Conversation, Talk
+from labkit.process.forked import Forked
 from labkit.process.programs import (
     DIE_WITH_US,
     Ended,
@@ -19,6 +20,7 @@ __all__ = [
     "DIE_WITH_US",
     "Conversation",
     "Ended",
+    "Forked",
     "Running",
     "Talk",
     "ahead_of_load",

@@ -1,0 +1,94 @@
+"""A copy of this process that does one thing beside it, without a second Python's start and without this one's GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterable
+
+from labkit.errors import Failed
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Forked:
+    """A copy of this process that runs `work` with its end of a connection, and then ends. It dies with us, and Ctrl-C
+    does not reach it. Of our descriptors it has those of `keep`, and standard error.
+
+    To be made by a process of one thread (fork(2)): what other threads hold would be held in the copy for ever.
+    """
+
+    def __init__(self, work: Callable[[socket.socket], None], keep: Iterable[int] = ()) -> None:
+        self._ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(work, theirs, keep, parent)
+        theirs.close()
+        self._ended: int | None = None
+
+    def stop(self, timeout_s: float) -> bytes:
+        """Tell it to stop, by the end of what it is told, and hear all that it said until it ended. Raises Failed when
+        it was killed, or did not end in time and is now."""
+        self._ours.shutdown(socket.SHUT_WR)
+        self._ours.settimeout(timeout_s)
+        said = bytearray()
+        try:
+            while part := self._ours.recv(1 << 16):
+                said += part
+        except TimeoutError:
+            self.end()
+            raise Failed(f"did not end within {timeout_s:g} s and was killed") from None
+        except ConnectionError:  # it was killed before it had read that it should stop
+            pass
+        self.end()
+        assert self._ended is not None
+        if self._ended:
+            how = f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
+            raise Failed(how)
+        return bytes(said)
+
+    def end(self) -> None:
+        """End it now, if it has not: after it has closed its end of the connection it is left to end by itself."""
+        if self._ended is None:
+            self._ours.close()
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.end()
+
+
+def _become(
+    work: Callable[[socket.socket], None], theirs: socket.socket, keep: Iterable[int], parent: int
+) -> None:
+    """What the copy does; it never returns into what its parent was doing."""
+    code = 70  # EX_SOFTWARE
+    try:
+        gc.freeze()  # an object of the parent's that is finalized here might close a descriptor that is ours by then
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            _let_go({2, theirs.fileno(), *keep})
+            work(theirs)
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _let_go(keep: set[int]) -> None:
+    """Close all descriptors but these: a pipe that is held here would not end when the parent closes it."""
+    first = 0
+    for number in sorted(keep):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
