@@ -8,7 +8,6 @@ from labkit.netlink.dumps import Link, Route, addresses, id_of, links, routes
 from labkit.netlink.messages import (
     FIRST_INDEX,
     Message,
-    default_route,
     delete_link,
     move_link,
     new_address,
@@ -16,14 +15,18 @@ from labkit.netlink.messages import (
     new_link,
     new_neighbour,
     new_qdisc,
+    new_remote,
+    new_route,
     set_link,
     set_master,
 )
 from labkit.netlink.netns import index_of, inside, new_namespaces
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
+from labkit.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "default_route",
-    "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress", "new_link",
-    "new_namespaces", "new_neighbour", "new_qdisc", "routes", "set_link", "set_master",
+    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "delete_link",
+    "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress", "new_link",
+    "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "routes", "set_link", "set_master",
+    "tunnel_data",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.netlink.messages import IFF_UP, NLM_F_REQUEST, Message
+from labkit.netlink.messages import IFF_UP, NLM_F_REQUEST, RT_TABLE_MAIN, Message
 from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg
 from labkit.netlink.sockets import Netlink
 
@@ -16,7 +16,7 @@ from labkit.netlink.sockets import Netlink
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNSID = 18, 22, 26, 90
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
-RT_TABLE_MAIN, RTM_F_CLONED = 254, 0x200
+RTM_F_CLONED = 0x200
 ARPHRD_ETHER = 1
 
 

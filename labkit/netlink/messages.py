@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Interface, IPv6Interface, ip_address
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
 from typing import Any
 
 from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, rtmsg, tcmsg
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x100, 0x200, 0x400
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = (
+    1,
+    4,
+    0x100,
+    0x200,
+    0x400,
+    0x800,
+)
 IFF_UP = 1
-NUD_PERMANENT = 0x80  # linux/neighbour.h
+NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
+RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
 
 # Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
 FIRST_INDEX = 100
@@ -169,18 +178,42 @@ def new_neighbour(index: int, address: str, mac: str) -> Message:
     return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, f"add neighbour {address}")
 
 
-def default_route(index: int, gateway: str) -> Message:
-    """A request for the default route by way of `gateway`."""
+def new_route(
+    to: str, hops: Sequence[tuple[int, str | None]], *, metric: int | None = None, family: int = 4
+) -> Message:
+    """A request for a route to a prefix, or to `default` of this family. `hops` are interfaces (by index), each with
+    the gateway behind it or None; several are of equal cost (ECMP). `metric`: the smallest is taken."""
     message = rtmsg()
-    message["family"] = socket.AF_INET if ip_address(gateway).version == 4 else socket.AF_INET6
-    message["table"], message["proto"], message["scope"], message["type"] = (
-        254,
-        4,
-        0,
-        1,
-    )  # main, static, universe, unicast
-    message["attrs"] = [("RTA_GATEWAY", gateway), ("RTA_OIF", index)]
-    return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add default route via {gateway}")
+    if to != "default":
+        network = ip_network(to)
+        family, message["dst_len"] = network.version, network.prefixlen
+        message["attrs"] = [("RTA_DST", str(network.network_address))]
+    message["family"] = socket.AF_INET if family == 4 else socket.AF_INET6
+    behind = any(gateway for _, gateway in hops)
+    message["table"], message["proto"], message["type"] = RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
+    message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
+    if metric is not None:
+        message["attrs"].append(("RTA_PRIORITY", metric))
+    ways = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
+    if len(ways) == 1:
+        [(index, gateway)] = ways
+        message["attrs"] += [*gateway, ("RTA_OIF", index)]
+    else:
+        # struct rtnexthop counts a hop's weight from 0
+        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in ways]
+        message["attrs"].append(("RTA_MULTIPATH", several))
+    by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
+    return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add route to {to} via {by}")
+
+
+def new_remote(index: int, remote: str) -> Message:
+    """A request for one more remote of a VXLAN interface, to which goes a copy of what has no other (head-end
+    replication): an entry of its forwarding database for the MAC address of zeros (drivers/net/vxlan)."""
+    message = ndmsg()
+    message["family"], message["ifindex"] = socket.AF_BRIDGE, index
+    message["state"], message["flags"] = NUD_NOARP | NUD_PERMANENT, NTF_SELF
+    message["attrs"] = [("NDA_LLADDR", "00:00:00:00:00:00"), ("NDA_DST", remote)]
+    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, f"add remote {remote}")
 
 
 def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> Message:

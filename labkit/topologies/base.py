@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from typing import TypeVar
 
 from labkit import netlink
 from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.errors import Unsupported
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in every endpoint
 PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace between the endpoints
@@ -17,6 +19,9 @@ BETWEEN = "between"
 
 Interface = IPv4Interface | IPv6Interface
 CLIENTS, SERVERS = 1, 2
+T = TypeVar("T")
+# The kernel's options for kinds of links that are not called like them.
+OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 _OURS = os.urandom(2)
 
 
@@ -127,3 +132,17 @@ def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], 
             neighbour = str(end_address(spec, partner).ip)
             messages.append(netlink.new_neighbour(EDGE, neighbour, mac_of(partner)))
         space.netlink.do(*messages)
+
+
+def entered(stack: ExitStack, builder: AbstractContextManager[T]) -> T:
+    """What a builder builds. Raises Unsupported where this kernel lacks a kind of link that it needs."""
+    try:
+        return stack.enter_context(builder)
+    except netlink.LinkError as error:
+        if error.unknown is None:
+            raise
+        option = OPTIONS.get(error.unknown, error.unknown.upper())
+        raise Unsupported(
+            f"this kernel has no {error.unknown} (CONFIG_{option} is not set and no module was found):"
+            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
+        ) from None

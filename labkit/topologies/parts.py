@@ -24,11 +24,13 @@ class End(NamedTuple):
 
 
 class Node(msgspec.Struct, frozen=True, tag="node"):
-    """A network namespace. A container is where traffic begins and ends; `forwards` makes it a router."""
+    """A network namespace. A container is where traffic begins and ends; `forwards` makes it a router;
+    `ignores_linkdown`: a route over a link without carrier is not taken (the sysctl ignore_routes_with_linkdown)."""
 
     name: str
     container: bool = False
     forwards: bool = False
+    ignores_linkdown: bool = False
 
 
 class Bridge(msgspec.Struct, frozen=True, tag="bridge"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TypeVar
+from contextlib import ExitStack, contextmanager
 
 from labkit.endpoints import Endpoint
-from labkit.errors import BadInput, Unsupported
-from labkit.netlink import LinkError
-from labkit.topologies.base import Builder, Spec, Topology
+from labkit.errors import BadInput
+from labkit.topologies import network
+from labkit.topologies.base import Builder, Spec, Topology, entered
 from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed, vxlan
@@ -22,10 +21,8 @@ TABLE: dict[str, Builder] = {
     **{f"macvlan_{mode}": macvlan for mode in MACVLAN_MODES},
     **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
     "vxlan": vxlan,
+    "overlay": network.overlay,
 }
-T = TypeVar("T")
-# The kernel's options for kinds of links that are not called like them.
-OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
 # reachability must fail.
@@ -51,7 +48,7 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        yield _entered(stack, builder(name, spec))
+        yield entered(stack, builder(name, spec))
 
 
 @contextmanager
@@ -61,17 +58,4 @@ def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
     if name not in ACROSS:
         raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
     with ExitStack() as stack:
-        yield _entered(stack, one_side(spec, ACROSS[name]))
-
-
-def _entered(stack: ExitStack, builder: AbstractContextManager[T]) -> T:
-    try:
-        return stack.enter_context(builder)
-    except LinkError as error:
-        if error.unknown is None:
-            raise
-        option = OPTIONS.get(error.unknown, error.unknown.upper())
-        raise Unsupported(
-            f"this kernel has no {error.unknown} (CONFIG_{option} is not set and no module was found):"
-            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
-        ) from None
+        yield entered(stack, one_side(spec, ACROSS[name]))

@@ -117,7 +117,7 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
                 netlink.set_link(EDGE),
                 netlink.new_address(EDGE, own),
                 netlink.new_neighbour(EDGE, str(gateway.ip), mac(number, PORT_SIDE)),
-                netlink.default_route(EDGE, str(gateway.ip)),
+                netlink.new_route("default", [(EDGE, str(gateway.ip))], family=gateway.version),
             )
             pairs.append(Endpoint(space.name, space, "eth0", EDGE, str(own.ip)))
         made = [Pair(client, server) for client, server in zip(pairs[::2], pairs[1::2], strict=True)]

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Need
-from test_topologies import require_kind
+from test_topologies import OF_PAIRS, require_kind
 from worlds import World, one_sentence, until, world
-
-from labkit.topologies import TABLE
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
 
@@ -29,7 +27,7 @@ def drawn(machine: World, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name != "macvlan_passthru"])
+@pytest.mark.parametrize("name", [name for name in OF_PAIRS if name != "macvlan_passthru"])
 def test_every_topology_as_a_tree(name: str, machine: World, need: Need) -> None:
     require_kind(name, need)
     lines = drawn(machine, name).splitlines()

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import ROOT, Need
-from test_topologies import require_kind
+from test_topologies import OF_PAIRS, require_kind
 
 from labkit.hosts import here
-from labkit.topologies import TABLE, State
+from labkit.topologies import State
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "veth")
 
@@ -67,7 +67,7 @@ def facts(one: Answer) -> Answer:
     }
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", OF_PAIRS)
 def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
@@ -85,7 +85,7 @@ def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
             assert [one["mode"] for one in space["interfaces"]] == modes
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", OF_PAIRS)
 def test_routes_are_those_of_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
