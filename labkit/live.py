@@ -1,5 +1,6 @@
 """A live topology in a notebook: `net = live.build("veth_bridge", pairs=2)`, then `net.client0.run("ping", "-c1",
-net.server0.address)`; `net` as the last expression of a cell is its drawing.
+net.server0.address)`; `net` as the last expression of a cell is its drawing, and what passes during `with net.capture()
+as seen:` is in `seen.packets`.
 
 It stands in a labkit process of its own, on whatever kernel `where` names. When it is closed, or the notebook's kernel
 ends in whatever way, the kernel of that host frees all of it.
@@ -10,14 +11,17 @@ from __future__ import annotations
 import itertools
 import signal
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from labkit import drawing, errors, hosts, run
-from labkit.errors import Failed
+from labkit import drawing, errors, hosts, packets, records, run
+from labkit.errors import Failed, LabkitError
+from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, doubt
 from labkit.topologies import State
 
 PATIENCE_S = 60.0
@@ -43,6 +47,53 @@ class Endpoint:
         return f"{self.name} ({self.address})" if self.address else self.name
 
 
+class Seen:
+    """What passed the interfaces of a live topology; there after the block of `Live.capture`.
+
+    `packets`: a row for each packet at each interface that saw it, for pandas.DataFrame; `counts` of every interface;
+    `doubt`: what is missing, in one sentence, or None.
+    """
+
+    def __init__(self) -> None:
+        self.packets: list[dict[str, Any]] = []
+        self.counts: dict[str, packets.Counts] = {}
+        self.doubt: str | None = None
+        self._file = b""
+
+    def save(self, path: str | Path) -> None:
+        """Write the capture as a pcapng file, for Wireshark and the like."""
+        records.write(Path(path), self._file)
+
+    def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
+        self._file = file
+        recorded = packets.read(file)
+        self.counts = recorded.counts
+        self.doubt = doubt(self.counts, rate_pps)
+        found = packets.journeys(recorded.frames, _ports(state))
+        self.packets = packets.rows(found, self.counts, _names(state))
+
+    def __repr__(self) -> str:
+        told = (f"{name} {one.captured_count}" for name, one in self.counts.items())
+        return f"packets at {', '.join(told)}" + (f"; {self.doubt}" if self.doubt else "")
+
+
+def _ports(state: State) -> dict[int, str]:
+    """The UDP ports of the tunnels that stand, beside those that everybody knows."""
+    links = (link for space in state.namespaces for link in space.interfaces)
+    own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
+    return {**packets.PORTS, **own}
+
+
+def _names(state: State) -> dict[str, str]:
+    """Namespaces by their addresses, where only one has it."""
+    found: dict[str, set[str]] = {}
+    for space in state.namespaces:
+        for link in space.interfaces:
+            for address in link.addresses:
+                found.setdefault(address.partition("/")[0], set()).add(space.name)
+    return {address: min(names) for address, names in found.items() if len(names) == 1}
+
+
 class Live:
     """A topology that stands until it is closed. Its endpoints and namespaces are attributes, by their names."""
 
@@ -63,6 +114,33 @@ class Live:
     def state(self) -> State:
         """What the kernel tells of it now."""
         return self._told(self._ask("state"))
+
+    @contextmanager
+    def capture(
+        self,
+        *hops: str,
+        snap_bytes: int = SNAP_BYTES,
+        rate_pps: int = RATE_PPS,
+        total_bytes: int = 4 << 20,
+        settle_s: float = SETTLE_S,
+    ) -> Iterator[Seen]:
+        """What passes these interfaces (`"client0:eth0"`), or all when none is named, during the block.
+
+        Of each packet the first `snap_bytes`, of an interface `rate_pps` packets in a second, of all `total_bytes`; at
+        the end packets that are on their way are waited for, `settle_s` at most. Raises what
+        `observers.capture.capture` raises.
+        """
+        limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
+        asked = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
+        seen = Seen()
+        try:
+            yield seen
+        except BaseException:
+            with suppress(LabkitError):
+                self._ask("captured", capture=asked["number"])
+            raise
+        file = b64decode(self._ask("captured", capture=asked["number"])["file"])
+        seen._fill(file, self.state, rate_pps)
 
     def close(self) -> None:
         """Let go of it; its programs end, and its interfaces go."""

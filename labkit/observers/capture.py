@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from labkit import packets, process
+from labkit import netlink, packets, process
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.observers.recorder import DRAIN_S, Limits, Recorder, Told
@@ -38,6 +38,17 @@ class Hop:
     def name(self) -> str:
         """namespace:interface; no interface has a colon in its name."""
         return f"{self.namespace.name}:{self.interface}"
+
+
+def everywhere(namespaces: Sequence[Namespace]) -> list[Hop]:
+    """Every interface of these namespaces that was made for them: not those that every namespace has (lo, gre0 and the
+    like), unless one has nothing else."""
+    found = []
+    for space in namespaces:
+        links = netlink.links(space.netlink)
+        made = [link for link in links if link.index >= netlink.FIRST_INDEX] or links[:1]
+        found += [Hop(space, link.name) for link in made]
+    return found
 
 
 class Capture:
