@@ -50,7 +50,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     around = experiments.Surroundings(folder, request["seed"], here, request.get("machine_netns"), peer)
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
-    if asked.asdict().get("protocol") != "ping":
+    if asked.generator:
         iperf3.version()
     details = request.get("details") or machine.details()
     # A new namespace has its own values of what is not the machine's: those under which endpoints start.

@@ -34,7 +34,7 @@ METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "pin
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
-    "experiment", "run", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
+    "experiment", "run", "part", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
     "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
@@ -52,8 +52,11 @@ PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
 Key = tuple[Any, ...]
 
 
-def load(path: str | Path) -> pd.DataFrame:
-    """All rows of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
+    """The rows of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+
+    `part`: of an experiment that has several (`overlay`) the one whose rows are wanted, None for those of all; `cost`
+    is what other experiments consist of.
 
     `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
     what is no such folder, and for one that is half written, naming the file.
@@ -75,7 +78,9 @@ def load(path: str | Path) -> pd.DataFrame:
     for folder in there:
         if not _object(folder / "run.json").get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [{**row, "folder": str(folder)} for row in _rows(folder)]
+        rows += [
+            {**row, "folder": str(folder)} for row in _rows(folder) if part in (None, row.get("part", "cost"))
+        ]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table

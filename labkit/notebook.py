@@ -42,16 +42,22 @@ class Part:
 
 
 class Shown:
-    """A run or a sweep: `folder`, `rows` (a DataFrame, a row for each measurement), and what can be said of
-    them in Markdown."""
+    """A run or a sweep: `folder`, `rows` (a DataFrame, a row for each measurement that is compared), and what can be
+    said of them in Markdown."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows = tables.load(folder)
+        self.all = tables.load(folder, None)
+        self.rows = self.part("cost")
+
+    def part(self, name: str) -> pd.DataFrame:
+        """The rows of one part of an experiment that has several: of `overlay` path, reachability, failure, headers,
+        cost."""
+        return self.all[self.all["part"].fillna("cost").eq(name)]
 
     def headline(self) -> Markdown:
         """How much was measured, on which hosts, when, and why it stopped."""
-        rows, ok = self.rows, self.rows[self.rows["status"].eq("ok")]
+        rows, ok = self.all, self.rows[self.rows["status"].eq("ok")]
         said = [
             _host(there.iloc[0], bool(there["where"].ne("here").any())) for _, there in loading.hosts(rows)
         ]
@@ -66,6 +72,7 @@ class Shown:
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
         ]
+        words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())
         return Markdown("\n".join(said) + " " + " ".join(words) + "\n\n" + reasons)
 

@@ -25,8 +25,6 @@ import yaml
 
 from labkit import execution, experiments, hosts, machine, records
 from labkit.errors import BadInput, Failed
-from labkit.experiments import datapaths
-from labkit.experiments.asked import Datapaths
 from labkit.progress import Bar
 
 START_S = 6.0  # of a notebook, for the estimate of what is left
@@ -55,6 +53,16 @@ class Sweep:
         """Where it is kept. The digest is of what is asked and of the kernel that is asked: on another kernel
         it is another sweep."""
         return records.data_root() / self.experiment / f"{self.name}-{self.digest}"
+
+    def planned_s(self, point: Point) -> float:
+        """The seconds that a point takes, for an estimate of what is left."""
+        found = experiments.find(self.experiment)
+        own = {
+            name: value
+            for name, value in point.parameters.items()
+            if name in found.parameters.__struct_fields__
+        }
+        return START_S + found.planned_s(found.parameters.of(own))
 
 
 Measure = Callable[[Sweep, list[Point], Bar], None]  # puts a sweep's points into its folder
@@ -180,13 +188,13 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
     if left:
         (measure or _one_by_one)(sweep, left, bar)
     if left or not (folder / "notebook.ipynb").exists():
-        bar.before_s, bar.after_s = sum(map(planned_s, left)), 0.0
+        bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
         execution.execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report")
     return folder
 
 
 def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
-    planned = [planned_s(point) for point in points]
+    planned = list(map(sweep.planned_s, points))
     for point in points:  # no kernel: better said before the first point than after the last but one
         hosts.resolved(where(point))
     with hosts.lending(sweep.folder, bar.say) as lend:
@@ -255,12 +263,3 @@ def _state(sweep: Sweep) -> dict[str, Any]:
     }
     records.write_json(path, state)
     return state
-
-
-def planned_s(point: Point) -> float:
-    """The seconds that a point takes, for an estimate of what is left."""
-    fields = Datapaths.__struct_fields__
-    asked = Datapaths.of({name: value for name, value in point.parameters.items() if name in fields})
-    return START_S + sum(
-        datapaths.planned_s(asked, one, len(asked.topology) + 1) for one in datapaths.points(asked, 0)
-    )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.experiments import datapaths
+from labkit.experiments import datapaths, overlay
 from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.overlay import Overlay
 from labkit.experiments.parameters import Parameters
 from labkit.experiments.peer import Peer
 from labkit.experiments.serve import answers
@@ -18,14 +19,19 @@ from labkit.experiments.serve import answers
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question: its parameters and the function that answers with events (rows, progress)."""
+    """A question: its parameters, the function that answers with events (rows, progress), and about how many seconds
+    that takes."""
 
     parameters: type[Parameters]
     help: dict[str, str]
     run: Callable[[Any, Surroundings], Iterator[Event]]
+    planned_s: Callable[[Any], float]
 
 
-TABLE = {"datapaths": Experiment(Datapaths, HELP, datapaths.run)}
+TABLE = {
+    "datapaths": Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s),
+    "overlay": Experiment(Overlay, overlay.HELP, overlay.run, overlay.planned_s),
+}
 
 
 def find(name: str) -> Experiment:

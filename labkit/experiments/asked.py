@@ -204,6 +204,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         return None if self.parent is None else self.parent.split(",")[side - 1 if self.nodes == "two" else 0]
 
     @property
+    def generator(self) -> str | None:
+        """The program that makes the load, beside ping."""
+        return None if self.protocol == "ping" else "iperf3"
+
+    @property
     def datagram_bytes(self) -> int:
         """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
         return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)

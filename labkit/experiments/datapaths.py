@@ -72,6 +72,11 @@ def planned_s(asked: Datapaths, point: Point, arms_count: int) -> float:
     return set_up_s(point, arms_count) + slices_s(asked, point, arms_count) + wholes
 
 
+def whole_planned_s(asked: Datapaths) -> float:
+    """About how many seconds all points take."""
+    return sum(planned_s(asked, one, len(asked.topology) + 1) for one in points(asked, 0))
+
+
 def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between, and why it stopped."""
     done = records.finished_points(around.folder)
@@ -87,7 +92,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
         return
     total = sum(planned_s(asked, point, len(usable)) for point in left)
     spent = 0.0
-    history = stopping.History(asked, records.read_rows(around.folder))
+    history = stopping.History(asked, [row for row in records.read_rows(around.folder) if "arm" in row])
     enough: dict[int, str] = {}
     for point in left:
         cost = planned_s(asked, point, len(usable))

@@ -39,6 +39,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises BadInput for values that cannot be."""
 
+    @property
+    def generator(self) -> str | None:
+        """The program that makes the load, beside ping."""
+        return None
+
     def asdict(self) -> dict[str, Any]:
         """Names and values, as JSON has them."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))

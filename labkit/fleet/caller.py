@@ -26,7 +26,7 @@ from labkit.errors import BadInput, Failed
 from labkit.fleet import folders, worker
 from labkit.fleet.request import Request, source_digest
 from labkit.progress import Bar
-from labkit.sweep import Point, Sweep, planned_s
+from labkit.sweep import Point, Sweep
 
 CONNECT_S = 10.0
 ANSWER_S = 15.0  # for so long the scheduler may say nothing
@@ -119,7 +119,7 @@ class _Handing:
         self.refused: dict[str, str] = {}  # worker: why it gets nothing
         self.lost: dict[str, list[str]] = {}  # point: the workers that were lost with it
         self.count, self.done_s = len(points), 0.0
-        self.total_s = sum(map(planned_s, points))
+        self.total_s = sum(map(sweep.planned_s, points))
         self.begun = self.had_worker = time.monotonic()
         self.topic = f"labkit-{secrets.token_hex(8)}"
         client.subscribe_topic(self.topic, self._see)
@@ -223,6 +223,7 @@ class _Handing:
         left = len(self.waiting) + len(self.running)
         shown = "; ".join(there[:3]) or "waiting for a worker"
         more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        planned_s = self.sweep.planned_s
         done_s = sum(min(one.event.get("done_s", 0.0), planned_s(one.point)) for one in self.running.values())
         self.bar.see(
             {
@@ -270,7 +271,7 @@ class _Handing:
             self._refuse(running.worker, answer["text"])
         elif answer["kind"] == "done":
             folders.place(answer["packed"], folder, answer["folder"])
-            self.done_s += planned_s(running.point)
+            self.done_s += self.sweep.planned_s(running.point)
             done = self.count - len(self.waiting) - len(self.running)
             self.bar.say(f"point {running.point.name} is back from {running.worker} ({done} of {self.count})")
         else:

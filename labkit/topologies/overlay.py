@@ -11,7 +11,7 @@ from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Part, Rou
 
 VNI, VXLAN_PORT = 30, 4900
 ROUTES = ("static", "metric", "ecmp")
-PROVIDERS = ("gre", "ipip", "none")
+PROVIDERS = ("gre", "ipip", "routed")
 # The links between leaves and spines: leaf, spine, subnet; the spine has .1, the leaf .2.
 FABRIC = (("lc1", "sc1", 25), ("lc1", "sc2", 26), ("lc2", "sc1", 27), ("lc2", "sc2", 28))
 # What is behind each leaf: the uplink of its tenants, and the containers that are reached without VXLAN.
@@ -26,7 +26,7 @@ def seed(
     `routes` between the leaves: static (by spine 2 alone, as in the report), metric (spine 1 as a second route), ecmp
     (both spines at equal cost). `fabric_mtu_bytes`: of the cables between leaves and spines; `mtu_bytes`: of the
     containers; between the two lie 24 bytes of GRE and 50 of VXLAN. `provider`: what carries the tenants' packets from
-    leaf to leaf: gre (the report's), ipip, or none (plain routes: VXLAN alone, for kernels without GRE).
+    leaf to leaf: gre (the report's), ipip, or routed (plain routes: VXLAN alone, for kernels without GRE).
     """
     return Network(
         "overlay",
@@ -104,7 +104,7 @@ def _between(routes: str, provider: str) -> list[Part]:
     ]
     for leaf, other, outside in (("lc1", "lc2", "28.0.0.0/24"), ("lc2", "lc1", "26.0.0.0/24")):
         parts += _ways(leaf, outside, routes)
-        if provider == "none":
+        if provider == "routed":
             parts += [way for to in BEHIND[other] for way in _ways(leaf, to, routes)]
         else:
             local, remote = ends[leaf]
@@ -128,7 +128,7 @@ def _spines(routes: str, provider: str) -> list[Part]:
     parts: list[Part] = []
     if routes != "static":
         parts += [Route("sc1", "26.0.0.0/24", via="25.0.0.2"), Route("sc1", "28.0.0.0/24", via="27.0.0.2")]
-    if provider == "none":
+    if provider == "routed":
         parts += [
             Route(spine, to, via=leaves[spine, leaf])
             for spine in ("sc1", "sc2")

@@ -45,7 +45,7 @@ def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> s
 def silent(pair: Pair | FarPair) -> bool:
     """Whether small pings of one pair get no answer within 0.6 s."""
     return (
-        process.run([*pair.client.prefix, *_argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
+        process.run([*pair.client.prefix, *argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
         == 1
     )
 
@@ -91,9 +91,10 @@ def _sent(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _argv(address: str, options: list[str]) -> list[str]:
+def argv(address: str, options: list[str]) -> list[str]:
+    """The words of a ping, without those that say where it runs."""
     return ["ping", "-n", *options, address]
 
 
 def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
-    return process.Running([*client.prefix, *_argv(address, options)])
+    return process.Running([*client.prefix, *argv(address, options)])

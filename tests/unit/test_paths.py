@@ -88,7 +88,7 @@ def test_every_container_reaches_every_other(source: str, target: str, routes: s
     assert crossings == (0 if one == other else 2 if {one, other} == {2, 3} else 1)
     assert len(found) == len(set(found)) == (2**crossings if routes == "ecmp" else 1)
     # Without a tunnel a spine is one router more for a packet that is not in VXLAN.
-    plain = int(provider == "none")
+    plain = int(provider == "routed")
     assert {path.ttl for path in found} == {64 if 2 not in (one, other) or one == other else 62 - plain}
     assert {path.nodes[0] for path in found} == {source}
     assert {path.nodes[-1] for path in found} == {target}

@@ -1,0 +1,202 @@
+"""An overlay that can be seen through: the path of a packet hop by hop, who reaches whom and by which way, what a spine
+that fails costs, and what each encapsulation costs.
+
+The network is that of `labkit.topologies.overlay`. The parts `path`, `reachability` and `failure` build it and look at
+it; `headers` and `cost` compare tunnels point to point, as the experiment `datapaths` compares any topologies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkit import records
+from labkit.errors import BadInput, Failed, Unsupported
+from labkit.experiments import asked as usual
+from labkit.experiments import columns, datapaths, events, hops
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.parameters import one_of, within
+from labkit.records import Row
+from labkit.topologies import encapsulation, network, overlay
+from labkit.topologies.parts import Network
+
+PARTS = ("path", "reachability", "failure", "headers", "cost")
+OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
+
+HELP = {
+    **usual.HELP,
+    "topology": "tunnels whose cost is compared; the first is the baseline",
+    "mtu_bytes": "of the containers, and of the ends whose tunnels are compared",
+    "part": "what is looked at: path, reachability, failure, headers, cost",
+    "routes": "between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
+    "provider": "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
+    "fabric_mtu_bytes": "of the cables between leaves and spines; none: what the containers' MTU needs",
+    "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
+    "payload_bytes": "of the ping that is followed hop by hop",
+    "pings": "echo requests from every container to every other",
+    "probe_interval_s": "between the probes while a spine fails",
+    "outage_s": "how long a spine is down",
+}
+
+
+class Overlay(Datapaths, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, for the cost, and the network's; HELP says what each is."""
+
+    topology: tuple[str, ...] = ("veth", "vxlan")
+    protocol: str = "udp"
+    mtu_bytes: int = 1426
+    part: tuple[str, ...] = PARTS
+    routes: tuple[str, ...] = overlay.ROUTES
+    provider: str = "gre"
+    fabric_mtu_bytes: int | None = None
+    failure: tuple[str, ...] = ("carrier", "silent")
+    payload_bytes: int = 56
+    pings: int = 3
+    probe_interval_s: float = 0.02
+    outage_s: float = 1.0
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        super().check()
+        for name, known in (("part", PARTS), ("routes", overlay.ROUTES), ("failure", ("carrier", "silent"))):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                raise BadInput(f"{name} needs at least one of {', '.join(known)}, and none twice")
+            for one in given:
+                one_of(name, one, known)
+        one_of("provider", self.provider, overlay.PROVIDERS)
+        within(
+            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "what a ping within the MTU takes"
+        )
+        within("pings", self.pings, 1, 1000)
+        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping takes no less without privilege")
+        within("outage_s", self.outage_s, 0.2, 60)
+        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
+            if value != usual_value:
+                raise BadInput(
+                    f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
+                )
+        network.check(self.network(self.routes[0]))
+
+    @property
+    def generator(self) -> str | None:
+        """The program that makes the load, where there is any."""
+        return super().generator if "cost" in self.part else None
+
+    def network(self, routes: str) -> Network:
+        """The network, with these routes between the leaves."""
+        inside = encapsulation.overhead_bytes("vxlan")
+        inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
+        fabric = self.fabric_mtu_bytes or self.mtu_bytes + inside
+        return overlay.seed(routes, fabric, self.mtu_bytes, self.provider)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part, or what it has for one kind of routes and one way to fail: what it is in words, and about how many
+    seconds it takes."""
+
+    part: str
+    what: str
+    planned_s: float
+    routes: str
+    failure: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`failure-ecmp-carrier`"""
+        return "-".join(word for word in (self.part, self.routes, self.failure) if word)
+
+
+def stages(asked: Overlay) -> list[Stage]:
+    """What is looked at beside the cost, in order."""
+    first = asked.routes[0]
+    pairs_count = 20  # of five containers, each with each
+    found = {
+        "path": [Stage("path", "following packets", 4, first)],
+        "reachability": [
+            Stage(
+                "reachability",
+                f"who reaches whom, {routes} routes",
+                4 + 0.1 * pairs_count * asked.pings,
+                routes,
+            )
+            for routes in asked.routes
+        ],
+        "failure": [
+            Stage("failure", f"a spine fails ({kind}), {routes} routes", 5 + 3 * asked.outage_s, routes, kind)
+            for routes in asked.routes
+            for kind in asked.failure
+        ],
+        "headers": [Stage("headers", "what tunnels add", 1.0 * len(asked.topology), first)],
+        "cost": [],
+    }
+    return [stage for part in asked.part for stage in found[part]]
+
+
+def planned_s(asked: Overlay) -> float:
+    """About how many seconds all of it takes."""
+    return sum(stage.planned_s for stage in stages(asked)) + _cost_s(asked)
+
+
+def _cost_s(asked: Overlay) -> float:
+    return datapaths.whole_planned_s(asked) if "cost" in asked.part else 0.0
+
+
+def run(asked: Overlay, around: Surroundings) -> Iterator[Event]:
+    """Rows of every part that has none yet, with progress between."""
+    done = records.finished_points(around.folder)
+    total_s, spent_s = planned_s(asked), 0.0
+    for stage in stages(asked):
+        if stage.name not in done:
+            yield events.progress(stage.what, spent_s, total_s)
+            yield events.rows(stage.name, _looked(asked, around, stage))
+        spent_s += stage.planned_s
+    for event in datapaths.run(asked, around) if "cost" in asked.part else ():
+        if event["event"] == "rows":
+            event["rows"] = [row | {"experiment": "overlay", "part": "cost"} for row in event["rows"]]
+        elif event["event"] == "progress":
+            event |= {"done_s": spent_s + event["done_s"], "total_s": total_s}
+        yield event
+
+
+def _looked(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
+    """The rows of a stage; what cannot be seen is a row that says why."""
+    try:
+        found = LOOKS[stage.part](asked, around, stage)
+    except (Unsupported, Failed) as error:
+        status = "unsupported" if isinstance(error, Unsupported) else "failed"
+        found = [{"status": status, "reason": str(error)}]
+    return [_row(asked, around, stage, one) for one in found]
+
+
+def _row(asked: Overlay, around: Surroundings, stage: Stage, found: Row) -> Row:
+    return {
+        "experiment": "overlay",
+        "run": around.folder.name,
+        "point": stage.name,
+        "part": stage.part,
+        "topology": "overlay",
+        "protocol": "ping",
+        "status": "ok",
+        "reason": None,
+        "doubts": None,
+        "routes": stage.routes,
+        **{name: getattr(asked, name) for name in OF_ROWS},
+        **columns.now(),
+        **found,
+        **around.machine,
+        "seed": around.seed,
+    }
+
+
+def _path(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
+    described = asked.network(stage.routes)
+    with network.build(described) as topology:
+        return hops.followed(
+            described, topology, asked.payload_bytes, around.folder / "artefacts" / stage.name
+        )
+
+
+LOOKS = {"path": _path}
