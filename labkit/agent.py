@@ -92,7 +92,11 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _standing(request: dict[str, Any]) -> Iterator[topologies.Topology]:
-    """The first topology of the parameters of a request, with the first number of pairs."""
+    """The network of a request; without one, the first topology of its parameters with the first number of pairs."""
+    if "network" in request:
+        with topologies.build_network(msgspec.convert(request["network"], topologies.Network)) as topology:
+            yield topology
+        return
     asked = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
     if asked["nodes"] == "two":
         raise BadInput("nodes=two is for measuring; a topology to look around in stands on one host")

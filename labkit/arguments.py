@@ -121,7 +121,9 @@ def _compare(one: argparse.ArgumentParser) -> None:
 
 
 def _shell(one: argparse.ArgumentParser) -> None:
-    one.add_argument("topology", metavar="TOPOLOGY", help=", ".join(topologies.TABLE))
+    one.add_argument(
+        "topology", metavar="TOPOLOGY", help=f"{', '.join(topologies.TABLE)}; or a YAML file of parts"
+    )
     one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
 
 

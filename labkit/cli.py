@@ -166,10 +166,9 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _shell(given: argparse.Namespace) -> int:
-    asked = run.one_topology(given.topology, arguments.named(given.parameters))
-    if asked["where"] != "here":
-        raise BadInput(f"where={asked['where']}: a shell is on this kernel: leave where out")
-    request: dict[str, Any] = {"parameters": asked}
+    request = run.one_topology(given.topology, arguments.named(given.parameters))
+    if (where := request["parameters"]["where"]) != "here":
+        raise BadInput(f"where={where}: a shell is on this kernel: leave where out")
     fds: tuple[int, ...] = ()
     if hosts.here.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
@@ -217,9 +216,8 @@ def _note(text: str) -> None:
 def _draw(given: argparse.Namespace) -> int:
     from labkit import drawing
 
-    asked = run.one_topology(given.topology, arguments.named(given.parameters))
-    request = {"do": "draw", "parameters": asked}
-    [answer] = run.ask(asked["where"], request, _note)
+    request = run.one_topology(given.topology, arguments.named(given.parameters))
+    [answer] = run.ask(request["parameters"]["where"], {"do": "draw", **request}, _note)
     state = msgspec.convert(answer["state"], topologies.State)
     if given.html:
         from labkit.drawing import figure

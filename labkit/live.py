@@ -22,7 +22,7 @@ import msgspec
 from labkit import drawing, errors, hosts, packets, records, run
 from labkit.errors import Failed, LabkitError
 from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, doubt
-from labkit.topologies import State
+from labkit.topologies import Network, State
 
 PATIENCE_S = 60.0
 
@@ -211,13 +211,14 @@ class Live:
         return msgspec.convert(answer["state"], State)
 
 
-def build(topology: str, where: str = "here", **parameters: Any) -> Live:
-    """A live topology: its name and parameters as on the command line (`pairs`, `mtu_bytes`, `family`, `parent`).
+def build(topology: str | Network, where: str = "here", **parameters: Any) -> Live:
+    """A live topology: its name and parameters as on the command line (`pairs`, `mtu_bytes`, `family`, `parent`); or a
+    Network of one's own, put together of parts.
 
     Raises BadInput for what cannot be, Unsupported and Isolated where the kernel has it not or keeps the ends apart.
     """
-    asked = run.one_topology(topology, {"where": where, **parameters})
-    return Live(asked["where"], {"do": "live", "parameters": asked})
+    request = run.one_topology(topology, {"where": where, **parameters})
+    return Live(where, {"do": "live", **request})
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, records, relay, topologies
+from labkit import errors, experiments, hosts, records, relay, topologies, written
 from labkit.errors import BadInput, Failed
+from labkit.topologies import Network, check_network
 
 Watch = Callable[[dict[str, Any]], None]
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
@@ -58,14 +59,30 @@ def ask(
         raise Failed(f"the experiment's process {talk.words()}; {kept}")
 
 
-def one_topology(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of one topology, to be built and looked at. Raises BadInput for what cannot be."""
-    topologies.check_names([name])
-    asked = experiments.find("datapaths").parameters.of({**given, "topology": name}).asdict()
+def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The request for one topology, to be built and looked at: a name, a Network, or a YAML file of one; and its
+    parameters. Raises BadInput for what cannot be."""
+    if isinstance(topology, str) and topology.endswith((".yaml", ".yml")):
+        topology = written.network(Path(topology))
+    if isinstance(topology, Network):
+        return _own_network(topology, given)
+    topologies.check_names([topology])
+    asked = experiments.find("datapaths").parameters.of({**given, "topology": topology}).asdict()
     if len(asked["pairs"]) > 1:
         raise BadInput(f"it is one topology: pairs={given['pairs']} is more than one number")
     hosts.check(asked["where"])
-    return asked
+    return {"parameters": asked}
+
+
+def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]:
+    check_network(described)
+    if more := given.keys() - {"where"}:
+        raise BadInput(
+            f"the network {described.name} says all but where itself: leave out {', '.join(sorted(more))}"
+        )
+    where = given.get("where", "here")
+    hosts.check(where)
+    return {"parameters": {"where": where}, "network": msgspec.to_builtins(described)}
 
 
 def _silent(_text: str) -> None:

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
-from labkit import execution, experiments, hosts, machine, records
+from labkit import execution, experiments, hosts, machine, records, written
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 
@@ -71,12 +70,7 @@ Measure = Callable[[Sweep, list[Point], Bar], None]  # puts a sweep's points int
 def load(path: Path) -> Sweep:
     """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything
     runs."""
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise BadInput(f"{path} is not there") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{path} is no YAML file: {' '.join(str(error).split())[:200]}") from None
+    content = written.read(path)
     if not isinstance(content, dict) or not {"notebook", "grid"} <= content.keys() <= {
         "notebook",
         "grid",

@@ -5,10 +5,13 @@ A new topology is one function in a module of this package and one entry in TABL
 
 from labkit.topologies.base import CLIENTS, SERVERS, Spec, Topology
 from labkit.topologies.half import ACROSS, far_ends
+from labkit.topologies.network import build as build_network
+from labkit.topologies.network import check as check_network
+from labkit.topologies.parts import Network
 from labkit.topologies.state import State, state
 from labkit.topologies.table import TABLE, build, check_names, half
 
 __all__ = [
-    "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Spec", "State", "Topology", "build", "check_names", "far_ends", "half",
-    "state",
+    "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Network", "Spec", "State", "Topology", "build", "build_network",
+    "check_names", "check_network", "far_ends", "half", "state",
 ]  # fmt: skip

@@ -105,8 +105,7 @@ class Described:
         self.link = self._links()
 
     def _links(self) -> dict[Key, Key]:
-        """For each interface one that stands for all that frames reach from it: over cables, bridges and tunnels of
-        layer 2."""
+        """For each interface one that stands for all that are on its link: over cables, bridges and tunnels."""
         stands = {key: key for key in self.interfaces}
 
         def top(key: Key) -> Key:
@@ -124,7 +123,7 @@ class Described:
                 yield one.key, one.far
             if one.master is not None:
                 yield one.key, (one.at, one.master)
-            if isinstance(one.part, Tunnel) and one.kind in LAYER_2:
+            if isinstance(one.part, Tunnel):
                 for other in self.tunnels:
                     if self._same_tunnel(one.part, other.part):
                         yield one.key, other.key
@@ -147,6 +146,14 @@ class Described:
     def addressed(self, at: str) -> list[Interface]:
         """The interfaces of a node that have an address."""
         return [one for one in self.interfaces.values() if one.at == at and one.address is not None]
+
+    def names(self, at: str) -> str:
+        """What interfaces a node has, in words."""
+        return ", ".join(one.name for one in self.interfaces.values() if one.at == at) or "none"
+
+    def told(self, at: str) -> str:
+        """What addresses a node has, in words."""
+        return f"it has {', '.join(str(one.address) for one in self.addressed(at)) or 'none'}"
 
     def connected(self, at: str, to: Address) -> Interface | None:
         """The interface of a node in whose subnet an address is: of several the one with the longest prefix."""

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from labkit.errors import BadInput
 from labkit.topologies import encapsulation
-from labkit.topologies.described import Address, Described, Interface, Key, remotes
+from labkit.topologies.described import LAYER_2, Address, Described, Interface, Key, remotes
 from labkit.topologies.encapsulation import Header
 from labkit.topologies.parts import Bridge, Cable, Tunnel
 
@@ -132,7 +132,8 @@ def check(described: Described, mtus: Mtus) -> None:
             narrowest[key] = min(narrowest.get(key, one), one, key=mtus.of)
     for one in described.interfaces.values():
         least = narrowest.get(described.link[one.key], one)
-        if one.address is not None and mtus.of(one) > mtus.of(least):
+        frames = one.kind in ("veth", "bridge", *LAYER_2)  # the two ends of a tunnel of layer 3 may differ
+        if one.address is not None and frames and mtus.of(one) > mtus.of(least):
             raise BadInput(
                 f"the MTU {mtus.of(one)} of {one} does not fit through {least} on the same link: {mtus.room(least)}"
             )

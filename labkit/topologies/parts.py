@@ -23,7 +23,7 @@ class End(NamedTuple):
     master: str | None = None
 
 
-class Node(msgspec.Struct, frozen=True, tag="node"):
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="node"):
     """A network namespace. A container is where traffic begins and ends; `forwards` makes it a router;
     `ignores_linkdown`: a route over a link without carrier is not taken (the sysctl ignore_routes_with_linkdown)."""
 
@@ -33,7 +33,7 @@ class Node(msgspec.Struct, frozen=True, tag="node"):
     ignores_linkdown: bool = False
 
 
-class Bridge(msgspec.Struct, frozen=True, tag="bridge"):
+class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="bridge"):
     """A Linux bridge in the node `at`, without spanning tree."""
 
     at: str
@@ -41,7 +41,7 @@ class Bridge(msgspec.Struct, frozen=True, tag="bridge"):
     address: str | None = None
 
 
-class Cable(msgspec.Struct, frozen=True, tag="cable"):
+class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"):
     """A veth between two ends. With addresses it is a routed link, with a master at an end a port of a bridge.
     `mtu_bytes` none: the network's."""
 
@@ -50,7 +50,7 @@ class Cable(msgspec.Struct, frozen=True, tag="cable"):
     mtu_bytes: int | None = None
 
 
-class Tunnel(msgspec.Struct, frozen=True, tag="tunnel"):
+class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunnel"):
     """A device that encapsulates. `kind`: vxlan (RFC 7348), geneve (RFC 8926), gre (RFC 2784; key RFC 2890), gretap
     (Ethernet in GRE), ipip (RFC 2003).
 
@@ -74,7 +74,7 @@ class Tunnel(msgspec.Struct, frozen=True, tag="tunnel"):
     mtu_bytes: int | None = None
 
 
-class Route(msgspec.Struct, frozen=True, tag="route"):
+class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix (or `default`): through a gateway (several: equal-cost multipath), or
     straight out of an interface."""
 
@@ -88,7 +88,7 @@ class Route(msgspec.Struct, frozen=True, tag="route"):
 Part = Node | Bridge | Cable | Tunnel | Route
 
 
-class Network(msgspec.Struct, frozen=True):
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network as parts. `pairs`: which containers are client and server of each other. `mtu_bytes`: of every cable
     that says nothing else."""
 

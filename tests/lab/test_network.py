@@ -1,0 +1,113 @@
+"""Networks of one's own, built on the running kernel: VXLAN without anything else, in its three ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import networks
+import pytest
+from conftest import met
+from worlds import one_sentence, world
+
+from labkit import live
+from labkit.errors import Failed
+from labkit.topologies.state import Interface
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan")
+
+
+def ping(net: live.Live, source: str, target: str, payload_bytes: int) -> str:
+    words = ("ping", "-n", "-c1", "-i0.2", "-w15", "-Mdo", f"-s{payload_bytes}", target)
+    return net.endpoints[source].run(*words)
+
+
+def remotes(net: live.Live, node: str, mac: str | None = None) -> list[str]:
+    """To whom the tunnel of a node sends what is for this MAC address; None: for whoever is not known."""
+    told = json.loads(net.endpoints[node].run("bridge", "-j", "fdb", "show", "dev", "tun"))
+    return sorted(one["dst"] for one in told if one["mac"] == (mac or "00:00:00:00:00:00") and "dst" in one)
+
+
+def mac_of(net: live.Live, node: str, name: str) -> str:
+    [found] = [one.mac for one in interfaces(net, node) if one.name == name]
+    return str(found)
+
+
+def interfaces(net: live.Live, node: str) -> list[Interface]:
+    return next(space.interfaces for space in net.state.namespaces if space.name == node)
+
+
+@pytest.mark.parametrize("learning", [True, False])
+def test_vxlan_over_a_router(learning: bool) -> None:
+    with live.build(networks.routed({"kind": "vxlan", "id": 30, "port": 4900, "learning": learning})) as net:
+        assert [end.name for end in net.endpoints.values() if end.address] == ["c1", "c2"]
+        assert "ttl=64" in ping(net, "c1", "10.0.0.2", 1450 - 28)
+        with pytest.raises(Failed, match=r"(?i)message too long"):
+            ping(net, "c1", "10.0.0.2", 1450 - 27)
+        [tunnel] = [one for one in interfaces(net, "n1") if one.name == "tun"]
+        assert (tunnel.mtu_bytes, tunnel.master, tunnel.kind) == (1450, "br", "vxlan")
+        assert (tunnel.tunnel.id, tunnel.tunnel.remote, tunnel.tunnel.port) == (30, "192.168.2.1", 4900)
+        [bridge] = [one for one in interfaces(net, "n1") if one.name == "br"]
+        assert bridge.mtu_bytes == 1450
+        far = mac_of(net, "c2", "eth0")
+        assert remotes(net, "n1", far) == (["192.168.2.1"] if learning else [])
+
+
+@pytest.mark.parametrize("outside", [4, 6])
+@pytest.mark.parametrize("group", [False, True])
+def test_vxlan_of_three_ends(group: bool, outside: int) -> None:
+    to = ("239.1.1.1" if outside == 4 else "ff0e::1:1") if group else None
+    own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"
+    with live.build(networks.switched(to, outside=outside)) as net:
+        mtu_bytes = 1450 if outside == 4 else 1430
+        for source, target in (("c1", "10.0.0.2"), ("c1", "10.0.0.3"), ("c3", "10.0.0.2")):
+            assert "ttl=64" in ping(net, source, target, mtu_bytes - 28)
+        assert remotes(net, "n1") == ([to] if to else [own.format(2), own.format(3)])
+        assert remotes(net, "n1", mac_of(net, "c3", "eth0")) == [own.format(3)]
+
+
+def test_a_network_in_a_file(tmp_path: Path) -> None:
+    described = msgspec.to_builtins(networks.routed({"kind": "vxlan", "id": 30}))
+    with world(tmp_path) as machine:
+        for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400})):
+            (tmp_path / "here" / f"{name}.yaml").write_text(json.dumps(text))  # JSON is YAML
+        drawn = machine.labkit("draw", "good.yaml")
+        assert drawn.returncode == 0, drawn.stderr
+        assert drawn.stdout.startswith("routed, 1 pair, Linux ")
+        assert "vxlan 30  MTU 1450" in drawn.stdout
+        assert one_sentence(machine.labkit("draw", "bad.yaml")) == (
+            "the MTU 1450 of eth0 (c1) does not fit through tun (n1) on the same link:"
+            " 1400 (up) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
+        )
+        words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
+        assert words == "the network routed says all but where itself: leave out pairs"
+        assert one_sentence(machine.labkit("draw", "none.yaml")) == "none.yaml is not there"
+
+
+def test_the_overlay_is_drawn_or_says_where_it_can_be(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        done = machine.labkit("draw", "overlay")
+        if met("gre"):
+            assert (
+                "gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)"
+                in done.stdout
+            )
+        else:
+            assert one_sentence(done) == (
+                "this kernel has no gre (CONFIG_NET_IPGRE is not set and no module was found):"
+                " use a kernel that has it (where=vm:debian boots one in a lab VM)"
+            )
+        assert (
+            one_sentence(machine.labkit("draw", "overlay", "pairs=2"))
+            == "pairs=2: overlay has one pair, cs1 and cs5"
+        )
+        assert (
+            one_sentence(machine.labkit("draw", "overlay", "family=6"))
+            == "family=6: overlay has IPv4 addresses alone"
+        )
+        too_large = one_sentence(machine.labkit("draw", "overlay", "mtu_bytes=65500"))
+        assert too_large.startswith(
+            "mtu_bytes=65500 does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)"
+        )
+        assert too_large.endswith("= 65461")

@@ -1,0 +1,57 @@
+"""Networks for tests: containers behind bridges, which tunnels join over a routed or a switched provider network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Part, Route, Tunnel
+
+
+def site(number: int, mtu_bytes: int = 1450) -> list[Part]:
+    """A container c1 (10.0.0.1) at a bridge in the node n1, which is where its tunnel will be."""
+    return [
+        Node(f"c{number}", container=True),
+        Node(f"n{number}"),
+        Bridge(f"n{number}", "br"),
+        Cable(
+            End(f"c{number}", "eth0", f"10.0.0.{number}/24"),
+            End(f"n{number}", "port", master="br"),
+            mtu_bytes,
+        ),
+    ]
+
+
+def routed(tunnel: dict[str, Any], mtu_bytes: int = 1450, provider_mtu_bytes: int = 1500) -> Network:
+    """Two sites, a router r between them, and a tunnel of layer 2 from one to the other."""
+    parts: list[Part] = [*site(1, mtu_bytes), *site(2, mtu_bytes), Node("r", forwards=True)]
+    for number, other in ((1, 2), (2, 1)):
+        parts += [
+            Cable(
+                End(f"n{number}", "up", f"192.168.{number}.1/24"),
+                End("r", f"to_n{number}", f"192.168.{number}.254/24"),
+            ),
+            Route(f"n{number}", f"192.168.{other}.0/24", via=f"192.168.{number}.254"),
+            Tunnel(at=f"n{number}", name="tun", remote=f"192.168.{other}.1", master="br", **tunnel),
+        ]
+    return Network("routed", tuple(parts), (("c1", "c2"),), provider_mtu_bytes)
+
+
+def switched(remote: str | None = None, learning: bool = True, outside: int = 4) -> Network:
+    """Three sites on one switch, joined by VXLAN: by a multicast group, or without one by head-end replication."""
+    own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"
+    length, overhead = (24, 50) if outside == 4 else (64, 70)
+    parts: list[Part] = [Node("switch"), Bridge("switch", "fabric")]
+    for number in (1, 2, 3):
+        others = tuple(own.format(other) for other in (1, 2, 3) if other != number)
+        parts += [
+            *site(number, 1500 - overhead),
+            Cable(
+                End(f"n{number}", "up", f"{own.format(number)}/{length}"),
+                End("switch", f"port{number}", master="fabric"),
+            ),
+            Tunnel(
+                "vxlan", f"n{number}", "tun", remote or others, local=own.format(number), id=7,
+                link="up", learning=learning, master="br",
+            ),
+        ]  # fmt: skip
+    return Network("switched", tuple(parts), (("c1", "c2"), ("c1", "c3")))
