@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 Answer = dict[str, Any]
 ASKED = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
 KINDS = {"veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan"}
-OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_network.py
+OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_own_networks.py
 TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_passthru"]
 
 

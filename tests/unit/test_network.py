@@ -45,7 +45,7 @@ def changed(network: Network, name: str, **fields: Any) -> Network:
 @pytest.mark.parametrize("provider", overlay.PROVIDERS)
 def test_the_reports_network_can_be_built(routes: str, provider: str) -> None:
     found = mtus(overlay.seed(routes, provider=provider))
-    tunnels = {"gre": (1476, 1426), "ipip": (1480, 1430), "none": (None, 1450)}
+    tunnels = {"gre": (1476, 1426), "ipip": (1480, 1430), "routed": (None, 1450)}
     assert (found.get("lc1:gretun-cont"), found["con_ns1:vxlan-cont"]) == tunnels[provider]
     assert found["cs1:cs1_br1"] == found["con_ns1:bridge1"] == 1426
     assert found["lc1:lc1_sc1"] == 1500
