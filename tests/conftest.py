@@ -89,7 +89,9 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
     "vxlan": link("vxlan", "name one type vxlan id 1 dstport 4789"),
-    "gre": link("gre", "name one type gre local 192.0.2.1 remote 192.0.2.2"),
+    "geneve": link("geneve", "name one type geneve id 1 remote 192.0.2.1"),
+    "gre": link("net_ipgre", "name one type gre local 192.0.2.1 remote 192.0.2.2"),
+    "ipip": link("net_ipip", "name one type ipip local 192.0.2.1 remote 192.0.2.2"),
     "tap": (
         lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
         "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",

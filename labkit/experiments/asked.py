@@ -104,6 +104,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
         within("link_delay_s", self.link_delay_s, 0, 10)
         self._check_load()
+        for name in self.topology:
+            topologies.check_carries(name, self.mtu_bytes, self.family)
         self._check_names()
         if self.nodes == "two":
             self._check_two()

@@ -17,10 +17,12 @@ def tunnel_data(
     port: int | None = None,
     link: int | None = None,
     learning: bool = True,
+    ttl: int | None = None,
 ) -> dict[str, Any]:
     """The attributes (IFLA_INFO_DATA) of a vxlan, geneve, gre, gretap or ipip. `number`: VNI, or key of GRE; `link`:
-    the index of the interface that it is bound to; `remote` of a vxlan may be a multicast group. Only vxlan and geneve
-    have IPv6 outside: of the others the kernel has other kinds for that."""
+    the index of the interface that it is bound to; `remote` of a vxlan may be a multicast group; `ttl` none: the
+    default of the namespace for vxlan and geneve, the inner packet's for the others. Only vxlan and geneve have IPv6
+    outside: of the others the kernel has other kinds for that."""
     own: dict[str, Any]
     if kind == "vxlan":
         own = {
@@ -32,6 +34,7 @@ def tunnel_data(
         own = {"LOCAL": local, "REMOTE": remote, "LINK": link}
         if number is not None:
             own |= {"IFLAGS": GRE_KEY, "OFLAGS": GRE_KEY, "IKEY": number, "OKEY": number}
+    own["TTL"] = ttl
     prefix = "GRE" if kind in ("gre", "gretap") else kind.upper()
     return {f"IFLA_{prefix}_{name}": value for name, value in own.items() if value is not None}
 

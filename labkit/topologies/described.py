@@ -17,10 +17,8 @@ from ipaddress import (
     ip_network,
 )
 
+from labkit.topologies.encapsulation import LAYER_2, PORTS
 from labkit.topologies.parts import Bridge, Cable, Network, Node, Route, Tunnel
-
-LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames, and can be ports of a bridge
-PORTS = {"vxlan": 4789, "geneve": 6081}  # IANA's
 
 Address = IPv4Address | IPv6Address
 Subnet = IPv4Network | IPv6Network

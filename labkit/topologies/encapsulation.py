@@ -38,6 +38,9 @@ HEADERS: dict[str, tuple[Header, ...]] = {
     "vxlan_gre": (GRE, IPV4, UDP, VXLAN, ETHERNET),
 }
 
+LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames, and can be ports of a bridge
+PORTS = {"vxlan": 4789, "geneve": 6081}  # IANA's (RFC 7348, RFC 8926)
+
 
 def headers(kind: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:
     """All headers that a tunnel of this kind puts before a packet, from the outside in, the outer IP header of this

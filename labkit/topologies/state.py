@@ -232,21 +232,30 @@ def _tunnel(link: netlink.Link) -> Tunnel | None:
 
 def _with_tunnels(namespaces: list[Namespace]) -> list[Namespace]:
     """The namespaces with the peers of their tunnels: the same kind, identifier and port, addresses the other way
-    round, in what is joined by links (islands, such as the pairs of `vxlan`, may have the same outer addresses)."""
+    round, in what is joined by links (islands, such as the pairs of `vxlan`, may have the same outer addresses). A
+    tunnel that was given no local address (geneve never is) has any of its namespace."""
     island = _islands(namespaces)
-    by_outside: dict[tuple[Any, ...], list[Place]] = {}
+    alike: dict[tuple[Any, ...], list[tuple[Place, Tunnel, set[str]]]] = {}
+
+    def like(space: Namespace, one: Interface, tunnel: Tunnel) -> list[tuple[Place, Tunnel, set[str]]]:
+        return alike.setdefault((island[space.name], one.kind, tunnel.id, tunnel.port), [])
+
     for space in namespaces:
+        own = {address.partition("/")[0] for one in space.interfaces for address in one.addresses}
         for one in space.interfaces:
             if one.tunnel is not None:
-                outside = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
-                key = (*outside, one.tunnel.local, one.tunnel.remote)
-                by_outside.setdefault(key, []).append(Place(space.name, one.name))
+                near = own if one.tunnel.local is None else {one.tunnel.local}
+                like(space, one, one.tunnel).append((Place(space.name, one.name), one.tunnel, near))
 
     def with_peer(space: Namespace, one: Interface) -> Interface:
-        if one.tunnel is None or one.tunnel.local is None or one.tunnel.remote is None:
+        if one.tunnel is None:
             return one
-        key = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
-        peers = by_outside.get((*key, one.tunnel.remote, one.tunnel.local), [])
+        here, there = Place(space.name, one.name), like(space, one, one.tunnel)
+        nears = next(near for place, _, near in there if place == here)
+        peers = [
+            place for place, far, near in there
+            if place != here and one.tunnel.remote in near and far.remote in nears
+        ]  # fmt: skip
         tunnel = msgspec.structs.replace(one.tunnel, peer=peers[0] if len(peers) == 1 else None)
         return msgspec.structs.replace(one, tunnel=tunnel)
 

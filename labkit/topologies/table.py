@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 
 from labkit.endpoints import Endpoint
 from labkit.errors import BadInput
-from labkit.topologies import network
+from labkit.topologies import network, tunnels
 from labkit.topologies.base import Builder, Spec, Topology, entered
 from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
-from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed, vxlan
+from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed
 
 TABLE: dict[str, Builder] = {
     "loopback": loopback,
@@ -20,7 +20,7 @@ TABLE: dict[str, Builder] = {
     "veth_routed": veth_routed,
     **{f"macvlan_{mode}": macvlan for mode in MACVLAN_MODES},
     **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
-    "vxlan": vxlan,
+    **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
     "overlay": network.overlay,
 }
 TAKES_PARENT = {macvlan, ipvlan}
@@ -34,6 +34,12 @@ def check_names(asked: Iterable[str]) -> None:
     for name in asked:
         if name not in TABLE:
             raise BadInput(f"there is no topology {name}; there are {', '.join(TABLE)}")
+
+
+def check_carries(name: str, mtu_bytes: int, family: int) -> None:
+    """Raises BadInput for a tunnel that no veth is large enough for, or that does not carry this version of IP."""
+    if name in tunnels.ARMS:
+        tunnels.outside_bytes(name, mtu_bytes, family)
 
 
 @contextmanager

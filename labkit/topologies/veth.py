@@ -1,14 +1,12 @@
-"""loopback, and everything made of veth: direct, bridged, routed, and VXLAN over it."""
+"""loopback, and everything made of veth alone: direct, bridged, routed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_interface
 
 from labkit import netlink
 from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.errors import BadInput
 from labkit.topologies.base import (
     EDGE,
     PORT,
@@ -24,8 +22,7 @@ from labkit.topologies.base import (
 )
 
 BRIDGE = netlink.FIRST_INDEX + 1
-PORT_SIDE, UNDER_SIDE = 1, 2  # parts of the MAC addresses of what lies between the ends
-VXLAN_ID, VXLAN_PORT = 42, 4789  # the port is IANA's (RFC 7348)
+PORT_SIDE = 1  # the part of the MAC addresses of what lies between the ends
 
 
 @contextmanager
@@ -122,51 +119,3 @@ def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
             pairs.append(Endpoint(space.name, space, "eth0", EDGE, str(own.ip)))
         made = [Pair(client, server) for client, server in zip(pairs[::2], pairs[1::2], strict=True)]
         yield Topology(name, spec, made, [*ends, between])
-
-
-@contextmanager
-def vxlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """A VXLAN tunnel, point to point over a veth of each pair (RFC 7348; IPv4 outside, so the veth's MTU is
-    50 bytes larger)."""
-    outside = spec.mtu_bytes + 50
-    if outside > 65535:
-        raise BadInput(
-            f"mtu_bytes={spec.mtu_bytes} does not fit into vxlan:"
-            f" with its 50 bytes of headers it is {outside}, and a veth carries 65535"
-        )
-    with namespaces(names(spec), family=spec.family) as made:
-        under = (ip_interface("192.168.0.0/31"), ip_interface("192.168.0.1/31"))
-        for number in range(0, len(made), 2):
-            client, server = made[number : number + 2]
-            # The underlay is IPv4 also under an IPv6 pair; `under` takes another index than eth0, the tunnel.
-            macs = (mac(number, UNDER_SIDE), mac(number + 1, UNDER_SIDE))
-            peer = {"name": "under", "index": EDGE + 1, "netns": server.fd, "mac": macs[1]}
-            client.netlink.do(
-                netlink.new_link("veth", "under", index=EDGE + 1, mtu_bytes=outside, mac=macs[0], peer=peer)
-            )
-            for side, space in enumerate((client, server)):
-                here, there = under[side], under[1 - side]
-                tunnel = {
-                    "IFLA_VXLAN_ID": VXLAN_ID,
-                    "IFLA_VXLAN_LOCAL": str(here.ip),
-                    "IFLA_VXLAN_GROUP": str(there.ip),
-                    "IFLA_VXLAN_PORT": VXLAN_PORT,
-                    "IFLA_VXLAN_LEARNING": 0,
-                    "IFLA_VXLAN_LINK": EDGE + 1,
-                }
-                space.netlink.do(
-                    netlink.set_link(1),
-                    netlink.set_link(EDGE + 1),
-                    netlink.new_address(EDGE + 1, here),
-                    netlink.new_neighbour(EDGE + 1, str(there.ip), macs[1 - side]),
-                    netlink.new_link(
-                        "vxlan",
-                        "eth0",
-                        index=EDGE,
-                        mtu_bytes=spec.mtu_bytes,
-                        mac=mac(number + side),
-                        data=tunnel,
-                    ),
-                )
-        give_addresses(spec, made)
-        yield Topology(name, spec, pairs_of(spec, made), made)

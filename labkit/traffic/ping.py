@@ -50,6 +50,14 @@ def silent(pair: Pair | FarPair) -> bool:
     )
 
 
+def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
+    """Send so many pings with a payload of this length, 10 ms apart. Raises Failed unless each was answered in time."""
+    options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
+    ended = process.run([*client.prefix, *_argv(address, options)])
+    if len(round_trip_times(ended.stdout)) != count:
+        raise Failed(f"{client.name} lost pings to {address}: {ended.words()}")
+
+
 def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
     """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in
     seconds.

@@ -11,9 +11,13 @@ import sys
 import time
 from typing import Any
 
+import msgspec
+
 from labkit import process, topologies
 from labkit.errors import LabkitError
+from labkit.experiments import tunnel_headers
 from labkit.topologies.base import address
+from labkit.topologies.tunnels import ARMS
 from labkit.traffic import ping
 
 HEADERS = {4: 28, 6: 48}
@@ -58,6 +62,9 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
         "pairs": [[pair.client.name, pair.client.address, pair.server.name, pair.server.address] for pair in pairs],
         "interfaces": [pair.server.interface for pair in pairs],
     }  # fmt: skip
+    if topology.name in ARMS:
+        answer["state"] = msgspec.to_builtins(topologies.state(topology))
+        answer["headers"] = tunnel_headers.measured(topology)
     if isolated:
         return answer | {"silent": ping.silent(pairs[0])}
     full = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family])

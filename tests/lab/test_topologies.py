@@ -18,12 +18,17 @@ from worlds import one_sentence, until, world
 from labkit.hosts import here
 from labkit.topologies import TABLE
 from labkit.topologies.table import ISOLATED
+from labkit.topologies.tunnels import ARMS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
 ASKED = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
-KINDS = {"veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan"}
+KINDS = {
+    "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
+    "gre": "gre", "geneve": "geneve", "ipip": "ipip",
+}  # fmt: skip
+IPV4_ALONE = {"ipip"}
 OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_own_networks.py
 TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_passthru"]
 
@@ -61,8 +66,14 @@ def eth0(answer: Answer) -> dict[str, Any]:
     return {space: found["eth0"] for space, found in answer["links"].items() if "eth0" in found}
 
 
-@pytest.mark.parametrize(("pairs", "mtu", "family"), ASKED)
-@pytest.mark.parametrize("name", TALK)
+@pytest.mark.parametrize(
+    ("name", "pairs", "mtu", "family"),
+    [
+        (name, *asked)
+        for name, asked in itertools.product(TALK, ASKED)
+        if asked[2] == 4 or name not in IPV4_ALONE
+    ],
+)
 def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
     name: str, pairs: int, mtu: int, family: int, need: Need
 ) -> None:
@@ -85,7 +96,13 @@ def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
 @pytest.mark.parametrize("name", TALK)
 def test_names_and_interfaces(name: str, need: Need) -> None:
     require_kind(name, need)
-    for (pairs, mtu, _family), found in answers(name).items():
+    for (pairs, mtu, family), found in answers(name).items():
+        if family == 6 and name in IPV4_ALONE:
+            assert (found["error"], found["text"].partition(" (")[0]) == (
+                "BadInput",
+                "ipip carries IPv4 alone",
+            )
+            continue
         assert [pair[::2] for pair in found["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
         if name == "loopback":
             assert sorted(found["links"]) == [f"both{n}" for n in range(pairs)]
@@ -190,6 +207,7 @@ def test_vxlan_over_a_veth_that_is_50_bytes_larger() -> None:
             assert (told["id"], told["port"], told["link"]) == (42, 4789, "under")
             under = found["links"][space]["under"]
             assert (under["mtu"], under["linkinfo"]["info_kind"]) == (mtu + 50, "veth")
+        assert (found["headers"]["computed_bytes"], found["headers"]["measured_bytes"]) == (50, 50)
 
 
 @pytest.mark.needs("vxlan")
@@ -200,6 +218,17 @@ def test_an_mtu_that_vxlan_cannot_carry() -> None:
     assert fits["full"] == [True]
     assert refused["error"] == "BadInput"
     assert refused["text"].startswith("mtu_bytes=65486 does not fit into vxlan: with its 50 bytes of headers")
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name in ARMS and name != "vxlan"])
+def test_a_tunnel_is_there_or_the_kernel_lacks_it(name: str) -> None:
+    [found] = ask([{"name": name}])
+    if "error" in found:
+        assert found["error"] == "Unsupported"
+        assert found["text"].startswith("this kernel has no ")
+        assert found["text"].endswith("use a kernel that has it (where=vm:debian boots one in a lab VM)")
+    else:
+        assert found["full"] == [True]
 
 
 @pytest.mark.needs("bridge")

@@ -35,6 +35,7 @@ A_CPU = min(os.sched_getaffinity(0))
         ({"pairs": 500}, "pairs", (500,)),
         ({"mtu_bytes": 68}, "mtu_bytes", 68),
         ({"mtu_bytes": 65535}, "mtu_bytes", 65535),
+        ({"mtu_bytes": 65461, "topology": "vxlan_gre"}, "mtu_bytes", 65461),
         ({"mtu_bytes": 1280, "family": 6}, "mtu_bytes", 1280),
     ],
 )
@@ -62,6 +63,12 @@ def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expect
         ({"mtu_bytes": "20"}, "mtu_bytes=20 is outside 68 to 65535"),
         ({"mtu_bytes": "100000"}, "mtu_bytes=100000 is outside"),
         ({"mtu_bytes": "1279", "family": "6"}, "outside 1280 to 65535: what IPv6 allows"),
+        (
+            {"mtu_bytes": "65512", "topology": "veth,gre"},
+            "mtu_bytes=65512 does not fit into gre: with its 24 bytes",
+        ),
+        ({"mtu_bytes": "65462", "topology": "vxlan_gre"}, r"is 65536.* = 65461$"),
+        ({"family": "6", "topology": "ipip"}, "ipip carries IPv4 alone"),
         ({"protocol": "sctp"}, "protocol=sctp: there are tcp, udp, ping"),
         ({"family": "5"}, "family=5: there are 4, 6"),
         ({"family": "nan"}, "family=nan"),
