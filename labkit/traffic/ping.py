@@ -53,7 +53,7 @@ def silent(pair: Pair | FarPair) -> bool:
 def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
     """Send so many pings with a payload of this length, 10 ms apart. Raises Failed unless each was answered in time."""
     options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
-    ended = process.run([*client.prefix, *_argv(address, options)])
+    ended = process.run([*client.prefix, *argv(address, options)])
     if len(round_trip_times(ended.stdout)) != count:
         raise Failed(f"{client.name} lost pings to {address}: {ended.words()}")
 
