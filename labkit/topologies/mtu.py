@@ -7,8 +7,8 @@ from ipaddress import ip_address
 
 from labkit.errors import BadInput
 from labkit.topologies import encapsulation
-from labkit.topologies.described import LAYER_2, Address, Described, Interface, Key, remotes
-from labkit.topologies.encapsulation import Header
+from labkit.topologies.described import Address, Described, Interface, Key, remotes
+from labkit.topologies.encapsulation import LAYER_2, Header
 from labkit.topologies.parts import Bridge, Cable, Tunnel
 
 LEAST_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200

@@ -7,7 +7,8 @@ from itertools import combinations
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.topologies.described import LAYER_2, PORTS, Described, Interface, port, remotes
+from labkit.topologies.described import Described, Interface, port, remotes
+from labkit.topologies.encapsulation import LAYER_2, PORTS
 from labkit.topologies.parts import Tunnel
 
 KINDS = ("vxlan", "geneve", "gre", "gretap", "ipip")
