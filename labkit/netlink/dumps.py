@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.netlink.messages import IFF_UP, NLM_F_REQUEST, RT_TABLE_MAIN, Message
+from labkit.netlink.messages import (
+    IFF_UP,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_REPLACE,
+    NLM_F_REQUEST,
+    RT_TABLE_MAIN,
+    RTM_NEWROUTE,
+    Message,
+)
 from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg
 from labkit.netlink.sockets import Netlink
 
@@ -16,7 +26,7 @@ from labkit.netlink.sockets import Netlink
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNSID = 18, 22, 26, 90
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
-RTM_F_CLONED = 0x200
+RTM_F_CLONED, RTPROT_KERNEL = 0x200, 2
 ARPHRD_ETHER = 1
 
 
@@ -72,6 +82,25 @@ def routes(kernel: Netlink) -> list[Route]:
             for one in _dump(kernel, message, RTM_GETROUTE, "list routes")
             if one.get_attr("RTA_TABLE", one["table"]) == RT_TABLE_MAIN and not one["flags"] & RTM_F_CLONED
         ]
+    return found
+
+
+def static_routes(kernel: Netlink) -> list[Message]:
+    """Requests that make the routes anew that somebody has given to the main table of the socket's namespace, with
+    gateways and metrics as they were: what `ip route save` keeps. The kernel makes its own when an interface comes
+    up."""
+    message = rtmsg()
+    message["family"] = socket.AF_INET
+    found = []
+    for body in kernel.ask(_request(message, RTM_GETROUTE, NLM_F_DUMP, "list routes")):
+        told = _decoded(rtmsg, body)
+        if told.get_attr("RTA_TABLE", told["table"]) == RT_TABLE_MAIN and told["proto"] != RTPROT_KERNEL:
+            # struct nlmsghdr, then struct rtmsg, whose flags (RTNH_F_LINKDOWN …) tell how it stands and are no request
+            flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+            head = struct.pack("=IHHII", len(body), RTM_NEWROUTE, flags, 0, 0)
+            found.append(
+                Message(f"add route to {_route(told).to} again", head + body[16:24] + bytes(4) + body[28:])
+            )
     return found
 
 

@@ -124,6 +124,14 @@ def set_link(
     return _encode(message, RTM_NEWLINK, 0, f"change interface {index}")
 
 
+def shut_link(index: int) -> Message:
+    """A request that takes an interface down; the far end of a veth loses its carrier, and the routes over the
+    interface go (`static_routes` keeps them)."""
+    message = ifinfmsg()
+    message["index"], message["change"] = index, IFF_UP
+    return _encode(message, RTM_NEWLINK, 0, f"take interface {index} down")
+
+
 def set_master(index: int, master: int) -> Message:
     """A request that makes an interface a port of a bridge."""
     message = ifinfmsg()

@@ -7,12 +7,11 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from labkit.topologies import encapsulation
-from labkit.topologies.lookup import remotes
+from labkit.topologies.described import port, remotes
+from labkit.topologies.encapsulation import PORTS
 from labkit.topologies.parts import Tunnel
 
 TTL = 64  # net.ipv4.ip_default_ttl
-LAYER_2 = {"vxlan", "geneve", "gretap"}  # what they carry are frames
-PORTS = {"vxlan": 4789, "geneve": 6081}  # IANA's
 
 
 class Packet(NamedTuple):
@@ -37,8 +36,11 @@ def layers(what: Packet | Frame) -> list[tuple[str, int]]:
     """The headers from the outside in, each with its size."""
     if isinstance(what, Frame):
         return [("Ethernet", encapsulation.ETHERNET.length_bytes), *layers(what.packet)]
-    size = encapsulation.IP[ip_address(what.source).version].length_bytes
-    own = (f"IP {what.source} > {what.target}", size)
+    version = ip_address(what.source).version
+    own = (
+        f"IP{'' if version == 4 else 6} {what.source} > {what.target}",
+        encapsulation.IP[version].length_bytes,
+    )
     return [own, *what.headers, *(() if what.inner is None else layers(what.inner))]
 
 
@@ -46,8 +48,7 @@ def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
     """What a tunnel puts between the outer IP header and what it carries."""
     if tunnel.kind in PORTS:
         udp, own = encapsulation.HEADERS[tunnel.kind][:2]
-        port = tunnel.port or PORTS[tunnel.kind]
-        return (f"UDP {port}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
+        return (f"UDP {port(tunnel)}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
     if tunnel.kind == "ipip":
         return ()
     key = 0 if tunnel.id is None else encapsulation.GRE_KEY.length_bytes
@@ -71,8 +72,7 @@ def depth(what: Packet | Frame | None) -> int:
 
 def alike(one: Tunnel, other: Tunnel) -> bool:
     """Whether what one sends is of the other's kind: identifier and port, too."""
-    ports = [tunnel.port or PORTS.get(tunnel.kind) for tunnel in (one, other)]
-    return (one.kind, one.id) == (other.kind, other.id) and ports[0] == ports[1]
+    return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
 
 
 def takes(tunnel: Tunnel, packet: Packet) -> bool:

@@ -13,11 +13,11 @@ from ipaddress import (
     IPv6Network,
     ip_address,
     ip_interface,
-    ip_network,
 )
 from typing import NamedTuple
 
 from labkit.errors import BadInput
+from labkit.topologies.described import gateways, remotes, target
 from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Route, Tunnel
 
 
@@ -40,11 +40,12 @@ class Entry(NamedTuple):
 
 class Lookup:
     """The parts of a network by node and name. `without`: nodes, or cables by one of their interfaces
-    (`lc1:lc1_sc2`), that are down; `noticed`: routes over them are left out."""
+    (`lc1:lc1_sc2`), that are down; `noticed`: whether routes over them are left out; None: as each node says
+    (`ignores_linkdown`)."""
 
-    def __init__(self, network: Network, without: Collection[str] = (), noticed: bool = True) -> None:
+    def __init__(self, network: Network, without: Collection[str] = (), noticed: bool | None = None) -> None:
         parts = network.parts
-        self.network, self.noticed = network, noticed
+        self.network, self._noticed = network, noticed
         self.nodes = {part.name: part for part in parts if isinstance(part, Node)}
         self.tunnels = {(part.at, part.name): part for part in parts if isinstance(part, Tunnel)}
         self.bridges = {(part.at, part.name) for part in parts if isinstance(part, Bridge)}
@@ -81,20 +82,21 @@ class Lookup:
         return [Hop(out, None, self._source(node, out, to))] if out is not None else []
 
     def _usable(self, node: str, hop: Hop, out: str | None) -> bool:
-        return out in (None, hop.out) and not (self.noticed and (node, hop.out) in self.down)
+        noticed = self.nodes[node].ignores_linkdown if self._noticed is None else self._noticed
+        return out in (None, hop.out) and not (noticed and (node, hop.out) in self.down)
 
     def _table(self, node: str) -> list[Entry]:
         """The routes of a node in the order in which they are tried."""
         found = [Entry(at.network, 0, (Hop(out, None, str(at.ip)),)) for out, at in self._addresses[node]]
         for part in self.network.parts:
             if isinstance(part, Route) and part.at == node:
-                found.append(Entry(_prefix(part), part.metric or 0, tuple(self._gateways(part))))
+                found.append(Entry(target(part), part.metric or 0, tuple(self._gateways(part))))
         return sorted(found, key=lambda entry: (-entry.to.prefixlen, entry.metric))
 
     def _gateways(self, route: Route) -> Iterator[Hop]:
         if not route.via and route.out is not None:
-            yield Hop(route.out, None, self._source(route.at, route.out, _prefix(route).network_address))
-        for gateway in _gateways(route):
+            yield Hop(route.out, None, self._source(route.at, route.out, target(route).network_address))
+        for gateway in gateways(route):
             at = ip_address(gateway)
             links = [
                 (own.network.prefixlen, out) for out, own in self._addresses[route.at] if at in own.network
@@ -125,18 +127,3 @@ def address_of(network: Network, node: str) -> str:
     for _, own in addresses(network, node):
         return str(own.ip)
     raise BadInput(f"{node} has no address in the network {network.name}, so nothing can be sent to it")
-
-
-def remotes(tunnel: Tunnel) -> tuple[str, ...]:
-    """The outer addresses to which a tunnel sends."""
-    return (tunnel.remote,) if isinstance(tunnel.remote, str) else tunnel.remote
-
-
-def _gateways(route: Route) -> tuple[str, ...]:
-    return (route.via,) if isinstance(route.via, str) else route.via
-
-
-def _prefix(route: Route) -> IPv4Network | IPv6Network:
-    if route.to != "default":
-        return ip_network(route.to)
-    return ip_network("::/0" if ":" in "".join(route.via) else "0.0.0.0/0")

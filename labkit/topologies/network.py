@@ -80,11 +80,10 @@ class _Building:
 
     def __init__(self, described: Described, mtus: Mtus, spaces: dict[str, Namespace]) -> None:
         self.described, self.mtus, self.spaces = described, mtus, spaces
-        counts = dict.fromkeys(spaces, netlink.FIRST_INDEX)
-        self.index: dict[Key, int] = {}
-        for at, name in described.interfaces:
-            self.index[at, name] = counts[at]
-            counts[at] += 1
+        # No index twice, whatever the namespace: of a veth whose two ends have the same, the kernel does not know that
+        # it is none of hardware, and tells routes of a lost carrier up to a second later (linkwatch_urgent_event,
+        # net/core/link_watch.c).
+        self.index = {key: netlink.FIRST_INDEX + number for number, key in enumerate(described.interfaces)}
 
     def node(self, node: Node, family: int) -> None:
         """A namespace with its sysctls and bridges. What interfaces will have is set before there are any."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from labkit.errors import BadInput
 from labkit.topologies.carried import (
-    LAYER_2,
     TTL,
     Frame,
     Packet,
@@ -25,7 +24,9 @@ from labkit.topologies.carried import (
     layers,
     takes,
 )
-from labkit.topologies.lookup import Lookup, address_of, remotes
+from labkit.topologies.described import remotes
+from labkit.topologies.encapsulation import LAYER_2
+from labkit.topologies.lookup import Lookup, address_of
 from labkit.topologies.parts import End, Network, Tunnel
 
 DEEPEST = (
@@ -65,23 +66,23 @@ def paths(
     target: str,
     *,
     without: Collection[str] = (),
-    noticed: bool = True,
+    noticed: bool | None = None,
     length_bytes: int = PING_BYTES,
 ) -> list[Path]:
     """Every way from a node to an address, or to the first address of a node: of equal-cost routes each, of routes with
     metrics the best. Empty where there is none; `no_path` says why.
 
     MAC addresses are taken as learned. `without`: nodes, or cables by one of their interfaces (`lc1:lc1_sc2`), that
-    are down. `noticed`: routes over links without carrier are left out (sysctl ignore_routes_with_linkdown 1); else
-    they are used, and the packet is lost. `length_bytes`: of the innermost packet, its IP header included. Raises
-    BadInput for a node that is not there or has no address.
+    are down. `noticed`: routes over links without carrier are left out (None: by those nodes that say so with
+    `ignores_linkdown`); else they are used, and the packet is lost. `length_bytes`: of the innermost packet, its IP
+    header included. Raises BadInput for a node that is not there or has no address.
     """
     walk = _Walk(Lookup(network, without, noticed))
     return [_path(source, trail, packet, length_bytes) for trail, packet in walk.ways(source, target)]
 
 
 def no_path(
-    network: Network, source: str, target: str, *, without: Collection[str] = (), noticed: bool = True
+    network: Network, source: str, target: str, *, without: Collection[str] = (), noticed: bool | None = None
 ) -> str | None:
     """Why there is no way, in one sentence: what ended the attempt that went furthest. None where there is one."""
     walk = _Walk(Lookup(network, without, noticed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from labkit.errors import BadInput
@@ -99,20 +100,31 @@ def test_every_container_reaches_every_other(source: str, target: str, routes: s
 @pytest.mark.parametrize("failed", ["sc2", "lc1:lc1_sc2", "sc2:sc2_lc1"])
 def test_what_is_left_without_a_spine_or_its_cable(failed: str) -> None:
     for routes in ("metric", "ecmp"):
-        assert "sc1" in only(paths(overlay.seed(routes), "cs1", "cs5", without={failed})).nodes
+        assert "sc1" in only(paths(overlay.seed(routes), "cs1", "cs5", without={failed}, noticed=True)).nodes
     static = overlay.seed("static")
-    assert paths(static, "cs1", "cs5", without={failed}) == []
-    assert no_path(static, "cs1", "cs5", without={failed}) == "lc1 has no route to 28.0.0.2"
+    assert paths(static, "cs1", "cs5", without={failed}, noticed=True) == []
+    assert no_path(static, "cs1", "cs5", without={failed}, noticed=True) == "lc1 has no route to 28.0.0.2"
     assert no_path(static, "cs1", "cs5") is None
-    assert only(paths(static, "cs1", "cs5", without={"sc1"})).nodes[3] == "sc2"
+    assert only(paths(static, "cs1", "cs5", without={"sc1"}, noticed=True)).nodes[3] == "sc2"
 
 
 def test_a_dead_link_that_is_not_noticed_stays_in_use() -> None:
-    assert paths(overlay.seed("metric"), "cs1", "cs5", without={"sc2"}, noticed=False) == []
-    words = no_path(overlay.seed("metric"), "cs1", "cs5", without={"sc2"}, noticed=False)
+    assert paths(overlay.seed("metric"), "cs1", "cs5", without={"sc2"}) == []
+    words = no_path(overlay.seed("metric"), "cs1", "cs5", without={"sc2"})
     assert words == "nobody answers for 26.0.0.1 at lc1:lc1_sc2"
-    left = only(paths(overlay.seed("ecmp"), "cs1", "cs5", without={"sc2"}, noticed=False))
+    left = only(paths(overlay.seed("ecmp"), "cs1", "cs5", without={"sc2"}))
     assert "sc1" in left.nodes  # for a flow that is hashed to it
+
+
+def test_a_node_may_say_that_it_notices() -> None:
+    made = overlay.seed("metric")
+    parts = tuple(
+        msgspec.structs.replace(part, ignores_linkdown=True) if part == Node("lc1", forwards=True) else part
+        for part in made.parts
+    )
+    noticing = msgspec.structs.replace(made, parts=parts)
+    assert "sc1" in only(paths(noticing, "cs1", "cs5", without={"sc2"})).nodes
+    assert paths(noticing, "cs5", "cs1", without={"sc2"}) == []  # lc2 does not
 
 
 def star(*tunnels: Tunnel) -> Network:
@@ -239,7 +251,7 @@ def test_ipv6_reads_alike() -> None:
         cable("hub", "fd00:2::1/64", "two", "fd00:2::2/64"), Route("one", "default", via="fd00:1::1"),
     )  # fmt: skip
     path = only(paths(made, "one", "two"))
-    assert (path.ttl, path.stacks[0]) == (63, "Ethernet / IP fd00:1::2 > fd00:2::2")
+    assert (path.ttl, path.stacks[0]) == (63, "Ethernet / IP6 fd00:1::2 > fd00:2::2")
 
 
 CIRCLE = network(

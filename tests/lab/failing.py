@@ -1,0 +1,63 @@
+"""Builds two hosts, two leaves and two spines, lets a spine fail, and tells what came of it: a program, run as an
+experiment's process is. A kind of routes and a list of [how, ignores_linkdown] in the first argument."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from labkit import netlink
+from labkit.experiments import failure
+from labkit.topologies import network
+from labkit.topologies.parts import Cable, End, Network, Node, Part, Route
+
+TIMES = failure.Times(before_s=0.6, down_s=1.0, after_s=2.0)
+SUBNETS = {("l1", "s1"): "10.1.1", ("l1", "s2"): "10.1.2", ("l2", "s1"): "10.2.1", ("l2", "s2"): "10.2.2"}
+HOSTS = {"l1": "10.9.1", "l2": "10.9.2"}
+
+
+def leaves_and_spines(routes: str) -> Network:
+    """A host at each leaf, both leaves at both spines; plain routes, over the second spine, or over both."""
+    parts: list[Part] = [Node(name, forwards=True) for name in ("l1", "l2", "s1", "s2")]
+    for leaf, other in (("l1", "l2"), ("l2", "l1")):
+        host, net = f"h{leaf[1]}", HOSTS[leaf]
+        parts += [
+            Node(host, container=True),
+            Cable(End(host, "up", f"{net}.2/24"), End(leaf, "down", f"{net}.1/24")),
+            Route(host, "default", via=f"{net}.1"),
+        ]
+        for spine in ("s1", "s2"):
+            link = SUBNETS[leaf, spine]
+            parts += [
+                Cable(End(leaf, f"{leaf}_{spine}", f"{link}.2/24"), End(spine, f"{spine}_{leaf}", f"{link}.1/24")),
+                Route(spine, f"{net}.0/24", via=f"{link}.2"),
+            ]  # fmt: skip
+        one, two = (f"{SUBNETS[leaf, spine]}.1" for spine in ("s1", "s2"))
+        to = f"{HOSTS[other]}.0/24"
+        parts.append(Route(leaf, to, via=(two, one) if routes == "ecmp" else two))
+        if routes == "metric":
+            parts.append(Route(leaf, to, via=one, metric=100))
+    return Network("leaves_and_spines", tuple(parts), (("h1", "h2"),))
+
+
+def rows(routes: str, asked: list[tuple[str, bool]]) -> list[dict[str, Any]]:
+    """One failure after the other, in the same network."""
+    described = leaves_and_spines(routes)
+    with network.build(described) as topology:
+        indexes = [
+            link.index
+            for space in topology.namespaces
+            for link in netlink.links(space.netlink)
+            if link.index >= netlink.FIRST_INDEX
+        ]
+        # of a veth with the same index at both ends the kernel may tell a lost carrier a second late
+        assert len(indexes) == len(set(indexes)), indexes
+        return [
+            failure.failure(described, topology, how, ignores_linkdown=ignores, interval_s=0.01, times=TIMES)
+            for how, ignores in asked
+        ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(rows(*json.loads(sys.argv[1]))))

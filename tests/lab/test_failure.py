@@ -1,0 +1,86 @@
+"""A spine fails under a flow: what the kernel does is what the description, the sysctl and the way of failing say."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("namespaces", "ping", "veth")
+
+Row = dict[str, Any]
+ASKED = [["carrier", False], ["carrier", True], ["silent", True]]
+ROUTES = ("static", "metric", "ecmp")
+
+
+@functools.cache
+def rows() -> dict[tuple[str, str, bool], Row]:
+    """By routes, way of failing, and the sysctl. The three networks stand at the same time: they do not meet."""
+    program = str(Path(__file__).with_name("failing.py"))
+    started = {
+        routes: subprocess.Popen(
+            [*here.prefix(), sys.executable, program, json.dumps([routes, ASKED])],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for routes in ROUTES
+    }  # fmt: skip
+    found = {}
+    for routes, process in started.items():
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        for (how, ignores), row in zip(ASKED, json.loads(out), strict=True):
+            found[routes, str(how), bool(ignores)] = row
+    return found
+
+
+def in_time(row: Row) -> float:
+    """The share of the probes sent while the spine was down that was answered before it came back."""
+    sent = [(at, rtt) for at, rtt in row["probes"] if row["down_s"] < at < row["up_s"] - 0.1]
+    assert len(sent) >= 5, row
+    return sum(rtt is not None and at + rtt < row["up_s"] for at, rtt in sent) / len(sent)
+
+
+CASES = [(routes, str(how), bool(ignores)) for routes in ROUTES for how, ignores in ASKED]
+
+
+@pytest.mark.parametrize(("routes", "how", "ignores"), CASES)
+def test_what_a_failure_costs(routes: str, how: str, ignores: bool) -> None:
+    row = rows()[routes, how, ignores]
+    survives = routes != "static" and how == "carrier" and ignores
+    failed, other = row["failed"], {"s1": "s2", "s2": "s1"}[row["failed"]]
+    assert (row["failure"], row["ignores_linkdown"], row["hash_policy"]) == (how, ignores, 0)
+    # by the counters it is the one that carried the flow, in both directions, and it does so again afterwards
+    assert row["path_before"] == row["path_after"] == [failed, failed]
+    assert failed == "s2" or routes == "ecmp"
+    assert row["path_during"] == ([other, other] if survives else [None, None])
+    assert row["doubts"] is None
+    assert row["outage_over"]
+    down_for_s = row["up_s"] - row["down_s"]
+    if survives:
+        assert in_time(row) > 0.5
+        assert row["expected_during"] == [other]
+    else:
+        assert in_time(row) < 0.1
+        assert row["outage_s"] > down_for_s - 0.2
+        assert abs(row["outage_since_s"] - row["down_s"]) < 0.3
+        # both gateways are still in the route, and a flow whose hash says so would take the other
+        assert row["expected_during"] == ([other] if routes == "ecmp" else [])
+    assert row["sent_count"] == len(row["probes"])
+    assert row["received_count"] == sum(rtt is not None for _, rtt in row["probes"])
+
+
+@pytest.mark.parametrize("routes", ROUTES)
+def test_packets_wait_for_a_neighbour_or_are_gone(routes: str) -> None:
+    """Where the route stays, packets wait at the dead link for the neighbour's address, and come a second late (arp(7),
+    unres_qlen); where the spine says nothing, they are gone."""
+    waited, gone = rows()[routes, "carrier", False], rows()[routes, "silent", True]
+    assert max(rtt for _, rtt in waited["probes"] if rtt is not None) > 0.5
+    assert gone["received_count"] < 0.9 * gone["sent_count"]
