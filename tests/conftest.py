@@ -79,6 +79,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
+    "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
+    "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
     "sshd": (
         lambda: works("ssh", "-V") and Path("/usr/sbin/sshd").exists(),
         "there is no sshd (Debian package openssh-server)",

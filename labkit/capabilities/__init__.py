@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.capabilities import lab_vms, links, perf, platforms, tools, tracing
+from labkit.capabilities import capturing, lab_vms, links, perf, platforms, tools, tracing
 from labkit.capabilities.base import Capability
 
 Group = tuple[str, Callable[[], list[Capability]]]
@@ -19,6 +19,7 @@ def _groups(alone: bool) -> tuple[Group, ...]:
     return (
         ("privilege", platforms.privilege),
         ("link kinds", lambda: links.links(alone=alone)),
+        ("packets", capturing.capturing),
         ("Open vSwitch", platforms.open_vswitch),
         ("tracers", lambda: tracing.tracers(alone=alone)),
         ("perf events", perf.perf_events),

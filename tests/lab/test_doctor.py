@@ -96,8 +96,8 @@ def available(answer: Answer, group: str | None = None) -> dict[str, bool | None
 def test_all_groups_answer(asked: Answer) -> None:
     groups = {one["group"] for one in asked["capabilities"]}
     assert groups == {
-        "privilege", "link kinds", "tunnels", "queueing disciplines", "packet filters", "Open vSwitch", "tracers",
-        "perf events", "BPF", "virtual machines", "tools",
+        "privilege", "link kinds", "tunnels", "queueing disciplines", "packet filters", "packets", "Open vSwitch",
+        "tracers", "perf events", "BPF", "virtual machines", "tools",
     }  # fmt: skip
     failed = [one for one in asked["capabilities"] if "probes of this group failed" in (one["detail"] or "")]
     assert failed == []
@@ -120,6 +120,10 @@ def test_veth_and_bridge(kind: str, asked: Answer, rootless: Answer, need: Need)
     assert available(rootless, "link kinds")[kind] is True
 
 
+def test_packets_can_be_captured(asked: Answer, rootless: Answer) -> None:
+    assert available(asked, "packets") == available(rootless, "packets") == {"packet capture": True}
+
+
 def test_rootless_knows_its_limits(rootless: Answer) -> None:
     assert available(rootless, "privilege") | {"open files": True} == {
         "root": False, "user namespaces": True, "network namespaces": True, "NIC as parent": False, "open files": True,
@@ -127,7 +131,7 @@ def test_rootless_knows_its_limits(rootless: Answer) -> None:
 
 
 def test_rootless_makes_what_root_makes(asked: Answer, rootless: Answer) -> None:
-    for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters"):
+    for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters", "packets"):
         both = available(asked, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
         assert differ <= {"tun", "tap"}  # /dev/net/tun may be root's

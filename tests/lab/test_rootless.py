@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def test_topologies_work_in_a_user_namespace(protocol: str, machine: World) -> N
     for row in rows:
         assert (row["latency_p50_s"] if protocol == "ping" else row["throughput_bps"]) > 0
         assert row["sysctl_digest"]
+
+
+def test_packets_are_captured(machine: World) -> None:
+    program = (
+        "from labkit import live\n"
+        "with live.build('veth') as net:\n"
+        "    with net.capture() as seen:\n"
+        "        net.client0.run('ping', '-c3', '-i0.01', net.server0.address)\n"
+        "print(*(one.captured_count for one in seen.counts.values()), seen.doubt, len(seen.packets))"
+    )
+    done = machine.run(sys.executable, "-c", program)
+    assert (done.returncode, done.stdout) == (0, "6 6 None 12\n"), done.stderr
 
 
 def test_what_cannot_work_is_said(machine: World) -> None:

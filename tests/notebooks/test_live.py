@@ -16,6 +16,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from worlds import World, until, world
 
+from labkit import packets
+
 pytestmark = pytest.mark.needs("user namespaces", "ping", "ip", "veth", "bridge")
 PLOTLY = "application/vnd.plotly.v1+json"
 BUILD = 'from labkit import live; net = live.build("veth_bridge", pairs=2)'
@@ -115,6 +117,41 @@ def test_an_interrupt_ends_the_program_and_not_the_topology(notebook: Notebook) 
     assert until(lambda: not notebook.running("sleep"), 10)
     assert "1 received" in notebook.said('print(net.client0.run("ping", "-c1", net.server0.address))')
     assert notebook.shown("net.state.topology")["text/plain"] == "'veth_bridge'"
+
+
+def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> None:
+    ping = 'net.client0.run("ping", "-c2", "-i0.1", net.server0.address)'
+    notebook.cell(f"import pandas as pd\nwith net.capture() as seen:\n    {ping}")
+    said = notebook.said(
+        "table = pd.DataFrame(seen.packets)\n"
+        "for packet, rows in table.groupby('packet'):\n"
+        "    print(rows.what.iloc[0], *rows.hop, rows['stack'].nunique(), (rows.time_s.diff().dropna() > 0).all())"
+    )
+    way = ["client0:eth0", "between:port0", "between:port1", "server0:eth0"]
+    lines = [line for line in said.splitlines() if " echo " in line]
+    assert lines == [
+        f"client0 > server0 echo request {' '.join(way)} 1 True",
+        f"server0 > client0 echo reply {' '.join(way[::-1])} 1 True",
+    ] * 2  # fmt: skip
+    assert "server0:eth0 " in notebook.shown("seen")["text/plain"]
+    notebook.cell(f"seen.save({str(tmp_path / 'seen.pcapng')!r})")
+    recorded = packets.read((tmp_path / "seen.pcapng").read_bytes())
+    pings = [frame for frame in recorded.frames if packets.layers(frame.data)[-1].name == "icmp"]
+    assert (len(pings), recorded.is_whole) == (16, True)
+    notebook.cell(
+        f"with net.capture('client0:eth0') as one, net.capture('server0:eth0') as other:\n    {ping}"
+    )
+    count = "sum(' echo ' in each['what'] for each in {}.packets)".format
+    assert notebook.said(f"print({count('one')}, {count('other')}, one.doubt)") == "4 4 None\n"
+    refused = notebook.refused
+    place = refused("with net.capture('client9:eth0'): pass")
+    assert place.startswith(
+        "BadInput: 'client9:eth0' is no place to capture at: NAMESPACE:INTERFACE, of client0,"
+    )
+    assert (
+        refused("with net.capture('client0:x'): pass") == "BadInput: client0 has no interface x to capture at"
+    )
+    assert refused("with net.capture(): net.client0.run('false')") == "Failed: false ended with 1"
 
 
 def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> None:

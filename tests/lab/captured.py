@@ -1,0 +1,198 @@
+"""Captures in topologies: a program, run as an experiment's process is. The first argument names what is tried, the
+second a folder; what was found is JSON on standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from labkit import netlink, process, topologies
+from labkit.endpoints import Namespace
+from labkit.errors import LabkitError
+from labkit.observers.capture import Capture, Hop, capture, everywhere
+from labkit.topologies import network, overlay
+
+BY_HAND = ("cs1:cs1_br1", "con_ns1:br1_cs1", "con_ns1:vxlan-cont", "lc1:lc1_br1", "sc2:sc2_lc2")
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ping(pair: topologies.Pair, *words: str) -> str:
+    return process.output([*pair.client.prefix, "ping", "-q", *words, pair.server.address], 60)
+
+
+def ends(pair: topologies.Pair) -> list[Hop]:
+    return [Hop(end.namespace, end.interface) for end in (pair.client, pair.server)]
+
+
+@contextlib.contextmanager
+def by_hand(hop: Hop, folder: Path) -> Iterator[None]:
+    """tcpdump at a hop, to a file of its name."""
+    words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-s", "65535", "-i", hop.interface]
+    said = folder / f"{hop.name}.txt"
+    script = f'exec "$0" "$@" 2>{said}'
+    argv = [*hop.namespace.prefix, "sh", "-c", script, *words, "-w", str(folder / f"{hop.name}.pcap")]
+    program = process.Running(argv)
+    with process.all_ended([program]):
+        until(lambda: said.exists() and "listening on" in said.read_text())
+        yield
+        program.signal(signal.SIGINT)
+        assert not process.wait([program], time.monotonic() + 60)
+
+
+def agrees(folder: Path) -> Any:
+    """The same by hand and by labkit, at several hops of the overlay; everything that passed."""
+    with network.build(overlay.seed(provider="none")) as built, contextlib.ExitStack() as stack:
+        hops = {hop.name: hop for hop in everywhere(built.namespaces)}
+        for name in BY_HAND:
+            stack.enter_context(by_hand(hops[name], folder))
+        with capture(list(hops.values()), folder, snap_bytes=65535) as made:
+            said = [ping(built.pairs[0], "-c5", "-i0.01"), ping(built.pairs[0], "-c2", "-i0.01", "-s1300")]
+    return {
+        "said": said,
+        "doubt": made.doubt,
+        "counts": {name: asdict(one) for name, one in made.counts.items()},
+    }
+
+
+def received(space: Namespace, name: str) -> int:
+    with netlink.inside(space.fd):
+        return space.netlink.counters(netlink.index_of(name)).received_count
+
+
+def flood(folder: Path) -> Any:
+    """More than the buffer holds while the recorder is held, and more than the rate allows."""
+    with topologies.build("veth", topologies.Spec()) as built:
+        pair = built.pairs[0]
+        before = [received(end.namespace, end.interface) for end in (pair.client, pair.server)]
+        with capture(ends(pair), folder, rate_pps=20, buffer_bytes=1) as made:
+            os.kill(made.pid, signal.SIGSTOP)
+            ping(pair, "-f", "-c2000")
+            os.kill(made.pid, signal.SIGCONT)
+        after = [received(end.namespace, end.interface) for end in (pair.client, pair.server)]
+        passed = sum(after) - sum(before)
+        with capture(ends(pair), folder, name="full", total_bytes=2000) as full:
+            ping(pair, "-f", "-c100")
+        return {
+            "passed": passed, "doubt": made.doubt, "counts": [asdict(one) for one in made.counts.values()],
+            "full": [asdict(one) for one in full.counts.values()], "size": full.path.stat().st_size,
+        }  # fmt: skip
+
+
+def written(made: Capture) -> int:
+    """The frames that are in the file by now."""
+    try:
+        return len(made.recorded().frames)
+    except (OSError, ValueError):  # it is not there yet, or has no beginning
+        return 0
+
+
+def killed(folder: Path) -> Any:
+    """The recorder is killed when it has written something."""
+    with topologies.build("veth", topologies.Spec()) as built:
+        pair = built.pairs[0]
+        try:
+            with capture(ends(pair), folder) as made:
+                ping(pair, "-c3", "-i0.01")
+                until(lambda: written(made) == 12)
+                os.kill(made.pid, signal.SIGKILL)
+        except LabkitError as error:
+            told = made.recorded()
+            return {"error": str(error), "frames": len(told.frames), "is_whole": told.is_whole}
+    return None
+
+
+def repeated(folder: Path) -> Any:
+    """What both ends saw of short pings, twenty times."""
+    found = []
+    with topologies.build("veth", topologies.Spec()) as built:
+        for _ in range(20):
+            with capture(ends(built.pairs[0]), folder) as made:
+                ping(built.pairs[0], "-c2", "-i0.002")
+            found.append([len(one.sightings) for one in made.journeys()])
+    return found
+
+
+def refused(folder: Path) -> Any:
+    """The sentences of what cannot be captured."""
+    with topologies.build("veth", topologies.Spec()) as built:
+        hops = ends(built.pairs[0])
+        missing = Hop(hops[0].namespace, "eth9")
+        asked: list[tuple[list[Hop], dict[str, Any]]] = [
+            (hops, {}), ([missing], {}), ([], {}), ([hops[0]] * 2, {}), (hops, {"snap_bytes": 60}),
+            (hops, {"rate_pps": 0}),
+        ]  # fmt: skip
+        return [_refusal(which, folder, more) for which, more in asked]
+
+
+def _refusal(hops: list[Hop], folder: Path, more: dict[str, Any]) -> list[str] | None:
+    try:
+        with capture(hops, folder, **more):
+            return None
+    except LabkitError as error:
+        return [type(error).__name__, str(error)]
+
+
+def full_disk(folder: Path) -> Any:
+    """A disk of 64 KiB."""
+    process.output(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(folder)])
+    with topologies.build("veth", topologies.Spec()) as built:
+        pair = built.pairs[0]
+        try:
+            with capture(ends(pair), folder) as made:
+                ping(pair, "-f", "-c2000")
+        except LabkitError as error:
+            return {"error": str(error), "frames": len(made.recorded().frames)}
+    return None
+
+
+def odd(folder: Path) -> Any:
+    """A tagged frame; an interface that goes down and comes again; a block that ends with an error."""
+    with topologies.build("veth", topologies.Spec()) as built:
+        pair = built.pairs[0]
+        space = pair.client.namespace
+        with capture(ends(pair), folder) as made:
+            with netlink.inside(space.fd), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+                sender.bind((pair.client.interface, 0))
+                sender.send(bytes.fromhex("ffffffffffff 020000000001 8100 002a 88b5") + b"labkit" * 10)
+            for state in ("down", "up"):
+                process.output([*space.prefix, "ip", "link", "set", pair.client.interface, state])
+            until(
+                lambda: (
+                    process.run([*pair.client.prefix, "ping", "-c1", "-W1", pair.server.address]).returncode
+                    == 0
+                )
+            )
+        return {"frames": _as_json(made), "left": _after_an_error(ends(pair), folder)}
+
+
+def _after_an_error(hops: list[Hop], folder: Path) -> bool:
+    """Whether the recorder is still there after the block has failed."""
+    try:
+        with capture(hops, folder, name="other") as made:
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        return Path(f"/proc/{made.pid}").exists()
+
+
+def _as_json(made: Capture) -> list[list[str]]:
+    return [[frame.hop, frame.direction, frame.data.hex()] for frame in made.recorded().frames]
+
+
+if __name__ == "__main__":
+    tried = {each.__name__: each for each in (agrees, flood, killed, repeated, refused, full_disk, odd)}
+    print(json.dumps(tried[sys.argv[1]](Path(sys.argv[2]))))

@@ -1,0 +1,239 @@
+"""Captures, held against tcpdump at the same interfaces and against tshark's decoding; and what is told when packets
+are lost."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from labkit import packets
+from labkit.hosts import here
+from labkit.packets import Layer
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
+
+SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
+PORTS = {**packets.PORTS, 4900: "vxlan"}
+# Every interface that a request from cs1 to cs5 passes, as `BY_HAND` of captured.py names some of them.
+WAY = [
+    "cs1:cs1_br1 out", "con_ns1:br1_cs1 in", "con_ns1:vxlan-cont out", "con_ns1:br1_lc1 out", "lc1:lc1_br1 in",
+    "lc1:lc1_sc2 out", "sc2:sc2_lc1 in", "sc2:sc2_lc2 out", "lc2:lc2_sc2 in", "lc2:lc2_br3 out", "con_ns3:br3_lc2 in",
+    "con_ns3:vxlan-cont in", "con_ns3:br3_cs5 out", "cs5:cs5_br3 in",
+]  # fmt: skip
+
+
+def tried(what: str, folder: Path, *words: str) -> Any:
+    """What captured.py finds."""
+    argv = [
+        *here.prefix(),
+        *words,
+        sys.executable,
+        str(Path(__file__).with_name("captured.py")),
+        what,
+        str(folder),
+    ]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def pcap(path: Path) -> list[tuple[int, bytes]]:
+    """The frames of a file of tcpdump's: length and bytes of each."""
+    content, at, found = path.read_bytes(), 24, []
+    assert content[:4] == b"\xd4\xc3\xb2\xa1"
+    while at < len(content):
+        here_bytes, length = struct.unpack_from("<II", content, at + 8)
+        found.append((length, content[at + 16 : at + 16 + here_bytes]))
+        at += 16 + here_bytes
+    return found
+
+
+FIELDS = (
+    "ip.src",
+    "ip.dst",
+    "ip.len",
+    "udp.dstport",
+    "udp.length",
+    "vxlan.vni",
+    "geneve.vni",
+    "gre.key",
+    "icmp.seq",
+)
+OF_LAYERS = {
+    "ip.src": ("ip", "source"), "ip.dst": ("ip", "target"), "udp.dstport": ("udp", "target_port"),
+    "vxlan.vni": ("vxlan", "id"), "geneve.vni": ("geneve", "id"), "gre.key": ("gre", "key"),
+    "icmp.seq": ("icmp", "sequence"),
+}  # fmt: skip
+LENGTHS = {"ip.len": "ip", "udp.length": "udp"}
+
+
+def tshark(path: Path) -> list[list[str]]:
+    """What tshark decodes of every frame: its interface, time, length, and all values of FIELDS."""
+    asked = ("frame.interface_name", "frame.time_epoch", "frame.len", *FIELDS)
+    words = [word for name in asked for word in ("-e", name)]
+    argv = [
+        "tshark",
+        "-n",
+        "-r",
+        str(path),
+        "-d",
+        "udp.port==4900,vxlan",
+        "-T",
+        "fields",
+        "-E",
+        "occurrence=a",
+        *words,
+    ]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    return [line.split("\t") for line in said.splitlines()]
+
+
+def as_tshark(found: list[Layer]) -> list[str]:
+    """What `layers` finds, in tshark's words."""
+
+    def told(name: str) -> str:
+        if name in LENGTHS:
+            values = [one.length_bytes for one in found if one.name == LENGTHS[name]]
+        else:
+            kind, field = OF_LAYERS[name]
+            values = [one.fields[field] for one in found if one.name == kind and field in one.fields]
+        if name == "gre.key":
+            return ",".join(f"0x{int(value):08x}" for value in values)
+        if name == "geneve.vni":
+            return ",".join(f"0x{int(value):06x}" for value in values)
+        return ",".join(map(str, values))
+
+    return [told(name) for name in FIELDS]
+
+
+@pytest.fixture(scope="module")
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The overlay on this kernel, captured everywhere."""
+    folder = tmp_path_factory.mktemp("overlay")
+    return folder, tried("agrees", folder)
+
+
+@pytest.mark.needs("bridge", "vxlan", "tcpdump")
+class TestOverlay:
+    def test_it_agrees_with_tcpdump_packet_by_packet(self, overlay: tuple[Path, Any]) -> None:
+        folder, told = overlay
+        assert told["doubt"] is None
+        frames = packets.read((folder / "capture.pcapng").read_bytes()).frames
+        files = sorted(folder.glob("*.pcap"))
+        assert len(files) == 5
+        for file in files:
+            ours = [(one.length_bytes, one.data) for one in frames if one.hop == file.stem]
+            theirs = pcap(file)
+            assert len(ours) >= 14, file.stem  # 7 requests, 7 replies
+            begins = [at for at in range(len(theirs)) if theirs[at : at + len(ours)] == ours]
+            assert begins, file.stem
+            # tcpdump began before and ended after labkit: then a kernel may have said something (IGMP, ARP), not ping
+            rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
+            assert not any(packets.layers(data, ports=PORTS)[-1].name == "icmp" for data in rest), file.stem
+            assert told["counts"][file.stem]["captured_count"] == len(ours)
+
+    @pytest.mark.needs("tshark")
+    def test_tshark_reads_the_same(self, overlay: tuple[Path, Any]) -> None:
+        path = overlay[0] / "capture.pcapng"
+        frames = packets.read(path.read_bytes()).frames
+        theirs = tshark(path)
+        assert len(theirs) == len(frames)
+        for frame, line in zip(frames, theirs, strict=True):
+            at = f"{frame.time_ns // 10**9}.{frame.time_ns % 10**9:09d}"
+            assert line[:3] == [frame.hop, at, str(frame.length_bytes)]
+            assert line[3:] == as_tshark(
+                packets.layers(frame.data, frame.link_type, PORTS, frame.length_bytes)
+            )
+
+    def test_every_packet_is_followed_over_every_hop(self, overlay: tuple[Path, Any]) -> None:
+        recorded = packets.read((overlay[0] / "capture.pcapng").read_bytes())
+        found = packets.journeys(recorded.frames, PORTS)
+        names = {"20.0.0.1": "cs1", "20.0.0.3": "cs5"}
+        requests = [one for one in found if one.what(names) == "cs1 > cs5 echo request"]
+        replies = [one for one in found if one.what(names) == "cs5 > cs1 echo reply"]
+        assert (len(requests), len(replies)) == (7, 7)
+        turned = {" in": " out", " out": " in"}
+        back = [name.rpartition(" ")[0] + turned[f" {name.rpartition(' ')[2]}"] for name in WAY[::-1]]
+        for way, some in ((WAY, requests), (back, replies)):
+            for one in some:
+                assert [f"{seen.hop} {seen.direction}" for seen in one.sightings] == way
+        between = next(seen for seen in requests[0].sightings if seen.hop == "lc1:lc1_br1")
+        assert between.stack == (
+            "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP 20.0.0.1 > 20.0.0.3"
+            " / ICMP echo request"
+        )
+        assert [layer.length_bytes for layer in between.layers] == [148, 134, 114, 106, 98, 84, 64]
+
+
+@pytest.mark.needs("tshark")
+def test_tshark_decodes_tunnels_the_same() -> None:
+    """VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, IPIP: taken in a lab VM."""
+    frames = pcap(SAMPLE)
+    theirs = [line[3:] for line in tshark(SAMPLE)]
+    assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
+
+
+def test_what_is_lost_is_counted(tmp_path: Path) -> None:
+    told = tried("flood", tmp_path)
+    assert told["passed"] == 4000
+    for one in told["counts"]:  # an end sends and receives each of 2000 pings
+        assert one["captured_count"] + one["dropped_count"] + one["skipped_count"] == 4000
+        assert min(one["captured_count"], one["dropped_count"], one["skipped_count"]) > 0
+        assert one["captured_count"] < 200  # what the buffer holds passed within a few seconds
+    assert told["doubt"].startswith("the capture lacks packets: ")
+    assert "at server0:eth0 (the recorder was too slow)" in told["doubt"]
+    assert "at server0:eth0 (beyond 20 a second, or the file was full)" in told["doubt"]
+    read = packets.read((tmp_path / "capture.pcapng").read_bytes())
+    assert [vars(one) for one in read.counts.values()] == told["counts"]
+    assert sum(one["captured_count"] + one["skipped_count"] for one in told["full"]) == 400
+    assert 0 < sum(one["captured_count"] for one in told["full"]) < 20
+    assert told["size"] < 2000 + 2 * 200  # the packet at the limit is whole, and statistics follow
+
+
+def test_a_killed_recorder_is_told_and_what_it_wrote_is_there(tmp_path: Path) -> None:
+    told = tried("killed", tmp_path)
+    assert told["error"] == (
+        f"the recorder of packets was killed by signal 9; what it wrote until then is in {tmp_path}/capture.pcapng"
+    )
+    assert (told["frames"], told["is_whole"]) == (12, False)
+
+
+def test_no_packet_is_missed_at_the_beginning_or_the_end(tmp_path: Path) -> None:
+    assert tried("repeated", tmp_path) == [[2] * 4] * 20
+
+
+def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    assert tried("refused", tmp_path) == [
+        None,
+        ["BadInput", "client0 has no interface eth9 to capture at"],
+        ["BadInput", "a capture needs at least one interface"],
+        ["BadInput", "client0:eth0 is named twice: a capture sees an interface once"],
+        ["BadInput", "snap_bytes=60 cannot be: 192 (the headers of a tunnel in a tunnel) to 262144"],
+        ["BadInput", "rate_pps=0 would capture nothing: at least 1"],
+    ]
+    without = tried("refused", tmp_path, "setpriv", "--bounding-set", "-net_raw", "--")
+    assert without[0] == [
+        "Unsupported",
+        "packets cannot be captured without CAP_NET_RAW: run as root, or where users may make namespaces",
+    ]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    told = tried("full_disk", tmp_path)
+    assert told["error"].startswith(f"packets could not be recorded: the disk of {tmp_path} is full")
+    assert told["frames"] > 100
+
+
+def test_tags_links_that_go_down_and_blocks_that_fail(tmp_path: Path) -> None:
+    told = tried("odd", tmp_path)
+    tagged = "ffffffffffff020000000001" + "8100002a88b5" + (b"labkit" * 10).hex()
+    assert told["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]
+    assert len(told["frames"]) >= 2 + 4  # a ping after that
+    assert not told["left"]
