@@ -1,0 +1,192 @@
+"""Lines of `figures`: a quantity against an axis of counts, for each arm a line with intervals and its raw points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit import stats, theme
+from labkit.figures.panels import Panel, arms, grid, pairs_word, panels
+
+PANEL_PX = 330
+STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
+FAINT = "faint: single rounds (open: whole runs, arrow: beyond)"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A y axis: its title, and the unit of hover texts. Values come in base units and are divided by `scale`."""
+
+    title: str
+    unit: str
+    scale: float
+
+    def say(self, value: float) -> str:
+        return f"{value / self.scale:.4g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An x axis, logarithmic: a column of counts, its title, and a value of it in words."""
+
+    column: str
+    title: str
+    say: Callable[[float], str]
+
+
+THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
+LATENCY = Quantity("round-trip time p50, µs", "µs", 1e-6)
+CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
+PAIRS = Axis("pairs", "pairs at once", pairs_word)
+
+
+def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
+    """Column `value`, over column `weight` if there is one, against the number of pairs; column `part` is a thin line."""
+    parts = panels(rows)
+    figure, seen = grid(parts, PANEL_PX), set[str]()
+    for panel in parts:
+        draw(figure, panel, LATENCY if panel.protocol == "ping" else usual, PAIRS, seen)
+    return figure
+
+
+def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: set[str]) -> None:
+    """One panel; `seen` are the arms that have been drawn in the figure, and those of this one from now on."""
+    rounds = _rounds(panel.table.assign(x=panel.table[axis.column]))
+    places = sorted(panel.table[axis.column].unique())
+    gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
+    drawn, top = arms(rounds), _top(rounds)
+    for number, (arm, role) in enumerate(drawn):
+        # Arms stand beside each other at one place, so that intervals do not cover each other.
+        shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
+        own = rounds[rounds["arm"] == arm]
+        own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=top)
+        _arm(figure, panel, own, role, quantity, arm not in seen)
+        seen.add(arm)
+    _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, top)
+
+
+def _top(rounds: pd.DataFrame) -> float | None:
+    """Where the y axis ends: above all rounds, but not so far that one strange round would flatten all others."""
+    if rounds.empty:
+        return None
+    middles = rounds.groupby(["arm", "x"])["value"].median()
+    return float(min(rounds["value"].max(), STRANGE * middles.max()) * 1.12)
+
+
+def _axes(
+    figure: go.Figure,
+    panel: Panel,
+    places: list[float],
+    room: float,
+    quantity: Quantity,
+    axis: Axis,
+    top: float | None,
+) -> None:
+    ends = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
+    labels = {"tickvals": places, "ticktext": [f"{count:.0f}" for count in places], "tickangle": 0}
+    figure.update_xaxes(type="log", range=ends, title_text=axis.title, **labels, **panel.place)
+    end = top / quantity.scale if top else 1.0
+    figure.update_yaxes(title_text=quantity.title, range=[0, end], **panel.place)
+    if top is None:  # plotly draws no axes for a plot without data
+        words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
+        figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
+
+
+def _rounds(table: pd.DataFrame) -> pd.DataFrame:
+    """One line for each arm, place on the axis, method and round: value, part, and count of its measurements."""
+    ok = table[table["status"].eq("ok") & table["value"].notna()]
+    keys = ["arm", "role", "x", "method", "round"] + (["run"] if "run" in ok else [])
+    if "weight" not in ok:
+        return ok.groupby(keys, as_index=False, dropna=False).agg(
+            value=("value", "mean"), count=("value", "size")
+        )
+    groups = ok[ok["weight"].notna()].groupby(keys, as_index=False, dropna=False)
+    # The sum of nothing is nothing, not 0.
+    found = groups[["value", "part", "weight"]].sum(min_count=1).assign(count=groups.size()["size"])
+    return found.assign(value=found["value"] / found["weight"], part=found["part"] / found["weight"])
+
+
+def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
+    """For each place the geometric mean of the rounds, and how far its 95 % interval reaches below and above.
+
+    The median stands in where a round got nothing through.
+    """
+    result = []
+    for x, some in rounds.groupby("x"):
+        values = some["value"].to_numpy(float)
+        found = stats.effect(np.log(values)) if (values > 0).all() else None
+        middle = float(np.median(values)) if found is None else found.ratio
+        low = middle if found is None or found.low is None else found.low
+        high = middle if found is None or found.high is None else found.high
+        one = {
+            "x": x,
+            "place": some["place"].iloc[0],
+            "value": middle,
+            "low": low,
+            "high": high,
+            "rounds": len(some),
+        }
+        one |= {"below": max(0.0, middle - low), "above": max(0.0, high - middle)}
+        result.append(one | ({"part": some["part"].median()} if "part" in some else {}))
+    return pd.DataFrame(result)
+
+
+def _arm(
+    figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
+) -> None:
+    """Add one arm to its panel: its raw points, its line of medians with intervals, the thin line of the part."""
+    arm = str(rounds["arm"].iloc[0])
+    style = theme.arm_style(arm, role)
+    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
+    whole = rounds["method"].eq("whole")
+    symbols = np.where(whole, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    beyond = rounds["value"] > rounds["top"]
+    points = go.Scatter(
+        x=rounds["x"],
+        y=rounds["value"].mask(beyond, rounds["top"] * 0.985) / quantity.scale,
+        mode="markers",
+        opacity=0.5,
+        marker={
+            "color": style.color,
+            "symbol": np.where(beyond, "arrow-up", symbols),
+            "size": 5 + 4 * beyond,
+        },
+        hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
+    )
+    middles = _middles(rounds if whole.all() else rounds[~whole])
+    line = go.Scatter(
+        x=middles["x"],
+        y=middles["value"] / quantity.scale,
+        error_y={"array": middles["above"] / quantity.scale, "arrayminus": middles["below"] / quantity.scale},
+        mode="lines+markers",
+        marker={"color": style.color, "symbol": style.symbol},
+        line={"color": style.color, "dash": style.dash},
+        hovertext=[_say_middle(arm, one, quantity) for one in middles.to_dict("records")],
+    )
+    figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
+    figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
+    if "part" in middles and middles["part"].notna().any():
+        dotted = {"color": style.color, "dash": "dot", "width": 1}
+        part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)
+        figure.add_trace(part.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
+
+
+def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
+    how = "whole run" if one["method"] == "whole" else f"{one['count']} slices"
+    said = f"{theme.plain(one['arm'])}, {one['place']}"
+    return f"{said}<br>round {one['round']:.0f} ({how}): {quantity.say(one['value'])}"
+
+
+def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
+    said = f"<b>{theme.plain(arm)}</b>, {one['place']}"
+    said += f"<br>median {quantity.say(one['value'])}, {one['rounds']} rounds"
+    if one["low"] < one["high"]:
+        said += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
+    return said + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")
