@@ -1,0 +1,66 @@
+"""Who reaches whom: what the kernel does with every packet is what the walk over the description says; and where it is
+not, the rows say so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, require
+
+from labkit.hosts import here
+
+Rows = list[dict[str, Any]]
+CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the description
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+    require("namespaces", "ping", "veth", "bridge", "vxlan")
+    folder = tmp_path_factory.mktemp("run") / "artefacts"
+    for name in ("overlay", "another", "broken"):
+        (folder / name).mkdir(parents=True)
+    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("reaching.py")), str(folder)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Rows] = json.loads(done.stdout)
+    return answer
+
+
+def test_every_packet_goes_where_the_description_says(found: dict[str, Rows]) -> None:
+    rows = found["overlay"]
+    assert [(row["source"], row["target"]) for row in rows] == [
+        (one, other) for one in CONTAINERS for other in CONTAINERS if one != other
+    ]
+    for row in rows:
+        assert row["doubts"] is None, row
+        assert row["path"] in row["expected_paths"], row
+        assert (row["ttl"], row["received_count"], row["as_expected"]) == (row["expected_ttl"], 3, True), row
+        assert 0 < row["rtt_min_s"] <= row["rtt_p50_s"] <= row["rtt_max_s"]
+        assert row["artefact"] == "artefacts/overlay/capture.pcapng"
+    between = [row for row in rows if {row["source"], row["target"]} == {"cs1", "cs5"}]
+    assert [len(row["expected_paths"]) for row in between] == [2, 2]
+    assert all(row["spine"] in ("sc1", "sc2") and row["spine"] in row["path"] for row in between)
+    assert [row["spine"] for row in rows if {row["source"], row["target"]} == {"cs1", "cs2"}] == [None, None]
+
+
+def test_what_goes_another_way_is_found_out(found: dict[str, Rows]) -> None:
+    """The same network, held against a description in which only spine 2 leads from leaf to leaf."""
+    for row in found["another"]:
+        assert row["received_count"] == row["sent_count"], row
+        assert row["as_expected"] == ("sc1" not in row["path"]), row
+        assert (row["path"] in row["expected_paths"]) == row["as_expected"]
+
+
+def test_what_does_not_arrive_is_followed_as_far_as_it_came(found: dict[str, Rows]) -> None:
+    there, back = found["broken"]
+    assert there["path"] == ["h1", "l1", "s2"]
+    assert back["path"] == ["h2", "l2", "s2"]
+    for row in (there, back):
+        assert (row["sent_count"], row["received_count"], row["ttl"], row["rtt_p50_s"]) == (3, 0, None, None)
+        assert not row["as_expected"]
+        assert row["reason"] is None  # the description knows of no reason
