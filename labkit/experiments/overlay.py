@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit import records
+from labkit import records, topologies
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import asked as usual
-from labkit.experiments import columns, datapaths, events, hops
+from labkit.experiments import columns, datapaths, events, hops, tunnel_headers
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import one_of, within
 from labkit.records import Row
-from labkit.topologies import encapsulation, network, overlay
+from labkit.topologies import encapsulation, network, overlay, tunnels
 from labkit.topologies.parts import Network
 
 PARTS = ("path", "reachability", "failure", "headers", "cost")
@@ -43,7 +43,7 @@ HELP = {
 class Overlay(Datapaths, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, for the cost, and the network's; HELP says what each is."""
 
-    topology: tuple[str, ...] = ("veth", "vxlan")
+    topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
     protocol: str = "udp"
     mtu_bytes: int = 1426
     part: tuple[str, ...] = PARTS
@@ -166,8 +166,7 @@ def _looked(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
     try:
         found = LOOKS[stage.part](asked, around, stage)
     except (Unsupported, Failed) as error:
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        found = [{"status": status, "reason": str(error)}]
+        found = [_refused(error)]
     return [_row(asked, around, stage, one) for one in found]
 
 
@@ -199,4 +198,19 @@ def _path(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
         )
 
 
-LOOKS = {"path": _path}
+def _headers(asked: Overlay, around: Surroundings, _stage: Stage) -> list[Row]:
+    found: list[Row] = []
+    for name in (one for one in asked.topology if one in tunnels.ARMS):
+        try:
+            with topologies.build(name, asked.spec(1, around.machine_netns)) as topology:
+                found.append({"topology": name, **tunnel_headers.measured(topology)})
+        except (Unsupported, Failed) as error:
+            found.append({"topology": name, **_refused(error)})
+    return found
+
+
+def _refused(error: Unsupported | Failed) -> Row:
+    return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
+
+
+LOOKS = {"path": _path, "headers": _headers}
