@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from labkit.topologies import State
-from labkit.topologies.state import End, Interface, Namespace, Place, Route, Tunnel
+from labkit.topologies.told import End, Hop, Interface, Namespace, Place, Route, Tunnel
 
 LO = Interface(
     name="lo", index=1, kind="loopback", up=True, carrier=True, mtu_bytes=65536, addresses=["127.0.0.1/8"]
@@ -34,7 +34,7 @@ def bridged(pairs: int) -> State:
         eth0 = veth("eth0", 100, Place("between", f"port{number}"), addresses=addresses)
         spaces.append(Namespace(name, [LO, eth0], []))
         ports.append(veth(f"port{number}", 110 + number, Place(name, "eth0"), master="bridge"))
-    between = Namespace("between", ports, [Route(to="default", via="10.9.9.9", interface="bridge")])
+    between = Namespace("between", ports, [Route(to="default", hops=[Hop("bridge", "10.9.9.9")])])
     return State("veth_bridge", "6.1", list(zip(ends[::2], ends[1::2], strict=True)), [*spaces, between])
 
 
@@ -43,7 +43,7 @@ def tunnelled() -> State:
     spaces, ends = [], []
     for number, (name, other) in enumerate((("client0", "server0"), ("server0", "client0"))):
         local, remote = f"192.168.0.{number}", f"192.168.0.{1 - number}"
-        tunnel = Tunnel(id=42, local=local, remote=remote, port=4789, peer=Place(other, "eth0"))
+        tunnel = Tunnel(id=42, local=local, remotes=[remote], port=4789, peers=[Place(other, "eth0")])
         eth0 = Interface(
             name="eth0", index=100, kind="vxlan", up=True, carrier=True, mtu_bytes=1450,
             lower=Place(name, "under"), tunnel=tunnel, addresses=[f"10.{number + 1}.0.1/8"],

@@ -7,10 +7,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from labkit import theme
-from labkit.drawing.graph import FEW, WAYS, condition, first, kind, more, shown, title
+from labkit.drawing.graph import FEW, WAYS, condition, first, kind, more, outside, route_line, shown, title
 from labkit.drawing.layout import PAD_PX, TITLE_PX, Box, Layout
 from labkit.topologies import State
-from labkit.topologies.state import Interface, Namespace, Place
+from labkit.topologies.told import Interface, Namespace, Place
 
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
 LEAST_PX = 560  # for the title and the legend
@@ -70,10 +70,7 @@ def _add_words(figure: go.Figure, state: State, places: Layout) -> None:
 
 
 def _routes(space: Namespace) -> str:
-    lines = [
-        f"{route.to}{f' via {route.via}' if route.via else ''} dev {route.interface}"
-        for route in space.routes
-    ]
+    lines = [route_line(route) for route in space.routes]
     return "<br>".join(theme.plain(line) for line in [f"routes of {space.name}", *(lines or ["none"])])
 
 
@@ -81,7 +78,7 @@ def _hover(one: Interface) -> str:
     """What has no room in the box."""
     lines = [f"{one.name}: {kind(one)}", *condition(one), f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
     if one.tunnel is not None:
-        lines.append(f"{one.tunnel.local} → {one.tunnel.remote}, port {one.tunnel.port}")
+        lines.append(outside(one.tunnel))
     return "<br>".join(theme.plain(line) for line in lines if line is not None)
 
 

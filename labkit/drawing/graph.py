@@ -9,7 +9,7 @@ from ipaddress import ip_interface
 import msgspec
 
 from labkit.topologies import State
-from labkit.topologies.state import Interface, Namespace, Place
+from labkit.topologies.told import Interface, Namespace, Place, Route, Tunnel
 
 # Every way in which two interfaces are joined, in the order of a legend.
 WAYS = {
@@ -49,8 +49,8 @@ def _joined(space: Namespace, one: Interface) -> Iterator[tuple[str, Place]]:
         yield "port", Place(space.name, one.master)
     if one.lower is not None:
         yield "lower", one.lower
-    if one.tunnel is not None and one.tunnel.peer is not None:
-        yield "tunnel", one.tunnel.peer
+    for peer in one.tunnel.peers if one.tunnel is not None else ():
+        yield "tunnel", peer
 
 
 def shown(state: State) -> State:
@@ -126,6 +126,28 @@ def label(one: Interface) -> list[str]:
     plain = one.kind in ("veth", "loopback", one.name)
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     return [" · ".join(words), *one.addresses]
+
+
+def outside(one: Tunnel) -> str:
+    """What a tunnel is outside: its addresses, and its UDP port."""
+    port = f" port {one.port}" if one.port is not None else ""
+    return f"{one.local or 'any'} to {', '.join(one.remotes) or 'any'}{port}"
+
+
+def route_line(route: Route) -> str:
+    """A route as `ip route` writes it."""
+    hops = (
+        " ".join(
+            [
+                *([f"via {hop.via}"] if hop.via else []),
+                f"dev {hop.interface}",
+                *([hop.state] if hop.state else []),
+            ]
+        )
+        for hop in route.hops
+    )
+    metric = f" metric {route.metric}" if route.metric is not None else ""
+    return f"{route.to} {', '.join(hops)}{metric}"
 
 
 def condition(one: Interface) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import permutations
 
 from labkit.drawing.graph import Join, joins, label
 from labkit.topologies import State
-from labkit.topologies.state import Namespace, Place
+from labkit.topologies.told import Namespace, Place
 
 Point = tuple[float, float]
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labkit.drawing.graph import WAYS, Join, condition, first, kind, label, more, shown, title
+from labkit.drawing.graph import (
+    WAYS,
+    Join,
+    condition,
+    first,
+    kind,
+    label,
+    more,
+    outside,
+    route_line,
+    shown,
+    title,
+)
 from labkit.drawing.layout import Layout
 from labkit.topologies import State
-from labkit.topologies.state import Interface, Namespace, Place, Tunnel
+from labkit.topologies.told import Interface, Namespace, Place, Tunnel
 
 _DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold"}
 _MERMAID_LINES = {"veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ==="}
 
 
 def tree(state: State) -> str:
-    """Namespaces, in each its interfaces with all that the kernel tells of them, and the routes over gateways."""
+    """Namespaces, in each its interfaces with all that the kernel tells of them, and the routes that do not follow
+    from its addresses."""
     state = shown(state)
     all_of_it = [one for space in state.namespaces for one in space.interfaces]
     names = max((len(one.name) for one in all_of_it), default=0)
@@ -43,16 +56,15 @@ def _facts(one: Interface) -> Iterator[str]:
 
 
 def _tunnel(tunnel: Tunnel) -> str:
-    port = f" port {tunnel.port}" if tunnel.port is not None else ""
-    peer = f" ({_at(tunnel.peer)})" if tunnel.peer is not None else ""
-    return f"tunnel {tunnel.local or 'any'} to {tunnel.remote or 'any'}{port}{peer}"
+    peers = ", ".join(map(_at, tunnel.peers))
+    return f"tunnel {outside(tunnel)}{f' ({peers})' if peers else ''}"
 
 
 def _routes(space: Namespace) -> Iterator[str]:
-    """Those over a gateway; the others follow from the addresses."""
+    """Those that somebody made; the others follow from the addresses."""
     for route in space.routes:
-        if route.via is not None:
-            yield f"{route.to} via {route.via} dev {route.interface}"
+        if not route.connected:
+            yield route_line(route)
 
 
 def _at(place: Place) -> str:

@@ -15,18 +15,21 @@ from labkit.netlink.messages import (
     NLM_F_CREATE,
     NLM_F_REPLACE,
     NLM_F_REQUEST,
+    NO_MAC,
+    NTF_SELF,
     RT_TABLE_MAIN,
     RTM_NEWROUTE,
     Message,
 )
-from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg
+from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg
 from labkit.netlink.sockets import Netlink
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
-RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNSID = 18, 22, 26, 90
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID = 18, 22, 26, 30, 90
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
-RTM_F_CLONED, RTPROT_KERNEL = 0x200, 2
+RTM_F_CLONED = 0x200
+RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN = 2, 1, 16
 ARPHRD_ETHER = 1
 
 
@@ -49,13 +52,25 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Route:
-    """A route of the main table: `to` a prefix or `default`, `via` a gateway, `source` the preferred address."""
+class Hop:
+    """Where a route leads: a gateway, or None, by an interface. `state`: `dead` where it is not taken, `linkdown`
+    where its interface has no carrier."""
 
-    to: str
     via: str | None
     index: int | None
+    state: str | None
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route of the main table: `to` a prefix or `default`, `source` the preferred address; several `hops` are of
+    equal cost. `connected`: the kernel made it, of an address."""
+
+    to: str
+    hops: tuple[Hop, ...]
     source: str | None
+    metric: int | None
+    connected: bool
 
 
 def links(kernel: Netlink) -> list[Link]:
@@ -102,6 +117,19 @@ def static_routes(kernel: Netlink) -> list[Message]:
                 Message(f"add route to {_route(told).to} again", head + body[16:24] + bytes(4) + body[28:])
             )
     return found
+
+
+def remotes(kernel: Netlink) -> list[tuple[int, str]]:
+    """The remotes of every VXLAN interface to which goes what has no other (the entries of its forwarding database for
+    the MAC address of zeros), after the index of the interface."""
+    message = ndmsg()
+    message["family"] = socket.AF_BRIDGE
+    found = _dump(kernel, message, RTM_GETNEIGH, "list forwarding databases")
+    return [
+        (one["ifindex"], str(one.get_attr("NDA_DST")))
+        for one in found
+        if one["flags"] & NTF_SELF and one.get_attr("NDA_LLADDR") == NO_MAC and one.get_attr("NDA_DST")
+    ]
 
 
 def id_of(kernel: Netlink, netns: int) -> int | None:
@@ -160,9 +188,18 @@ def _route(message: Any) -> Route:
     whole = 32 if message["family"] == socket.AF_INET else 128
     if to is not None:
         to = to if length == whole else str(ipaddress.ip_network(f"{to}/{length}", strict=False))
+    several = message.get_attr("RTA_MULTIPATH") or ()
+    hops = [Hop(one.get_attr("RTA_GATEWAY"), one["oif"], _hop_state(one["flags"])) for one in several]
+    alone = Hop(message.get_attr("RTA_GATEWAY"), message.get_attr("RTA_OIF"), _hop_state(message["flags"]))
     return Route(
         to=to or "default",
-        via=message.get_attr("RTA_GATEWAY"),
-        index=message.get_attr("RTA_OIF"),
+        hops=tuple(hops) or (alone,),
         source=message.get_attr("RTA_PREFSRC"),
+        metric=message.get_attr("RTA_PRIORITY"),
+        connected=message["proto"] == RTPROT_KERNEL,
     )
+
+
+def _hop_state(flags: int) -> str | None:
+    names = {RTNH_F_DEAD: "dead", RTNH_F_LINKDOWN: "linkdown"}
+    return " ".join(name for flag, name in names.items() if flags & flag) or None

@@ -22,6 +22,7 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND 
 )
 IFF_UP = 1
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
+NO_MAC = "00:00:00:00:00:00"
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
 
 # Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
@@ -220,7 +221,7 @@ def new_remote(index: int, remote: str) -> Message:
     message = ndmsg()
     message["family"], message["ifindex"] = socket.AF_BRIDGE, index
     message["state"], message["flags"] = NUD_NOARP | NUD_PERMANENT, NTF_SELF
-    message["attrs"] = [("NDA_LLADDR", "00:00:00:00:00:00"), ("NDA_DST", remote)]
+    message["attrs"] = [("NDA_LLADDR", NO_MAC), ("NDA_DST", remote)]
     return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, f"add remote {remote}")
 
 

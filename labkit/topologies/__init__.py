@@ -8,8 +8,9 @@ from labkit.topologies.half import ACROSS, far_ends
 from labkit.topologies.network import build as build_network
 from labkit.topologies.network import check as check_network
 from labkit.topologies.parts import Network
-from labkit.topologies.state import State, state
+from labkit.topologies.state import state
 from labkit.topologies.table import TABLE, build, check_carries, check_names, half
+from labkit.topologies.told import State
 
 __all__ = [
     "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Network", "Spec", "State", "Topology", "build", "build_network",

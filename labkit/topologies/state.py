@@ -11,87 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from labkit import endpoints, netlink
 from labkit.topologies.base import Topology
 from labkit.topologies.lower import IPVLAN_MODES
+from labkit.topologies.peers import with_peers
+from labkit.topologies.told import End, Hop, Interface, Namespace, Place, Route, State, Tunnel
 
 MACHINE = "machine"  # the machine's own network namespace, where a NIC that is a parent stays
 ELSEWHERE = "elsewhere"  # a namespace that is none of the topology's
-
-
-class Place(msgspec.Struct, frozen=True):
-    """An interface, by names."""
-
-    namespace: str
-    interface: str
-
-
-class Tunnel(msgspec.Struct, frozen=True, kw_only=True):
-    """What an interface encapsulates with: identifier (VNI, key), outer addresses, UDP port; and `peer`, the other end,
-    where exactly one interface has the same with the addresses the other way round."""
-
-    id: int | None = None
-    local: str | None = None
-    remote: str | None = None
-    port: int | None = None
-    peer: Place | None = None
-
-
-class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """An interface. `kind` is the kernel's word, `loopback` or `nic`; `up` is what was asked for, `carrier` whether it
-    can carry; `master` the bridge that it is a port of, `peer` the far end of a veth, `lower` the device that it is
-    made on."""
-
-    name: str
-    index: int
-    kind: str
-    mode: str | None = None
-    up: bool
-    carrier: bool
-    mtu_bytes: int
-    mac: str | None = None
-    addresses: list[str] = []
-    master: str | None = None
-    peer: Place | None = None
-    lower: Place | None = None
-    tunnel: Tunnel | None = None
-
-
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A route of the main table."""
-
-    to: str
-    via: str | None = None
-    interface: str | None = None
-    source: str | None = None
-
-
-class Namespace(msgspec.Struct, frozen=True):
-    """A network namespace."""
-
-    name: str
-    interfaces: list[Interface]
-    routes: list[Route]
-
-
-class End(msgspec.Struct, frozen=True):
-    """One end of a pair: its name, and the interface and the address that carry the load."""
-
-    name: str
-    namespace: str
-    interface: str
-    address: str
-
-
-class State(msgspec.Struct, frozen=True):
-    """A topology as it stands. `pairs` are client and server."""
-
-    topology: str
-    kernel: str
-    pairs: list[tuple[End, End]]
-    namespaces: list[Namespace]
 
 
 @dataclass
@@ -126,7 +53,7 @@ def state(topology: Topology) -> State:
         }
         found = [_namespace(one, used) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
-    return State(topology.name, os.uname().release, ends, _with_tunnels(found))
+    return State(topology.name, os.uname().release, ends, with_peers(found))
 
 
 def _end(endpoint: endpoints.Endpoint) -> End:
@@ -180,17 +107,25 @@ def _namespace(one: _Seen, used: set[tuple[str, str]]) -> Namespace:
     for index, address in netlink.addresses(one.kernel):
         addresses.setdefault(index, []).append(address)
     shown = [link for link in one.links.values() if one.name != MACHINE or (MACHINE, link.name) in used]
-    interfaces = [_interface(one, link, addresses.get(link.index, [])) for link in shown]
+    replicated: dict[int, list[str]] = {}
+    for index, remote in netlink.remotes(one.kernel) if any(link.kind == "vxlan" for link in shown) else ():
+        replicated.setdefault(index, []).append(remote)
+    interfaces = [
+        _interface(one, link, addresses.get(link.index, []), replicated.get(link.index, [])) for link in shown
+    ]
     routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
     return Namespace(one.name, interfaces, routes)
 
 
 def _route(one: _Seen, route: netlink.Route) -> Route:
-    interface = one.links[route.index].name if route.index in one.links else None
-    return Route(to=route.to, via=route.via, interface=interface, source=route.source)
+    hops = [
+        Hop(one.links[hop.index].name if hop.index in one.links else None, hop.via, hop.state)
+        for hop in route.hops
+    ]
+    return Route(to=route.to, hops=hops, source=route.source, metric=route.metric, connected=route.connected)
 
 
-def _interface(one: _Seen, link: netlink.Link, addresses: list[str]) -> Interface:
+def _interface(one: _Seen, link: netlink.Link, addresses: list[str], replicated: list[str]) -> Interface:
     far = _far(one, link)
     return Interface(
         name=link.name,
@@ -205,7 +140,7 @@ def _interface(one: _Seen, link: netlink.Link, addresses: list[str]) -> Interfac
         master=one.links[link.master].name if link.master in one.links else None,
         peer=far if link.kind == "veth" else None,
         lower=far if link.kind != "veth" else None,
-        tunnel=_tunnel(link),
+        tunnel=_tunnel(link, replicated),
     )
 
 
@@ -215,70 +150,19 @@ def _mode(link: netlink.Link) -> str | None:
     return next((name for name, number in IPVLAN_MODES.items() if number == mode), mode)
 
 
-def _tunnel(link: netlink.Link) -> Tunnel | None:
+def _tunnel(link: netlink.Link, replicated: list[str]) -> Tunnel | None:
     def told(*names: str) -> Any:
         """The first of these attributes that says something; a key or an address of zero is none."""
         values = (link.data.get(f"IFLA_{name}") for name in names)
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 
+    remote = told(
+        "VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"
+    )  # fmt: skip
     found = Tunnel(
         id=told("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
         local=told("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
-        remote=told("VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"),
+        remotes=replicated or ([remote] if remote is not None else []),
         port=told("VXLAN_PORT", "GENEVE_PORT"),
     )  # fmt: skip
     return None if found == Tunnel() else found
-
-
-def _with_tunnels(namespaces: list[Namespace]) -> list[Namespace]:
-    """The namespaces with the peers of their tunnels: the same kind, identifier and port, addresses the other way
-    round, in what is joined by links (islands, such as the pairs of `vxlan`, may have the same outer addresses). A
-    tunnel that was given no local address (geneve never is) has any of its namespace."""
-    island = _islands(namespaces)
-    alike: dict[tuple[Any, ...], list[tuple[Place, Tunnel, set[str]]]] = {}
-
-    def like(space: Namespace, one: Interface, tunnel: Tunnel) -> list[tuple[Place, Tunnel, set[str]]]:
-        return alike.setdefault((island[space.name], one.kind, tunnel.id, tunnel.port), [])
-
-    for space in namespaces:
-        own = {address.partition("/")[0] for one in space.interfaces for address in one.addresses}
-        for one in space.interfaces:
-            if one.tunnel is not None:
-                near = own if one.tunnel.local is None else {one.tunnel.local}
-                like(space, one, one.tunnel).append((Place(space.name, one.name), one.tunnel, near))
-
-    def with_peer(space: Namespace, one: Interface) -> Interface:
-        if one.tunnel is None:
-            return one
-        here, there = Place(space.name, one.name), like(space, one, one.tunnel)
-        nears = next(near for place, _, near in there if place == here)
-        peers = [
-            place for place, far, near in there
-            if place != here and one.tunnel.remote in near and far.remote in nears
-        ]  # fmt: skip
-        tunnel = msgspec.structs.replace(one.tunnel, peer=peers[0] if len(peers) == 1 else None)
-        return msgspec.structs.replace(one, tunnel=tunnel)
-
-    return [
-        msgspec.structs.replace(space, interfaces=[with_peer(space, one) for one in space.interfaces])
-        for space in namespaces
-    ]
-
-
-def _islands(namespaces: list[Namespace]) -> dict[str, str]:
-    """For each namespace the name of one that stands for all that are joined with it by links."""
-    joined: dict[str, set[str]] = {space.name: set() for space in namespaces}
-    for space in namespaces:
-        for one in space.interfaces:
-            far = one.peer or one.lower
-            if far is not None and far.namespace in joined:
-                joined[space.name].add(far.namespace)
-                joined[far.namespace].add(space.name)
-    island: dict[str, str] = {}
-    for name in joined:
-        reached = [name] if name not in island else []
-        while reached:
-            at = reached.pop()
-            island[at] = name
-            reached += [other for other in joined[at] if other not in island]
-    return island

@@ -13,7 +13,7 @@ from worlds import one_sentence, world
 
 from labkit import live
 from labkit.errors import Failed
-from labkit.topologies.state import Interface
+from labkit.topologies.told import Interface
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan")
 
@@ -47,7 +47,7 @@ def test_vxlan_over_a_router(learning: bool) -> None:
             ping(net, "c1", "10.0.0.2", 1450 - 27)
         [tunnel] = [one for one in interfaces(net, "n1") if one.name == "tun"]
         assert (tunnel.mtu_bytes, tunnel.master, tunnel.kind) == (1450, "br", "vxlan")
-        assert (tunnel.tunnel.id, tunnel.tunnel.remote, tunnel.tunnel.port) == (30, "192.168.2.1", 4900)
+        assert (tunnel.tunnel.id, tunnel.tunnel.remotes, tunnel.tunnel.port) == (30, ["192.168.2.1"], 4900)
         [bridge] = [one for one in interfaces(net, "n1") if one.name == "br"]
         assert bridge.mtu_bytes == 1450
         far = mac_of(net, "c2", "eth0")

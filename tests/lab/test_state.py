@@ -92,9 +92,12 @@ def test_routes_are_those_of_ip(name: str, need: Need) -> None:
     for answer in answers(name):
         for space in answer["state"]["namespaces"]:
             told = [*answer["ip"][space["name"]]["routes"], *answer["ip"][space["name"]]["routes6"]]
-            expected = [(one["dst"], one.get("gateway"), one["dev"], one.get("prefsrc")) for one in told]
+            names = ("dst", "gateway", "dev", "prefsrc", "metric")
+            expected = [tuple(one.get(name) for name in names) for one in told]
             found = [
-                (route["to"], route["via"], route["interface"], route["source"]) for route in space["routes"]
+                (route["to"], hop["via"], hop["interface"], route["source"], route["metric"])
+                for route in space["routes"]
+                for hop in route["hops"]
             ]
             assert sorted(found, key=str) == sorted(expected, key=str)
 
@@ -130,9 +133,9 @@ def test_who_is_whose_peer(need: Need) -> None:
         for number in range(len(state.pairs)):
             one = interfaces[f"client{number}/eth0"]
             assert shown(one.lower) == f"client{number}/under"
-            assert shown(one.tunnel.peer) == f"server{number}/eth0"
+            assert [shown(peer) for peer in one.tunnel.peers] == [f"server{number}/eth0"]
             assert (one.tunnel.id, one.tunnel.port) == (42, 4789)
-            assert (one.tunnel.local, one.tunnel.remote) == ("192.168.0.0", "192.168.0.1")
+            assert (one.tunnel.local, one.tunnel.remotes) == ("192.168.0.0", ["192.168.0.1"])
 
 
 @pytest.mark.needs("macvlan")

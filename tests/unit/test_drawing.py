@@ -15,7 +15,7 @@ from labkit import drawing
 from labkit.drawing import figure
 from labkit.drawing.layout import Box, Layout
 from labkit.topologies import State
-from labkit.topologies.state import Namespace, Place
+from labkit.topologies.told import Namespace, Place
 
 
 def test_joins_are_found_once() -> None:
