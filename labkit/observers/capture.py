@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from labkit import netlink, packets, process
+from labkit import netlink, packets, process, records
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.observers.recorder import DRAIN_S, Limits, Recorder, Told
 from labkit.observers.ring import Ring
-from labkit.packets import Counts
+from labkit.packets import Counts, pcapng
 
 SNAP_BYTES = 256  # headers of a tunnel in a tunnel, and the beginning of the payload
 LEAST_SNAP_BYTES, MOST_SNAP_BYTES = 192, 1 << 18
@@ -67,7 +67,7 @@ class Capture:
         return doubt(self.counts, self._rate_pps)
 
     def recorded(self) -> packets.Recorded:
-        """The frames in the order of time; after the block."""
+        """The frames in the order of time; during the block those that are in the file by then."""
         return packets.read(self.path.read_bytes())
 
     def journeys(self, ports: Mapping[int, str] = packets.PORTS) -> list[packets.Journey]:
@@ -111,9 +111,14 @@ def capture(
     _check(hops, snap_bytes, rate_pps, total_bytes)
     path = folder / f"{name}.pcapng"
     with ExitStack() as stack:
-        named = [(hop.name, stack.enter_context(_ring(hop, snap_bytes, buffer_bytes))) for hop in hops]
-        recorder = Recorder(named, path, Limits(snap_bytes, rate_pps, total_bytes, settle_s))
-        forked = process.Forked(recorder.record, [ring.fileno() for _, ring in named])
+        rings = [stack.enter_context(_ring(hop, snap_bytes, buffer_bytes)) for hop in hops]
+        named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
+        with records.told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "wb", buffering=0))
+            file.write(pcapng.header(named, snap_bytes))
+        recorder = Recorder(rings, path, file, Limits(snap_bytes, rate_pps, total_bytes, settle_s))
+        forked = process.Forked(recorder.record, recorder.descriptors())
         stack.callback(forked.kill)
         made = Capture(path, forked.pid, rate_pps)
         yield made

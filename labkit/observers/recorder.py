@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import time
@@ -82,12 +83,16 @@ class _Hop:
 class Recorder:
     """Writes what the rings see to a file, until it is told to stop."""
 
-    def __init__(self, named: Sequence[tuple[str, Ring]], path: Path, limits: Limits) -> None:
-        self._named = named
-        self._hops = [_Hop(number, ring, limits) for number, (_, ring) in enumerate(named)]
+    def __init__(self, rings: Sequence[Ring], path: Path, file: IO[bytes], limits: Limits) -> None:
+        self._hops = [_Hop(number, ring, limits) for number, ring in enumerate(rings)]
         self._path = path
+        self._file = file
         self._limits = limits
         self._written = 0
+
+    def descriptors(self) -> list[int]:
+        """What it needs of the process that it is made in."""
+        return [self._file.fileno(), *(hop.ring.fileno() for hop in self._hops)]
 
     def record(self, control: socket.socket) -> None:
         """Record until the other end of `control` is closed, and tell it what was recorded."""
@@ -99,19 +104,19 @@ class Recorder:
         control.sendall(msgspec.json.encode(told))
 
     def _record(self, control: socket.socket) -> Told:
-        with open(self._path, "wb", buffering=0) as file:
-            named = [(name, ring.link_type) for name, ring in self._named]
-            self._write(file, pcapng.header(named, self._limits.snap_bytes))
-            self._until_told(file, control)
-            self._settle(file)
-            self._drain(file)
-            counts = [hop.counts() for hop in self._hops]
-            for hop, found in zip(self._hops, counts, strict=True):
-                self._write(file, pcapng.statistics(hop.number, time.time_ns(), found))
-        pcapng.sort(self._path)
+        self._until_told(control)
+        self._settle()
+        self._drain()
+        counts = [hop.counts() for hop in self._hops]
+        for hop, found in zip(self._hops, counts, strict=True):
+            self._write(pcapng.statistics(hop.number, time.time_ns(), found))
+        with contextlib.suppress(
+            OSError
+        ):  # where there is no room for a second file, whoever reads this one sorts it
+            pcapng.sort(self._path)
         return Told(counts)
 
-    def _until_told(self, file: IO[bytes], control: socket.socket) -> None:
+    def _until_told(self, control: socket.socket) -> None:
         poll = select.poll()
         poll.register(control, select.POLLIN)
         by_descriptor = {hop.ring.fileno(): hop for hop in self._hops}
@@ -122,44 +127,44 @@ class Recorder:
             for descriptor, event in ready.items():
                 if descriptor in by_descriptor and event & select.POLLERR:
                     by_descriptor[descriptor].ring.clear_error()
-            self._sweep(file)
+            self._sweep()
             if control.fileno() in ready:
                 return
 
-    def _sweep(self, file: IO[bytes]) -> None:
+    def _sweep(self) -> None:
         """Write what has come, at once, so that it is there whatever becomes of this process."""
         for hop in self._hops:
             if blocks := hop.read(self._limits.total_bytes - self._written):
-                self._write(file, blocks)
+                self._write(blocks)
 
-    def _write(self, file: IO[bytes], blocks: bytes) -> None:
+    def _write(self, blocks: bytes) -> None:
         self._written += len(blocks)
         left = memoryview(blocks)
         while left:
-            left = left[file.write(left) :]
+            left = left[self._file.write(left) :]
 
-    def _settle(self, file: IO[bytes]) -> None:
+    def _settle(self) -> None:
         """Go on until nothing more came for a moment, at most as long as asked for."""
         end = time.monotonic() + self._limits.settle_s
         seen, since = self._seen(), time.monotonic()
         while (now := time.monotonic()) < end and now - since < QUIET_S:
             time.sleep(STEP_S)
-            self._sweep(file)
+            self._sweep()
             if seen != (seen := self._seen()):
                 since = time.monotonic()
 
     def _seen(self) -> int:
         return sum(hop.ring.counts()[0] for hop in self._hops)
 
-    def _drain(self, file: IO[bytes]) -> None:
+    def _drain(self) -> None:
         """Read all that the sockets have seen: a block that is not full is handed over only after a while."""
         for hop in self._hops:
             hop.ring.deafen()
         end = time.monotonic() + DRAIN_S
         time.sleep(STEP_S)  # longer than a packet takes that was being looked at
-        self._sweep(file)
+        self._sweep()
         while not all(hop.is_empty() for hop in self._hops):
             if time.monotonic() > end:
                 raise Failed(f"the kernel did not hand over all packets within {DRAIN_S:g} s")
             time.sleep(STEP_S)
-            self._sweep(file)
+            self._sweep()

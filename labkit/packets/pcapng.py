@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
@@ -123,7 +122,8 @@ def _frame(hops: Sequence[tuple[str, int]], body: bytes) -> Frame:
 
 
 def sort(path: Path) -> None:
-    """Put the packets of a file that is whole into the order of time; hops were read one after the other."""
+    """Put the packets of a file that is whole into the order of time; hops were read one after the other. Raises
+    OSError where there is no room for a second file beside it."""
     content = path.read_bytes()
     rest, packets, at = [], [], 0
     for kind, body in _blocks(content):
@@ -136,15 +136,14 @@ def sort(path: Path) -> None:
             rest.append((kind, block))
     packets.sort(key=lambda one: one[0])
     fresh = path.with_name(f".{path.name}")
-    with open(fresh, "wb") as file:
-        _write(file, [block for kind, block in rest if kind != STATISTICS])
-        _write(file, [block for _, block in packets])
-        _write(file, [block for kind, block in rest if kind == STATISTICS])
-    os.replace(fresh, path)
-
-
-def _write(file: IO[bytes], blocks: Sequence[bytes]) -> None:
-    file.writelines(blocks)
+    try:
+        with open(fresh, "wb") as file:
+            file.writelines(block for kind, block in rest if kind != STATISTICS)
+            file.writelines(block for _, block in packets)
+            file.writelines(block for kind, block in rest if kind == STATISTICS)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _block(kind: int, body: bytes) -> bytes:

@@ -42,19 +42,19 @@ class Forked:
             while part := self._ours.recv(1 << 16):
                 said += part
         except TimeoutError:
-            self.end()
+            self.kill()
             raise Failed(f"did not end within {timeout_s:g} s and was killed") from None
         except ConnectionError:  # it was killed before it had read that it should stop
             pass
-        self.end()
+        self._wait()
         assert self._ended is not None
         if self._ended:
             how = f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
             raise Failed(how)
         return bytes(said)
 
-    def end(self) -> None:
-        """End it now, if it has not: after it has closed its end of the connection it is left to end by itself."""
+    def _wait(self) -> None:
+        """Wait for its end: who has closed its end of the connection has nothing else to do."""
         if self._ended is None:
             self._ours.close()
             self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -63,7 +63,7 @@ class Forked:
         """End it at once."""
         if self._ended is None:
             os.kill(self.pid, signal.SIGKILL)
-            self.end()
+            self._wait()
 
 
 def _become(

@@ -93,14 +93,6 @@ def flood(folder: Path) -> Any:
         }  # fmt: skip
 
 
-def written(made: Capture) -> int:
-    """The frames that are in the file by now."""
-    try:
-        return len(made.recorded().frames)
-    except (OSError, ValueError):  # it is not there yet, or has no beginning
-        return 0
-
-
 def killed(folder: Path) -> Any:
     """The recorder is killed when it has written something."""
     with topologies.build("veth", topologies.Spec()) as built:
@@ -108,7 +100,7 @@ def killed(folder: Path) -> Any:
         try:
             with capture(ends(pair), folder) as made:
                 ping(pair, "-c3", "-i0.01")
-                until(lambda: written(made) == 12)
+                until(lambda: len(made.recorded().frames) == 12)
                 os.kill(made.pid, signal.SIGKILL)
         except LabkitError as error:
             told = made.recorded()

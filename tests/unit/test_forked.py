@@ -1,0 +1,85 @@
+"""Copies of a process that do one thing beside it: told to stop, killed, orphaned."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+from worlds import until
+
+BEGIN = """
+import os, signal, socket, sys, time
+from labkit import process
+from labkit.errors import Failed
+
+def work(control):
+    while control.recv(1):
+        pass
+    control.sendall(b"x" * 300_000)
+
+def told(forked):
+    try:
+        return len(forked.stop(20))
+    except Failed as error:
+        return str(error)
+"""
+
+
+def program(text: str) -> str:
+    """What a program prints that begins as above. Not in this process: pytest's may have threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_it_says_what_it_has_to_when_it_is_told_to_stop() -> None:
+    assert program("print(told(process.Forked(work)))") == "300000\n"
+
+
+def test_how_it_ended_is_told() -> None:
+    killed = "one = process.Forked(work); os.kill(one.pid, signal.SIGKILL); print(told(one))"
+    assert program(killed) == "was killed by signal 9\n"
+    failing = "one = process.Forked(lambda control: 1 / 0); print(told(one))"
+    assert program(failing) == "ended with 70\n"
+    silent = "one = process.Forked(lambda control: time.sleep(60))\ntry: one.stop(0.2)\nexcept Failed as e: print(e)"
+    assert program(silent) == "did not end within 0.2 s and was killed\n"
+
+
+def test_it_lets_go_of_pipes_and_does_not_hear_ctrl_c() -> None:
+    text = """
+reading, writing = os.pipe()
+one = process.Forked(work)
+os.close(writing)
+print(os.read(reading, 1))
+os.kill(one.pid, signal.SIGINT)
+print(told(one))
+two = process.Forked(work)
+two.kill()
+print(os.path.exists(f"/proc/{two.pid}"))
+"""
+    assert program(text) == "b''\n300000\nFalse\n"
+
+
+def test_it_dies_with_its_parent() -> None:
+    text = "one = process.Forked(work); print(one.pid, flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", BEGIN + text], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert os.path.exists(f"/proc/{pid}")
+        parent.kill()
+        parent.wait()
+        assert until(lambda: _is_gone(pid), 20)
+
+
+def _is_gone(pid: int) -> bool:
+    """Also where nobody has waited for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
