@@ -56,7 +56,7 @@ def by_hand(hop: Hop, folder: Path) -> Iterator[None]:
 
 def agrees(folder: Path) -> Any:
     """The same by hand and by labkit, at several hops of the overlay; everything that passed."""
-    with network.build(overlay.seed(provider="none")) as built, contextlib.ExitStack() as stack:
+    with network.build(overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
         hops = {hop.name: hop for hop in everywhere(built.namespaces)}
         for name in BY_HAND:
             stack.enter_context(by_hand(hops[name], folder))
