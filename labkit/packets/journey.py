@@ -15,7 +15,7 @@ from labkit.packets.headers import PORTS, UNKNOWN, Layer, layers, stack
 from labkit.packets.pcapng import OUT, Counts, Frame
 
 PAYLOAD_BYTES = 32  # of the payload; ping and iperf3 begin theirs with the time
-WITHIN_S = 0.5  # what is alike, but later than that, is another packet: ARP asks again after a second
+WITHIN_S = 0.9  # what is alike, but later than that, is another packet: ARP asks again after a second
 _LINKS = ("ethernet", "802.1q")
 
 
