@@ -65,6 +65,7 @@ def reachability(
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)
     _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
+    folder.mkdir(parents=True, exist_ok=True)
     with capture(hops.everywhere(topology.namespaces), folder) as seen:
         answered = [_asked(spaces, ends, count, interval_s) for ends in order]
     ways = _ways(seen.journeys(hops.ports(network)))

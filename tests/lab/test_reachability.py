@@ -22,8 +22,6 @@ CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the descript
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     require("namespaces", "ping", "veth", "bridge", "vxlan")
     folder = tmp_path_factory.mktemp("run") / "artefacts"
-    for name in ("overlay", "another", "broken"):
-        (folder / name).mkdir(parents=True)
     argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("reaching.py")), str(folder)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
