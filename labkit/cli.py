@@ -106,7 +106,7 @@ def _judge(rows: list[records.Row]) -> int:
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
-    return _sorry(f"{failed[0]['arm']}: {failed[0]['reason']}") if failed else 0
+    return _sorry(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
 
 
 def _sweep(given: argparse.Namespace) -> int:

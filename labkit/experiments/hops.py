@@ -5,23 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labkit import netlink, packets, process, records, topologies
-from labkit.endpoints import Namespace, Pair
+from labkit import packets, process, records, topologies
+from labkit.endpoints import Pair
 from labkit.errors import Failed
-from labkit.observers.capture import Hop, capture
+from labkit.observers.capture import capture, everywhere
 from labkit.topologies import Topology
 from labkit.topologies.parts import Cable, Network, Tunnel
 from labkit.traffic import ping
-
-
-def everywhere(spaces: list[Namespace]) -> list[Hop]:
-    """Every interface of these namespaces that is up, but loopback, and what tunnel modules put there by themselves."""
-    return [
-        Hop(space, link.name)
-        for space in spaces
-        for link in netlink.links(space.netlink)
-        if link.up and link.index >= netlink.FIRST_INDEX
-    ]
 
 
 def ports(network: Network) -> dict[int, str]:

@@ -14,14 +14,19 @@ from labkit import records, topologies
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import asked as usual
 from labkit.experiments import columns, datapaths, events, hops, tunnel_headers
+from labkit.experiments import failure as failing
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import one_of, within
+from labkit.experiments.reachability import reachability
 from labkit.records import Row
 from labkit.topologies import encapsulation, network, overlay, tunnels
 from labkit.topologies.parts import Network
 
+# Whether leaves leave out routes over a link without carrier; where carrier is not lost it makes no difference.
+LINKDOWN = {"carrier": (False, True), "silent": (False,)}
 PARTS = ("path", "reachability", "failure", "headers", "cost")
+BEFORE_S, AFTER_S = 1.0, 2.0  # probes before a spine fails, and after it has come back
 OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
 
 HELP = {
@@ -50,16 +55,16 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
     routes: tuple[str, ...] = overlay.ROUTES
     provider: str = "gre"
     fabric_mtu_bytes: int | None = None
-    failure: tuple[str, ...] = ("carrier", "silent")
+    failure: tuple[str, ...] = failing.FAILURES
     payload_bytes: int = 56
     pings: int = 3
     probe_interval_s: float = 0.02
-    outage_s: float = 1.0
+    outage_s: float = 4.0
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
         super().check()
-        for name, known in (("part", PARTS), ("routes", overlay.ROUTES), ("failure", ("carrier", "silent"))):
+        for name, known in (("part", PARTS), ("routes", overlay.ROUTES), ("failure", failing.FAILURES)):
             given = getattr(self, name)
             if not given or len(set(given)) < len(given):
                 raise BadInput(f"{name} needs at least one of {', '.join(known)}, and none twice")
@@ -102,11 +107,13 @@ class Stage:
     planned_s: float
     routes: str
     failure: str | None = None
+    ignores_linkdown: bool = False
 
     @property
     def name(self) -> str:
-        """`failure-ecmp-carrier`"""
-        return "-".join(word for word in (self.part, self.routes, self.failure) if word)
+        """`failure-ecmp-carrier-linkdown`"""
+        linkdown = "linkdown" if self.ignores_linkdown else None
+        return "-".join(word for word in (self.part, self.routes, self.failure, linkdown) if word)
 
 
 def stages(asked: Overlay) -> list[Stage]:
@@ -125,9 +132,17 @@ def stages(asked: Overlay) -> list[Stage]:
             for routes in asked.routes
         ],
         "failure": [
-            Stage("failure", f"a spine fails ({kind}), {routes} routes", 5 + 3 * asked.outage_s, routes, kind)
+            Stage(
+                "failure",
+                f"a spine fails ({kind}), {routes} routes",
+                4 + 3 * asked.outage_s,
+                routes,
+                kind,
+                ignores,
+            )
             for routes in asked.routes
             for kind in asked.failure
+            for ignores in LINKDOWN[kind]
         ],
         "headers": [Stage("headers", "what tunnels add", 1.0 * len(asked.topology), first)],
         "cost": [],
@@ -198,6 +213,28 @@ def _path(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
         )
 
 
+def _reachability(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
+    described = asked.network(stage.routes)
+    with network.build(described) as topology:
+        return reachability(described, topology, asked.pings, around.folder / "artefacts" / stage.name)
+
+
+def _failure(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
+    assert stage.failure is not None, "a failure has a kind"
+    described = asked.network(stage.routes)
+    times = failing.Times(BEFORE_S, asked.outage_s, AFTER_S)
+    with network.build(described) as topology:
+        found = failing.failure(
+            described,
+            topology,
+            stage.failure,
+            ignores_linkdown=stage.ignores_linkdown,
+            interval_s=asked.probe_interval_s,
+            times=times,
+        )
+    return [found]
+
+
 def _headers(asked: Overlay, around: Surroundings, _stage: Stage) -> list[Row]:
     found: list[Row] = []
     for name in (one for one in asked.topology if one in tunnels.ARMS):
@@ -213,4 +250,4 @@ def _refused(error: Unsupported | Failed) -> Row:
     return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
 
 
-LOOKS = {"path": _path, "headers": _headers}
+LOOKS = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from labkit.endpoints import Namespace
 from labkit.experiments import hops
 from labkit.experiments.failure import spines
-from labkit.observers.capture import capture
+from labkit.observers.capture import capture, everywhere
 from labkit.packets import Journey
 from labkit.topologies import Topology
 from labkit.topologies.lookup import address_of
@@ -65,8 +65,7 @@ def reachability(
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)
     _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
-    folder.mkdir(parents=True, exist_ok=True)
-    with capture(hops.everywhere(topology.namespaces), folder) as seen:
+    with capture(everywhere(topology.namespaces), folder) as seen:
         answered = [_asked(spaces, ends, count, interval_s) for ends in order]
     ways = _ways(seen.journeys(hops.ports(network)))
     about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}

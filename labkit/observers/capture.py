@@ -110,6 +110,8 @@ def capture(
     """
     _check(hops, snap_bytes, rate_pps, total_bytes)
     path = folder / f"{name}.pcapng"
+    with records.told(path):
+        folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         rings = [stack.enter_context(_ring(hop, snap_bytes, buffer_bytes)) for hop in hops]
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
