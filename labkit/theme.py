@@ -57,6 +57,11 @@ _ARMS = {
     "ipvlan_l3": ArmStyle(_PURPLE, "cross", "dash"),
     "ipvlan_l3s": ArmStyle(_GREEN, "x", "dashdot"),
     "vxlan": ArmStyle(_GREEN, "triangle-right", "longdash"),
+    "geneve": ArmStyle(_PURPLE, "hexagram", "solid"),
+    "gre": ArmStyle(_BLUE, "hexagon2", "dash"),
+    "gretap": ArmStyle(_OCHRE, "triangle-se", "dot"),
+    "ipip": ArmStyle(_VIOLET, "bowtie", "longdashdot"),
+    "vxlan_gre": ArmStyle(_VERMILLION, "star-triangle-up", "dashdot"),
 }
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")
@@ -72,6 +77,31 @@ JOINS = {
     "lower": {"color": _VERMILLION, "dash": "6px,4px", "width": 2},
     "tunnel": {"color": _GREEN, "dash": "solid", "width": 5},
 }
+
+# Headers of a packet, whose names stand on their colours: opaque pale fills with a border, so that dark text reads on
+# white and on dark pages alike.
+LAYERS = {
+    "Ethernet": GREY, "IP": _BLUE, "UDP": _SKY, "TCP": _BROWN, "GRE": _VERMILLION, "VXLAN": _GREEN, "Geneve": _PURPLE,
+    "ICMP": _OCHRE, "ARP": _OLIVE,
+}  # fmt: skip
+LAYER_TEXT = {"color": "#15181c", "size": 10}
+SMALL_PX = 11
+# A cell of a table that is drawn: one that is as it should be, and one that is not.
+AS_EXPECTED, OTHERWISE = GREY, _VERMILLION
+BAND = {"fillcolor": _VERMILLION, "opacity": 0.13}
+ANSWERED = {"color": _BLUE, "symbol": "circle", "size": 4}
+LOST = {"color": _VERMILLION, "symbol": "x-thin", "size": 6, "line": {"color": _VERMILLION, "width": 1.2}}
+
+
+def layer_colors(name: str) -> tuple[str, str]:
+    """The fill and the border of a header in the drawing of a packet; payload and whatever is unknown are paper."""
+    color = next((LAYERS[word] for word in name.split() if word in LAYERS), None)
+    return (_pale(color), color) if color else ("#f2f2f2", GREY)
+
+
+def _pale(color: str, share: float = 0.3) -> str:
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
 
 def arm_style(name: str, role: str = "variant") -> ArmStyle:

@@ -59,15 +59,20 @@ class Panel:
 
 
 def panels(
-    table: pd.DataFrame, columns_count: int | None = None, by_pairs: bool = False, by_host: bool = True
+    table: pd.DataFrame,
+    columns_count: int | None = None,
+    by_pairs: bool = False,
+    by_host: bool = True,
+    along: str | None = None,
 ) -> list[Panel]:
     """The panels of a table: protocols side by side and MTUs below each other, or in reading order if that is too wide.
 
     columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too. by_host:
-    those of each host below those of the one before; without, a panel has all hosts, and is for ratios alone.
+    those of each host below those of the one before; without, a panel has all hosts, and is for ratios alone. along:
+    a parameter that has an axis of its own, and tells no panels apart.
     A title names whatever differs between panels of its protocol.
     """
-    keys = [key for key in KEYS if key in table] + (["pairs"] if by_pairs else [])
+    keys = [key for key in KEYS if key in table and key != along] + (["pairs"] if by_pairs else [])
     varying = _varying(table, keys)
     if not by_host:
         return _panels(table, keys, varying, columns_count)
