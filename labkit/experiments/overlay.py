@@ -59,7 +59,7 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
     payload_bytes: int = 56
     pings: int = 3
     probe_interval_s: float = 0.02
-    outage_s: float = 4.0
+    outage_s: float = 5.0
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
