@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import plotly.graph_objects as go
 from IPython.display import Markdown, display
 
-from labkit import experiments, figures, loading, records, tables, units
+from labkit import experiments, figures, loading, overlay, records, tables, units
 from labkit import run as running
+from labkit.drawing import figure as drawings
+from labkit.topologies import State
 
+SENTENCES = {"path": overlay.path, "reachability": overlay.reachability, "failure": overlay.failure}
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
@@ -75,6 +79,27 @@ class Shown:
         words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())
         return Markdown("\n".join(said) + " " + " ".join(words) + "\n\n" + reasons)
+
+    def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
+        """What was found in one part, as sentences, and each figure or table of its rows."""
+        rows = self.part(part)
+        if not len(rows):
+            display(Markdown(f"*Not looked at: `{part}` is not among the parts that were asked for.*"))
+            return
+        if part in SENTENCES:
+            display(Markdown("\n".join(f"- {line}" for line in SENTENCES[part](rows))))
+        for draw in drawn:
+            display(draw(rows))
+
+    def drawing(self) -> go.Figure | None:
+        """The network as the kernel told of it while a packet was followed; None where none was."""
+        rows = self.part("path")
+        for folder, artefact in (
+            rows[["folder", "artefact"]].dropna().to_numpy() if "artefact" in rows else ()
+        ):
+            state = records.read_json(Path(folder) / Path(artefact).with_name("state.json"))
+            return drawings.topology(msgspec.convert(state, State))
+        return None
 
     def parts(self) -> list[Part]:
         """The halves of the paper: local and switched; what was measured of them, and a heading only if it was both,

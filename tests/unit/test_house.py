@@ -31,7 +31,7 @@ READING = {
     "figures": 4, "comparison": 4,
 }  # fmt: skip
 DRIVERS = {
-    "progress": 6, "terminal": 6, "drawing": 6, "relay": 6, "written": 6,
+    "progress": 6, "overlay": 6, "terminal": 7, "drawing": 6, "relay": 6, "written": 6,
     "run": 7, "report": 7, "doctor": 7, "jupyter": 7, "kernelspecs": 7,
     "execution": 8, "notebook": 8, "live": 8,
     "sweep": 9, "arguments": 9, "bootable": 9,

@@ -1,0 +1,123 @@
+"""What was found in an overlay, as sentences in Markdown: of the way of a packet, of who reaches whom, of a spine that
+failed. Each function takes the rows of one part of the experiment `overlay`, and tells of each host by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.loading import alike, hosts
+from labkit.units import si
+
+Rows = list[dict[Any, Any]]
+FAILED = {"carrier": "its interfaces go down", "silent": "it stops forwarding, and nothing tells"}
+UDP_BYTES = 8
+ROUTES = ("static", "metric", "ecmp")
+
+
+def path(df: pd.DataFrame) -> list[str]:
+    """A sentence for each packet that was followed: at how many interfaces, and what it was at its largest."""
+    return _told(df, _followed)
+
+
+def reachability(df: pd.DataFrame) -> list[str]:
+    """A sentence for each kind of routes: how many of how many answer, by which ways."""
+    return _told(df, _reached)
+
+
+def failure(df: pd.DataFrame) -> list[str]:
+    """A sentence for each failure: what was lost, for how long nothing was answered, which spine carried the flow
+    meanwhile."""
+    return _told(df, _failures)
+
+
+def _told(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
+    """What is told of each host, and a sentence for each reason for which something was not seen."""
+    there = hosts(df[df["status"].eq("ok")])
+    lines = [f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)]
+    missing = df[df["status"].ne("ok")]
+    return [
+        *lines,
+        *dict.fromkeys(f"Not seen: {reason}." for reason in alike(missing["reason"].astype("str"))),
+    ]
+
+
+def _followed(df: pd.DataFrame) -> Iterator[str]:
+    for _, rows in df.sort_values("position").groupby(["folder", "packet"], sort=False):
+        seen: Rows = rows.to_dict("records")
+        large = max(seen, key=lambda one: len(one["layers"]))
+        own = seen[0]["length_bytes"]
+        said = f"**{seen[0]['what']}**: {_ip_bytes(seen[0])} bytes of IP in a frame of {own}, seen at {len(seen)}"
+        said += f" interfaces within {si(seen[-1]['time_s'], 's')}."
+        if len(large["layers"]) > len(seen[0]["layers"]):
+            said += (
+                f" From {large['hop']} on it is a frame of {large['length_bytes']} bytes: {_inside(large)};"
+            )
+            said += f" {large['length_bytes'] - own} bytes of headers more."
+        yield said
+
+
+def _ip_bytes(one: dict[Any, Any]) -> int:
+    return next(int(layer["length_bytes"]) for layer in one["layers"] if layer["name"].startswith("ip"))
+
+
+def _inside(one: dict[Any, Any]) -> str:
+    """What encapsulates, from the outside in, with lengths as tcpdump gives them: of GRE with its header, of UDP
+    without."""
+    found = []
+    for layer in one["layers"]:
+        if layer["name"] == "gre":
+            found.append(f"GRE of {layer['length_bytes']} bytes")
+        elif layer["name"] == "udp":
+            found.append(f"{layer['text']} with {layer['length_bytes'] - UDP_BYTES} bytes")
+        elif layer["name"] in ("vxlan", "geneve"):
+            found.append(layer["text"])
+    return ", in it ".join(found) or one["stack"]
+
+
+def _reached(df: pd.DataFrame) -> Iterator[str]:
+    for (routes, _), rows in df.groupby(["routes", "folder"], sort=False):
+        whole = rows[rows["received_count"].eq(rows["sent_count"])]
+        said = f"**{routes}**: of {len(rows)} ways from a container to another {len(whole)} lost nothing; "
+        said += f"{int(rows['as_expected'].astype(bool).sum())} were those that the description promises"
+        spines = rows["spine"].fillna("no spine").value_counts()
+        yield f"{said} (by {', '.join(f'{spine} {count}' for spine, count in spines.items())})."
+        for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
+            yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
+
+
+def _otherwise(one: dict[Any, Any]) -> str:
+    went = " → ".join(one["path"] or []) or "nowhere"
+    promised = " or ".join(" → ".join(way) for way in one["expected_paths"] or []) or "no way"
+    said = f"{one['received_count']:g} of {one['sent_count']:g} answered, seen {went}, promised {promised}"
+    return (
+        f"{said}, TTL {one['ttl']:g} where {one['expected_ttl']:g} was" if one["ttl"] == one["ttl"] else said
+    )
+
+
+def _failures(df: pd.DataFrame) -> Iterator[str]:
+    for one in sorted(df.to_dict("records"), key=_order):
+        lost = one["sent_count"] - one["received_count"]
+        how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
+        how += ", and leaves leave out routes without carrier)**" if one["ignores_linkdown"] else ")**"
+        during = [spine for spine in one["path_during"] if spine is not None]
+        by = f"the flow went by {' and '.join(dict.fromkeys(during))}" if during else "nothing came through"
+        down_s = one["up_s"] - one["down_s"]
+        said = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
+        yield f"{said}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}."
+
+
+def _order(one: dict[Any, Any]) -> tuple[int, str, bool]:
+    return ROUTES.index(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
+
+
+def _late(one: dict[Any, Any]) -> str:
+    """Probes that were answered, but only when the spine was back: they waited for a neighbour to be found."""
+    late = [
+        sent_s
+        for sent_s, rtt_s in one["probes"]
+        if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
+    ]
+    return f", {len(late)} of those sent meanwhile answered when it was back" if late else ""
