@@ -140,11 +140,17 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             raise BadInput(f"{path}: every axis of grid needs a list of values")
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
-            name = "-".join(re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", str(value)) for value in values) or "all"
+            name = "-".join(map(_word, values)) or "all"
             if name in seen:
                 raise BadInput(f"{path}: the point {name} is there twice")
             seen.add(name)
             yield Point(name, {**common, **own, **at})
+
+
+def _word(value: Any) -> str:
+    """A value as a part of a point's name."""
+    text = "_".join(map(str, value)) if isinstance(value, list) else str(value)
+    return re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", text)
 
 
 def check(path: Path, notebook: Path, known: dict[str, str], point: Point) -> None:
