@@ -12,6 +12,7 @@ from conftest import ROOT
 
 from labkit import hosts, sweep
 from labkit.errors import BadInput
+from labkit.experiments.overlay import PARTS
 from labkit.hosts.kernels import Kernel
 from labkit.progress import Bar
 
@@ -108,7 +109,10 @@ def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(p
 def test_the_files_of_the_project(name: str, project: Path) -> None:
     found = sweep.load(ROOT / "params" / name)
     assert found.points
-    assert found.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
+    if found.experiment == "overlay":
+        assert {one for point in found.points for one in point.parameters["part"]} == set(PARTS)
+    else:
+        assert found.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 
 
 def test_kernels_are_an_axis(project: Path) -> None:
