@@ -31,6 +31,9 @@ def cost(rows: pd.DataFrame) -> go.Figure:
     sized = complete(of_part(rows, "cost"))
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
+    # Of a whole run of UDP `received_count` is iperf3's, of its own time; bytes are of the window that CPU time is of.
+    datagrams = sized["received_bytes"] / sized["length_bytes"]
+    sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
     for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
         _alike(panel)
         for one, quantity in _quantities(panel):
@@ -59,7 +62,7 @@ def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
     if panel.protocol == "ping":
         return [_plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
     packet = PACKET.get(panel.protocol, "packet")
-    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "received_count"}
+    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
     return [
         _plot(panel, "throughput", "bit/s", value="throughput_bps"),
         _plot(panel, f"{packet}s received", "pps", value="throughput_pps"),

@@ -9,7 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from labkit import netlink
 from labkit.endpoints import Endpoint, Pair
+
+IN_UDP = ("vxlan", "geneve")  # kinds of tunnels
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Receivers:
     TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so
     headers are below 0.1 %; on lo the acknowledgements count, too). UDP: datagrams that the servers have read
     (InDatagrams), times their length: what a full socket buffer dropped, or a starved server left, is not
-    goodput.
+    goodput. Nor are the datagrams that a tunnel in the server's namespace takes packets out of (see `_outside`).
     """
 
     def __init__(
@@ -54,12 +57,13 @@ class Receivers:
         self._length_bytes = length_bytes
         self._files = files
         self._client_files = client_files
+        self._outside = [_outside(server) if protocol == "udp" else [] for server in servers]
 
     def read(self) -> Got:
         """The sums over all pairs, now."""
         if self._protocol == "udp":
             assert self._length_bytes is not None
-            counts = [_datagrams(server)[0] for server in self._files]
+            counts = self.each()
             sent = [_datagrams(client)[1] for client in self._client_files]
             return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent) if sent else None)
         read = [server.namespace.netlink.counters(server.index) for server in self._servers]
@@ -68,7 +72,11 @@ class Receivers:
     def each(self) -> list[int]:
         """What every server has got: bytes of its interface, or datagrams."""
         if self._protocol == "udp":
-            return [_datagrams(server)[0] for server in self._files]
+            return [
+                _datagrams(file)[0]
+                - sum(server.namespace.netlink.counters(one).received_count for one in outside)
+                for file, server, outside in zip(self._files, self._servers, self._outside, strict=True)
+            ]
         return [server.namespace.netlink.counters(server.index).received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
@@ -98,6 +106,15 @@ def server_receivers(
             for ends in (servers, clients)
         )
         yield Receivers(servers, protocol, length_bytes, files, client_files)
+
+
+def _outside(server: Endpoint) -> list[int]:
+    """The interfaces in a server's namespace that take packets out of UDP datagrams, by index. The kernel counts each
+    such datagram as one that was received (udp_queue_rcv_one_skb), and the packet in it on the interface at the same
+    moment (vxlan_rcv, geneve_rx). Those of IPv4 count apart from those of IPv6."""
+    if ":" in server.address:
+        return []
+    return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in IN_UDP]
 
 
 def _datagrams(file: IO[str]) -> tuple[int, int]:

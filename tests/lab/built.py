@@ -23,9 +23,10 @@ from labkit.traffic import ping
 HEADERS = {4: 28, 6: 48}
 
 
-def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 3.0) -> list[process.Ended]:
-    """One ping of every pair that must not be fragmented, all at once; the payload is given."""
-    words = ["ping", "-n", "-c1", "-i0.2", "-Mdo", f"-s{size_bytes}", "-w3"]
+def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 20.0) -> list[process.Ended]:
+    """One ping of every pair that must not be fragmented, all at once; the payload is given. An emulated machine that
+    is busy may be slow to answer."""
+    words = ["ping", "-n", "-c1", "-i0.2", "-Mdo", f"-s{size_bytes}", f"-w{wait_s:.0f}"]
     programs = [process.Running([*pair.client.prefix, *words, pair.server.address]) for pair in pairs]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + wait_s)
@@ -36,9 +37,9 @@ def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 3.0) -
 
 def refused(pairs: list[topologies.Pair], size_bytes: int) -> list[str]:
     """What pings say that do not fit; the kernel refuses them at once, but ping goes on trying."""
-    ping = ["sh", "-c", f'exec ping -n -c1 -i0.2 -Mdo -s{size_bytes} -w3 "$0" 2>&1']
+    ping = ["sh", "-c", f'exec ping -n -c1 -i0.2 -Mdo -s{size_bytes} -w20 "$0" 2>&1']
     programs = [process.Running([*pair.client.prefix, *ping, pair.server.address]) for pair in pairs]
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     with process.all_ended(programs):
         while time.monotonic() < deadline and not all("too long" in one.said() for one in programs):
             time.sleep(0.01)

@@ -81,7 +81,9 @@ def ping(machine: World) -> Run:
 
 @pytest.fixture(scope="module")
 def paced(machine: World) -> Run:
-    return Run(machine, "paced", "protocol=udp", "topology=veth", "rate_bps=10e6", "length_bytes=500", *SHORT)
+    return Run(
+        machine, "paced", "protocol=udp", "topology=veth,vxlan", "rate_bps=10e6", "length_bytes=500", *SHORT
+    )
 
 
 def test_every_row_has_every_column(tcp: Run, udp: Run, ping: Run) -> None:
@@ -204,12 +206,16 @@ def test_udp_counts(udp: Run) -> None:
         assert row["sent_count"] >= 0
 
 
+@pytest.mark.needs("vxlan")
 def test_a_paced_sender_sends_what_was_asked(paced: Run) -> None:
-    [row] = paced.rows
-    assert (row["status"], row["length_bytes"], row["rate_bps"]) == ("ok", 500, 10e6)
-    assert row["throughput_bps"] == pytest.approx(10e6, rel=0.1)
-    assert row["lost_count"] == 0
-    assert row["sent_count"] == pytest.approx(10e6 / 8 / 500, rel=0.1)
+    assert {row["topology"] for row in paced.rows} == {"veth", "vxlan"}
+    for row in paced.rows:
+        assert (row["status"], row["length_bytes"], row["rate_bps"]) == ("ok", 500, 10e6)
+        assert row["throughput_bps"] == pytest.approx(10e6, rel=0.1)
+        assert row["lost_count"] <= 0.02 * row["sent_count"]  # a starved server may lose some
+        assert row["sent_count"] == pytest.approx(10e6 / 8 / 500, rel=0.1)
+        # VXLAN's own datagrams are none of the load's, although the kernel counts both in one place.
+        assert row["received_bytes"] * 8 / row["window_s"] == pytest.approx(10e6, rel=0.5)
 
 
 def test_ping_is_labelled_closed_loop(ping: Run) -> None:
