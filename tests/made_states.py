@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from conftest import ROOT
 
 from labkit.topologies import State
 from labkit.topologies.told import End, Hop, Interface, Namespace, Place, Route, Tunnel
@@ -36,6 +37,11 @@ def bridged(pairs: int) -> State:
         ports.append(veth(f"port{number}", 110 + number, Place(name, "eth0"), master="bridge"))
     between = Namespace("between", ports, [Route(to="default", hops=[Hop("bridge", "10.9.9.9")])])
     return State("veth_bridge", "6.1", list(zip(ends[::2], ends[1::2], strict=True)), [*spaces, between])
+
+
+def overlay() -> State:
+    """The report's overlay, as `labkit draw overlay where=vm:debian --json` told of it on Linux 6.12."""
+    return msgspec.json.decode((ROOT / "tests/samples/overlay-6.12.json").read_bytes(), type=State)
 
 
 def tunnelled() -> State:

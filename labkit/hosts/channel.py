@@ -19,6 +19,10 @@ from labkit.errors import BadInput, Failed
 from labkit.hosts import console
 
 SILENCE_S = 30.0  # the guest beats every second
+# A guest that was not given the CPU between one host's going and the next one's coming has seen neither (the port tells
+# no more than whether there is a host); so whoever is not greeted goes for a moment. Each time both are longer, up to
+# LONGER times.
+GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,7 @@ class Talk:
         self._how = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._connect(deadline)
-            self._check(self._hello(deadline))
+            self._check(self._greeting(deadline))
         except BaseException:
             self._socket.close()
             self._suspect("did not greet")
@@ -76,6 +79,17 @@ class Talk:
             )
         if hello["problem"]:
             raise BadInput(f"the lab VM cannot be made ready: {hello['problem']}")
+
+    def _greeting(self, deadline: float) -> dict[str, Any]:
+        longer = 1
+        self._connect(deadline)
+        while (hello := self._hello(deadline, longer * GREETING_S)) is None:
+            self._socket.close()
+            time.sleep(longer * AWAY_S)
+            longer = min(2 * longer, LONGER)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connect(deadline)
+        return hello
 
     def _connect(self, deadline: float) -> None:
         while True:
@@ -95,9 +109,11 @@ class Talk:
             last = console.last_words(self._guest.scratch / "console")
             raise Failed(f"the lab VM did not answer in time ({words}){last}")
 
-    def _hello(self, deadline: float) -> dict[str, Any]:
+    def _hello(self, deadline: float, patience_s: float) -> dict[str, Any] | None:
+        """How it greets; None when it does not for so long."""
         self._socket.settimeout(0.1)
-        while True:
+        self._rest, until = b"", time.monotonic() + patience_s
+        while time.monotonic() < until:
             with suppress(TimeoutError):
                 data = self._socket.recv(65536)
                 self._rest += data
@@ -111,6 +127,7 @@ class Talk:
                     greeting: dict[str, Any] = msgspec.json.decode(line)
                     self._socket.settimeout(SILENCE_S)
                     return greeting
+        return None
 
     def tell(self, line: str) -> None:
         """Tell it one more line."""

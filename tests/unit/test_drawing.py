@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 from conftest import ROOT
-from made_states import LO, bridged, tunnelled, veth
+from made_states import LO, bridged, overlay, tunnelled, veth
 
 from labkit import drawing
 from labkit.drawing import figure
@@ -97,7 +97,9 @@ def crosses(line: list[tuple[float, float]], box: Box) -> bool:
     return False
 
 
-@pytest.mark.parametrize("state", [tunnelled(), bridged(1), bridged(8)], ids=["vxlan", "1 pair", "8 pairs"])
+@pytest.mark.parametrize(
+    "state", [tunnelled(), bridged(1), bridged(8), overlay()], ids=["vxlan", "1 pair", "8 pairs", "overlay"]
+)
 def test_nothing_overlaps_and_no_line_runs_over_a_label(state: State) -> None:
     places = Layout(drawing.shown(state))
     boxes = list(places.interfaces.values())
@@ -110,6 +112,29 @@ def test_nothing_overlaps_and_no_line_runs_over_a_label(state: State) -> None:
         assert around.x < box.x < box.right < around.right
         assert around.y < box.y < box.bottom < around.bottom
         assert 0 <= around.y <= around.bottom <= places.height
+
+
+def test_leaves_and_spines_stand_between_the_containers() -> None:
+    places = Layout(drawing.shown(overlay()))
+    columns: dict[float, list[str]] = {}
+    for name, box in sorted(places.namespaces.items(), key=lambda item: (item[1].x, item[1].y)):
+        columns.setdefault(box.x, []).append(name)
+    assert list(columns.values()) == [
+        ["cs1", "cs2"], ["con_ns1"], ["lc1"], ["sc1", "sc2"], ["lc2"], ["con_ns3", "con_ns2"], ["cs5", "cs3", "cs4"],
+    ]  # fmt: skip
+    below = [max(y for _, y in line) for join, line in places.lines if join.way == "tunnel"]
+    boxes = [box.bottom for box in places.namespaces.values()]
+    assert len(set(below)) == 2
+    assert max(boxes) < min(below) < max(below) < places.height
+
+
+def test_what_the_tree_says_of_the_overlay() -> None:
+    lines = drawing.tree(overlay()).splitlines()
+    assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
+    assert "  route 23.0.0.0/24 dev gretun-cont" in lines
+    assert "gre0" not in drawing.tree(overlay())
+    assert ' "con_ns1/vxlan-cont" -- "con_ns3/vxlan-cont" [style=bold' in drawing.dot(overlay())
+    assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
 
 
 def test_a_figure_has_each_way_of_joining_once_in_its_legend() -> None:
