@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -17,6 +18,7 @@ from labkit.topologies.mtu import MOST_BYTES, Mtus
 from labkit.topologies.overlay import seed
 from labkit.topologies.parts import Cable, Network, Node, Tunnel
 
+SETTLE_S = 5.0
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
 
@@ -67,6 +69,7 @@ def _built(described: Described, mtus: Mtus) -> Iterator[Topology]:
         under_construction.links()
         under_construction.tunnels()
         under_construction.routes()
+        under_construction.settle()
         network = described.network
         pairs = [Pair(*map(under_construction.endpoint, pair)) for pair in network.pairs]
         client = under_construction.carrier(network.pairs[0][0])
@@ -173,6 +176,19 @@ class _Building:
             hops = [self._hop(way) for way in self.described.hops(route)]
             message = netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
             self.spaces[route.at].netlink.do(message)
+
+    def settle(self) -> None:
+        """Wait until bridges that have ports carry: the kernel tells them of carriers up to a second later, and what
+        is sent before is lost (net/core/link_watch.c)."""
+        ports = [(one.at, one.master) for one in self.described.interfaces.values() if one.master is not None]
+        deadline = time.monotonic() + SETTLE_S
+        for at in {at for at, _ in ports}:
+            wanted = {self.index[key] for key in ports if key[0] == at}
+            while time.monotonic() < deadline:
+                links = netlink.links(self.spaces[at].netlink)
+                if all(link.carrier for link in links if link.index in wanted):
+                    break
+                time.sleep(0.01)
 
     def _hop(self, way: Way) -> tuple[int, str | None]:
         return self._at(way.out), None if way.via is None else str(way.via)
