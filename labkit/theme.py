@@ -12,10 +12,12 @@ subset of HTML.
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -84,19 +86,27 @@ LAYERS = {
     "Ethernet": GREY, "IP": _BLUE, "UDP": _SKY, "TCP": _BROWN, "GRE": _VERMILLION, "VXLAN": _GREEN, "Geneve": _PURPLE,
     "ICMP": _OCHRE, "ARP": _OLIVE,
 }  # fmt: skip
-LAYER_TEXT = {"color": "#15181c", "size": 10}
+LAYER_TEXT = {"color": "#15181c", "size": 9.5}
 SMALL_PX = 11
-# A cell of a table that is drawn: one that is as it should be, and one that is not.
-AS_EXPECTED, OTHERWISE = GREY, _VERMILLION
-BAND = {"fillcolor": _VERMILLION, "opacity": 0.13}
+# A timeline of probes, and the time in which something was down.
+BAND = {"fillcolor": GREY, "opacity": 0.22}
 ANSWERED = {"color": _BLUE, "symbol": "circle", "size": 4}
 LOST = {"color": _VERMILLION, "symbol": "x-thin", "size": 6, "line": {"color": _VERMILLION, "width": 1.2}}
 
 
 def layer_colors(name: str) -> tuple[str, str]:
     """The fill and the border of a header in the drawing of a packet; payload and whatever is unknown are paper."""
-    color = next((LAYERS[word] for word in name.split() if word in LAYERS), None)
+    words = [re.sub(r"v?[46]$", "", word) for word in name.split()]
+    color = next((LAYERS[word] for word in words if word in LAYERS), None)
     return (_pale(color), color) if color else ("#f2f2f2", GREY)
+
+
+def cell(stands_out: bool) -> dict[str, Any]:
+    """A cell of a drawn table, as a shape; one that is not as it should be stands out."""
+    if stands_out:
+        line = {"color": _VERMILLION, "width": 2.5}
+        return {"fillcolor": "rgba(213,94,0,0.12)", "opacity": 1, "line": line}
+    return NAMESPACE
 
 
 def _pale(color: str, share: float = 0.3) -> str:

@@ -76,7 +76,7 @@ def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
     for one in rows:
         name = theme.plain(one["topology"])
         for layer in one["layers"]:
-            fill, border = theme.layer_colors(layer["name"].replace("IPv", "IP v"))
+            fill, border = theme.layer_colors(layer["name"])
             bar = go.Bar(
                 x=[layer["header_bytes"]],
                 y=[name],
