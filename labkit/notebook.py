@@ -88,8 +88,9 @@ class Shown:
             return
         if part in SENTENCES:
             display(Markdown("\n".join(f"- {line}" for line in SENTENCES[part](rows))))
-        for draw in drawn:
-            display(draw(rows))
+        for shown in (draw(rows) for draw in drawn):
+            if not isinstance(shown, pd.DataFrame) or len(shown):
+                display(shown)
 
     def drawing(self) -> go.Figure | None:
         """The network as the kernel told of it while a packet was followed; None where none was."""
@@ -141,7 +142,17 @@ class Shown:
 
     def doubts(self) -> Markdown:
         """Every reason for doubt, as a list."""
-        found = tables.doubts(self.rows)
+        others = self.all[~self.all.index.isin(self.rows.index)]
+        found = [
+            f"{doubt} ({part})"
+            for part, rows in others.groupby("part")
+            for doubt in rows["doubts"].dropna().unique()
+        ]
+        if loading.emulated(others).any():
+            found.append(
+                f"emulated CPU in {int(loading.emulated(others).sum())} rows of what was seen: times are not hardware's"
+            )
+        found += tables.doubts(self.rows) if len(self.rows) else []
         return Markdown(
             "\n".join(f"- {doubt}" for doubt in found)
             or "Nothing was noticed that would cast doubt on these numbers."

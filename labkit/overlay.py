@@ -45,17 +45,15 @@ def _told(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> li
 
 
 def _followed(df: pd.DataFrame) -> Iterator[str]:
-    for _, rows in df.sort_values("position").groupby(["folder", "packet"], sort=False):
+    for _, rows in df.sort_values(["folder", "packet", "position"]).groupby(["folder", "packet"], sort=False):
         seen: Rows = rows.to_dict("records")
         large = max(seen, key=lambda one: len(one["layers"]))
-        own = seen[0]["length_bytes"]
+        own, most = (int(one["length_bytes"]) for one in (seen[0], large))
         said = f"**{seen[0]['what']}**: {_ip_bytes(seen[0])} bytes of IP in a frame of {own}, seen at {len(seen)}"
         said += f" interfaces within {si(seen[-1]['time_s'], 's')}."
         if len(large["layers"]) > len(seen[0]["layers"]):
-            said += (
-                f" From {large['hop']} on it is a frame of {large['length_bytes']} bytes: {_inside(large)};"
-            )
-            said += f" {large['length_bytes'] - own} bytes of headers more."
+            said += f" From {large['hop']} on it is a frame of {most} bytes: {_inside(large)};"
+            said += f" {most - own} bytes of headers more."
         yield said
 
 
@@ -78,7 +76,9 @@ def _inside(one: dict[Any, Any]) -> str:
 
 
 def _reached(df: pd.DataFrame) -> Iterator[str]:
-    for (routes, _), rows in df.groupby(["routes", "folder"], sort=False):
+    for (routes, _), rows in df.sort_values("routes", key=_rank, kind="stable").groupby(
+        ["routes", "folder"], sort=False
+    ):
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
         said = f"**{routes}**: of {len(rows)} ways from a container to another {len(whole)} lost nothing; "
         said += f"{int(rows['as_expected'].astype(bool).sum())} were those that the description promises"
@@ -86,6 +86,10 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
         yield f"{said} (by {', '.join(f'{spine} {count}' for spine, count in spines.items())})."
         for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
+
+
+def _rank(routes: pd.Series[str]) -> pd.Series[int]:
+    return routes.map(ROUTES.index)
 
 
 def _otherwise(one: dict[Any, Any]) -> str:
