@@ -13,6 +13,7 @@ from IPython.display import Markdown, display
 
 from labkit import experiments, figures, loading, overlay, records, tables, units
 from labkit import run as running
+from labkit.figures import overlay as seen
 from labkit.drawing import figure as drawings
 from labkit.topologies import State
 
@@ -89,8 +90,10 @@ class Shown:
         if part in SENTENCES:
             display(Markdown("\n".join(f"- {line}" for line in SENTENCES[part](rows))))
         for shown in (draw(rows) for draw in drawn):
-            if not isinstance(shown, pd.DataFrame) or len(shown):
+            if not isinstance(shown, pd.DataFrame):
                 display(shown)
+            elif len(shown):
+                display(seen.wrapped(shown))
 
     def drawing(self) -> go.Figure | None:
         """The network as the kernel told of it while a packet was followed; None where none was."""
