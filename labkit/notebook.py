@@ -13,8 +13,8 @@ from IPython.display import Markdown, display
 
 from labkit import experiments, figures, loading, overlay, records, tables, units
 from labkit import run as running
-from labkit.figures import overlay as seen
 from labkit.drawing import figure as drawings
+from labkit.figures import overlay as seen
 from labkit.topologies import State
 
 SENTENCES = {"path": overlay.path, "reachability": overlay.reachability, "failure": overlay.failure}

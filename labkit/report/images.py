@@ -77,7 +77,10 @@ async def _drawn(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path
         drawn = {}
         async with browser:
             for path, figure in figures.items():
-                size = {"width": max(WIDTH_PX, figure.layout.width or 0), "height": figure.layout.height or 450}
+                size = {
+                    "width": max(WIDTH_PX, figure.layout.width or 0),
+                    "height": figure.layout.height or 450,
+                }
                 for ending, scale in (("png", 2), ("svg", 1)):
                     wanted = {"format": ending, "scale": scale, **size}
                     drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)
