@@ -14,6 +14,7 @@ from IPython.display import Markdown, display
 from labkit import experiments, figures, loading, overlay, records, tables, units
 from labkit import run as running
 from labkit.drawing import figure as drawings
+from labkit.errors import BadInput
 from labkit.figures import overlay as seen
 from labkit.topologies import State
 
@@ -101,8 +102,21 @@ class Shown:
         for folder, artefact in (
             rows[["folder", "artefact"]].dropna().to_numpy() if "artefact" in rows else ()
         ):
-            state = records.read_json(Path(folder) / Path(artefact).with_name("state.json"))
-            return drawings.topology(msgspec.convert(state, State))
+            try:
+                state = msgspec.convert(
+                    records.read_json(Path(folder) / Path(artefact).with_name("state.json")), State
+                )
+            except (
+                BadInput,
+                msgspec.ValidationError,
+            ):  # of a run by another version, or one whose files were cleared
+                display(
+                    Markdown(
+                        "*What the kernel told of the network is not there any more, or of another labkit.*"
+                    )
+                )
+                return None
+            return drawings.topology(state)
         return None
 
     def parts(self) -> list[Part]:
