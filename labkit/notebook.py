@@ -98,26 +98,19 @@ class Shown:
 
     def drawing(self) -> go.Figure | None:
         """The network as the kernel told of it while a packet was followed; None where none was."""
-        rows = self.part("path")
-        for folder, artefact in (
-            rows[["folder", "artefact"]].dropna().to_numpy() if "artefact" in rows else ()
-        ):
-            try:
-                state = msgspec.convert(
-                    records.read_json(Path(folder) / Path(artefact).with_name("state.json")), State
-                )
-            except (
-                BadInput,
-                msgspec.ValidationError,
-            ):  # of a run by another version, or one whose files were cleared
-                display(
-                    Markdown(
-                        "*What the kernel told of the network is not there any more, or of another labkit.*"
-                    )
-                )
-                return None
-            return drawings.topology(state)
-        return None
+        followed = self.part("path")
+        followed = followed[followed["status"].eq("ok")]
+        if not len(followed):
+            return None
+        capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
+        try:
+            state = msgspec.convert(records.read_json(capture.with_name("state.json")), State)
+        except (BadInput, msgspec.ValidationError):  # its files were cleared, or are another version's
+            display(
+                Markdown("*What the kernel told of the network is not here any more, or another labkit's.*")
+            )
+            return None
+        return drawings.topology(state)
 
     def parts(self) -> list[Part]:
         """The halves of the paper: local and switched; what was measured of them, and a heading only if it was both,
