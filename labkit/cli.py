@@ -92,7 +92,7 @@ def _run(given: argparse.Namespace) -> int:
     if not given.json:
         from labkit import tables, terminal
 
-        terminal.show_rows(tables.load(folder))
+        terminal.show_rows(terminal.show_parts(tables.load(folder, None)))
     return _judge(rows)
 
 
@@ -118,8 +118,7 @@ def _sweep(given: argparse.Namespace) -> int:
     _say_limits(bar)
     folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
-    table = tables.load(folder)
-    terminal.show_verdicts(table)
+    terminal.show_verdicts(terminal.show_parts(tables.load(folder, None)))
     print(f"report: {records.shown(page)}")
     return 0
 

@@ -18,7 +18,6 @@ from labkit.errors import BadInput
 from labkit.figures import overlay as seen
 from labkit.topologies import State
 
-SENTENCES = {"path": overlay.path, "reachability": overlay.reachability, "failure": overlay.failure}
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
@@ -88,8 +87,8 @@ class Shown:
         if not len(rows):
             display(Markdown(f"*Not looked at: `{part}` is not among the parts that were asked for.*"))
             return
-        if part in SENTENCES:
-            display(Markdown("\n".join(f"- {line}" for line in SENTENCES[part](rows))))
+        if part in overlay.SENTENCES:
+            display(Markdown("\n".join(f"- {line}" for line in overlay.SENTENCES[part](rows))))
         for shown in (draw(rows) for draw in drawn):
             if not isinstance(shown, pd.DataFrame):
                 display(shown)
@@ -152,16 +151,7 @@ class Shown:
 
     def doubts(self) -> Markdown:
         """Every reason for doubt, as a list."""
-        others = self.all[~self.all.index.isin(self.rows.index)]
-        found = [
-            f"{doubt} ({part})"
-            for part, rows in others.groupby("part")
-            for doubt in rows["doubts"].dropna().unique()
-        ]
-        if loading.emulated(others).any():
-            found.append(
-                f"emulated CPU in {int(loading.emulated(others).sum())} rows of what was seen: times are not hardware's"
-            )
+        found = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
         found += tables.doubts(self.rows) if len(self.rows) else []
         return Markdown(
             "\n".join(f"- {doubt}" for doubt in found)

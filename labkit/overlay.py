@@ -1,5 +1,5 @@
 """What was found in an overlay, as sentences in Markdown: of the way of a packet, of who reaches whom, of a spine that
-failed. Each function takes the rows of one part of the experiment `overlay`, and tells of each host by itself."""
+failed, of what tunnels add. Each function takes the rows of one part of the experiment `overlay`, and tells of each host by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.loading import alike, hosts
+from labkit.loading import alike, emulated, hosts
 from labkit.units import si
 
 Rows = list[dict[Any, Any]]
@@ -31,6 +31,28 @@ def failure(df: pd.DataFrame) -> list[str]:
     """A sentence for each failure: what was lost, for how long nothing was answered, which spine carried the flow
     meanwhile."""
     return _told(df, _failures)
+
+
+def headers(df: pd.DataFrame) -> list[str]:
+    """A sentence for each tunnel: the bytes that it adds, by the sizes of its headers and as the kernel counted them."""
+    return _told(df, _added)
+
+
+SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
+
+
+def doubts(df: pd.DataFrame) -> list[str]:
+    """What to know before believing what was seen, each doubt once."""
+    noted = df[["doubts", "part"]].dropna().itertuples(index=False, name=None)
+    said = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
+    count = int(emulated(df).sum())
+    return said + [f"emulated CPU in {count} rows of what was seen: times are not hardware's"] * bool(count)
+
+
+def plain(sentence: str) -> str:
+    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '')}"
 
 
 def _told(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
@@ -115,6 +137,14 @@ def _failures(df: pd.DataFrame) -> Iterator[str]:
 
 def _order(one: dict[Any, Any]) -> tuple[int, str, bool]:
     return ROUTES.index(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
+
+
+def _added(df: pd.DataFrame) -> Iterator[str]:
+    for one in df.to_dict("records"):
+        sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
+        computed, measured = one["computed_bytes"], one["measured_bytes"]
+        seen = "and as many were measured" if computed == measured else f"but {measured:g} were measured"
+        yield f"**{one['topology']}** adds {computed:g} bytes to each packet, {sizes}, {seen}."
 
 
 def _late(one: dict[Any, Any]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from labkit import loading, tables, units
+from labkit import loading, overlay, tables, units
 
 WIDTH = 110  # where standard output is no terminal
 
@@ -24,6 +24,21 @@ def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
     for name, is_number in columns:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     return table
+
+
+def show_parts(df: pd.DataFrame) -> pd.DataFrame:
+    """Of an experiment that has several parts, what was found in each in sentences, and the doubts about it; returns
+    the rows of the cost, which are compared."""
+    console = _console()
+    is_cost = df["part"].fillna("cost").eq("cost")
+    for part, sentences in overlay.SENTENCES.items():
+        if len(rows := df[df["part"].eq(part)]):
+            for sentence in sentences(rows):
+                console.print(overlay.plain(sentence))
+            console.print()
+    for doubt in overlay.doubts(df[~is_cost]):
+        console.print(f"- {doubt}")
+    return df[is_cost]
 
 
 def show_rows(df: pd.DataFrame) -> None:

@@ -63,6 +63,11 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
+        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
+            if value != usual_value:
+                raise BadInput(
+                    f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
+                )
         super().check()
         for name, known in (("part", PARTS), ("routes", overlay.ROUTES), ("failure", failing.FAILURES)):
             given = getattr(self, name)
@@ -77,11 +82,6 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
         within("pings", self.pings, 1, 1000)
         within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping takes no less without privilege")
         within("outage_s", self.outage_s, 0.2, 60)
-        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
-            if value != usual_value:
-                raise BadInput(
-                    f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
-                )
         network.check(self.network(self.routes[0]))
 
     @property
