@@ -1,5 +1,6 @@
 """What was found in an overlay, as sentences in Markdown: of the way of a packet, of who reaches whom, of a spine that
-failed, of what tunnels add. Each function takes the rows of one part of the experiment `overlay`, and tells of each host by itself."""
+failed, of what tunnels add. Each function takes the rows of one part of the experiment `overlay`, and tells of each
+host by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def failure(df: pd.DataFrame) -> list[str]:
 
 
 def headers(df: pd.DataFrame) -> list[str]:
-    """A sentence for each tunnel: the bytes that it adds, by the sizes of its headers and as the kernel counted them."""
+    """A sentence for each tunnel: the bytes that it adds, by the sizes of its headers and as the kernel counts."""
     return _told(df, _added)
 
 

@@ -118,7 +118,7 @@ def _verdicts(title: str, found: pd.DataFrame) -> tuple[Table, list[str]]:
         table.add_row(*_cells(line))
     unclear = found[known & found["word"].eq("no evidence")]
     reasons: dict[str, None] = dict.fromkeys(
-        f"{_point(_of(line))[0]}, {line['pairs']} pair{'s' * (line['pairs'] != 1)}: {line['sentence']}"
+        f"{_point(_of(line))[0]}, {line['pairs']:g} pair{'s' * (line['pairs'] != 1)}: {line['sentence']}"
         for _, line in unclear.iterrows()
     )
     for key, lines in found[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):

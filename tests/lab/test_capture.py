@@ -4,14 +4,15 @@ are lost."""
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import overlays
 import pytest
 from conftest import ROOT
+from overlays import PORTS
 
 from labkit import packets
 from labkit.hosts import here
@@ -20,7 +21,6 @@ from labkit.packets import Layer
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
-PORTS = {**packets.PORTS, 4900: "vxlan"}
 # Every interface that a request from cs1 to cs5 passes, as `BY_HAND` of captured.py names some of them.
 WAY = [
     "cs1:cs1_br1 out", "con_ns1:br1_cs1 in", "con_ns1:vxlan-cont out", "con_ns1:br1_lc1 out", "lc1:lc1_br1 in",
@@ -42,17 +42,6 @@ def tried(what: str, folder: Path, *words: str) -> Any:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def pcap(path: Path) -> list[tuple[int, bytes]]:
-    """The frames of a file of tcpdump's: length and bytes of each."""
-    content, at, found = path.read_bytes(), 24, []
-    assert content[:4] == b"\xd4\xc3\xb2\xa1"
-    while at < len(content):
-        here_bytes, length = struct.unpack_from("<II", content, at + 8)
-        found.append((length, content[at + 16 : at + 16 + here_bytes]))
-        at += 16 + here_bytes
-    return found
 
 
 FIELDS = (
@@ -130,13 +119,13 @@ class TestOverlay:
         assert len(files) == 5
         for file in files:
             ours = [(one.length_bytes, one.data) for one in frames if one.hop == file.stem]
-            theirs = pcap(file)
+            theirs = overlays.pcap(file.read_bytes())
             assert len(ours) >= 14, file.stem  # 7 requests, 7 replies
             begins = [at for at in range(len(theirs)) if theirs[at : at + len(ours)] == ours]
             assert begins, file.stem
             # tcpdump began before and ended after labkit: then a kernel may have said something (IGMP, ARP), not ping
             rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
-            assert not any(packets.layers(data, ports=PORTS)[-1].name == "icmp" for data in rest), file.stem
+            assert not any(overlays.is_ping(data) for data in rest), file.stem
             assert told["counts"][file.stem]["captured_count"] == len(ours)
 
     @pytest.mark.needs("tshark")
@@ -175,7 +164,7 @@ class TestOverlay:
 @pytest.mark.needs("tshark")
 def test_tshark_decodes_tunnels_the_same() -> None:
     """VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, IPIP: taken in a lab VM."""
-    frames = pcap(SAMPLE)
+    frames = overlays.pcap(SAMPLE.read_bytes())
     theirs = [line[3:] for line in tshark(SAMPLE)]
     assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
 

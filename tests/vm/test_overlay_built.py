@@ -1,15 +1,21 @@
-"""The report's overlay, and every kind of tunnel, built on a kernel that has them all: one boot for the whole file."""
+"""The report's overlay, and every kind of tunnel, built on a kernel that has them all, and what the experiment sees in
+it: one boot for the whole file."""
 
 from __future__ import annotations
 
+import base64
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import networks
+import overlays
 import pytest
+from worlds import LABKIT
 
-from labkit import drawing, hosts, live
+from labkit import drawing, hosts, live, packets, records
 from labkit.errors import Failed
 from labkit.topologies import Network, overlay
 from labkit.topologies.parts import Cable, End, Node, Tunnel
@@ -20,9 +26,15 @@ CS5, CS4 = "20.0.0.3", "30.0.0.2"
 
 
 @pytest.fixture(scope="module")
-def where(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the lab VM may write into."""
+    return tmp_path_factory.mktemp("lent")
+
+
+@pytest.fixture(scope="module")
+def where(full_kernel: str, folder: Path) -> Iterator[str]:
     name = f"vm:{full_kernel}"
-    with hosts.lending(tmp_path_factory.mktemp("lent"), print) as lend:
+    with hosts.lending(folder, print) as lend:
         lend(name)
         yield name
 
@@ -110,3 +122,83 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
     )
     with live.build(Network("keyed", parts, (("a", "b"),), 1308), where) as net:
         assert "1 received" in ping(net, "a", "fd00::2", 1280)
+
+
+@pytest.fixture(scope="module")
+def rows(where: str, folder: Path) -> list[dict[str, Any]]:
+    """The rows of the experiment in the report's own network."""
+    asked = ("part=path,reachability,headers", f"where={where}", "routes=static", "pings=1")
+    argv = [*LABKIT, "run", "overlay", *asked, "--folder", str(folder / "run")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    found = records.read_rows(folder / "run")
+    assert {(row["status"], row["reason"], row["doubts"]) for row in found} == {("ok", None, None)}
+    return found
+
+
+def test_the_reports_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
+    """The report's tcpdump: `UDP, length 106` at lc1_br1, `GREv0, length 138` on both sides of the spine, VXLAN alone
+    again at lc2_br3, plain ICMP at cs5; and GRE alone, `length 88`, for a container of another subnet."""
+    within = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30"
+    for at, (stack, name, length) in {
+        "lc1:lc1_br1": (f"Ethernet / {within}", "udp", 106 + 8),
+        "sc2:sc2_lc1": (f"Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / {within}", "gre", 138),
+        "lc2:lc2_sc2": (f"Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / {within}", "gre", 138),
+        "lc2:lc2_br3": (f"Ethernet / {within}", "udp", 106 + 8),
+    }.items():
+        seen = overlays.seen(rows, "cs1 > cs5 echo request", at)
+        assert seen["stack"] == f"{stack} / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request"
+        assert next(each["length_bytes"] for each in seen["layers"] if each["name"] == name) == length
+    last = overlays.seen(rows, "cs1 > cs5 echo request", "cs5:cs5_br3")
+    assert (last["stack"], last["layers"][-1]["length_bytes"]) == (
+        "Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+        64,
+    )
+    alone = overlays.seen(rows, "cs1 > cs4 echo request", "sc2:sc2_lc1")
+    assert alone["stack"] == (
+        "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / IP 20.0.0.1 > 30.0.0.2 / ICMP echo request"
+    )
+    assert next(each["length_bytes"] for each in alone["layers"] if each["name"] == "gre") == 88
+    overlays.as_promised(rows, overlay.seed("static"))
+
+
+def test_who_reaches_whom_in_the_reports_network(rows: list[dict[str, Any]]) -> None:
+    between = [row for row in rows if row["part"] == "reachability"]
+    assert len(between) == 20
+    assert [row for row in between if not row["as_expected"] or row["received_count"] != 1] == []
+    ttl = {(row["source"], row["target"]): (row["ttl"], row["spine"]) for row in between}
+    assert (ttl["cs1", "cs5"], ttl["cs1", "cs4"], ttl["cs1", "cs2"]) == ((64, "sc2"), (62, "sc2"), (64, None))
+
+
+def test_every_tunnel_adds_what_its_headers_are(rows: list[dict[str, Any]]) -> None:
+    added = [row for row in rows if row["part"] == "headers"]
+    assert {row["topology"]: row["measured_bytes"] for row in added} == {
+        "vxlan": 50, "gre": 24, "gretap": 38, "vxlan_gre": 74, "geneve": 50,
+    }  # fmt: skip
+    for row in added:
+        assert row["computed_bytes"] == row["measured_bytes"]
+        assert sum(layer["header_bytes"] for layer in row["layers"]) == row["computed_bytes"]
+
+
+def test_a_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
+    """The same at a spine at the same time, by labkit and by hand."""
+    by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/said & echo $!"
+    begun = "until grep -q 'listening on' /tmp/said; do sleep 0.1; done"
+    ended = "kill -INT {0}; while kill -0 {0}; do sleep 0.1; done 2>/tmp/said; base64 /tmp/by_hand"
+    with live.build(overlay.seed(), where) as net:
+        ping(net, "cs1", CS5, 1426)
+        number = net.sc2.run("sh", "-c", by_hand).strip()
+        net.sc2.run("sh", "-c", begun)
+        with net.capture("cs1:cs1_br1", "sc2:sc2_lc1") as seen:
+            net.cs1.run("ping", "-c3", "-i0.2", CS5)
+        file = base64.b64decode(net.sc2.run("sh", "-c", ended.format(number)))
+    seen.save(tmp_path / "capture.pcapng")
+    assert seen.doubt is None
+    frames = packets.read((tmp_path / "capture.pcapng").read_bytes()).frames
+    ours = [(one.length_bytes, one.data) for one in frames if one.hop == "sc2:sc2_lc1"]
+    theirs = overlays.pcap(file)
+    assert [length for length, data in ours if overlays.is_ping(data)] == [172] * 6
+    begin = theirs.index(ours[0])
+    # of what is around them, before labkit began and after it ended, none is of this ping
+    assert theirs[begin : begin + len(ours)] == ours
+    assert not any(overlays.is_ping(data) for _, data in theirs[:begin] + theirs[begin + len(ours) :])

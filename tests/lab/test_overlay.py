@@ -1,0 +1,199 @@
+"""The experiment `overlay` on this kernel, where plain routes carry the tenants' VXLAN: killed and gone on with, its
+rows and what is said of them; and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import overlays
+import pytest
+from conftest import met
+from worlds import LABKIT, Done, World, one_sentence, until, world
+
+from labkit import records
+from labkit.topologies import overlay
+
+pytestmark = pytest.mark.needs("user namespaces", "ip", "ping", "veth", "bridge", "vxlan")
+
+ASKED = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
+COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", "rounds=1")
+FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
+ROUTED = overlay.seed("metric", fabric_mtu_bytes=1476, provider="routed")
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+def run(machine: World, folder: Path, *words: str) -> Done:
+    return machine.labkit("run", "overlay", *words, "--folder", str(folder), timeout=240)
+
+
+@pytest.fixture(scope="module")
+def folder(machine: World) -> Path:
+    return machine.folder / "seen"
+
+
+@pytest.fixture(scope="module")
+def killed(machine: World, folder: Path) -> tuple[bytes, int]:
+    """The rows of the first part, and when they were written, of a run that was killed in the second one."""
+    before, path = machine.interfaces(), folder / "rows" / "path-metric.jsonl"
+    process = machine.start(*LABKIT, "run", "overlay", *ASKED, "--folder", str(folder))
+    found = until(path.exists, 60)
+    process.kill()
+    assert found, process.communicate()
+    process.communicate()
+    assert until(lambda: not machine.processes(), 10), machine.processes()
+    assert until(machine.only_namespace, 10)
+    assert machine.interfaces() == before
+    assert records.finished_points(folder) == {"path-metric"}
+    return path.read_bytes(), path.stat().st_mtime_ns
+
+
+@pytest.fixture(scope="module")
+def said(machine: World, folder: Path, killed: tuple[bytes, int]) -> str:
+    """What the same command says in the terminal when it has gone on to the end."""
+    done = run(machine, folder, *ASKED)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows(said: str, folder: Path) -> Rows:
+    found = records.read_rows(folder)
+    assert {(row["experiment"], row["status"], row["doubts"]) for row in found} == {("overlay", "ok", None)}
+    return found
+
+
+def test_what_was_seen_before_it_was_killed_is_kept(
+    killed: tuple[bytes, int], said: str, folder: Path
+) -> None:
+    path = folder / "rows" / "path-metric.jsonl"
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == killed
+    assert records.finished_points(folder) == {
+        "path-metric", "reachability-metric", "failure-metric-carrier",
+        "failure-metric-carrier-linkdown", "failure-metric-silent",
+    }  # fmt: skip
+    assert list(folder.rglob(".*")) == []
+
+
+def test_packets_are_seen_as_the_description_says(rows: Rows, folder: Path) -> None:
+    overlays.as_promised(rows, ROUTED)
+    seen = overlays.seen(rows, "cs1 > cs5 echo request", "sc2:sc2_lc1")
+    assert seen["stack"].startswith(
+        "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP 20.0.0.1"
+    )
+    assert (seen["length_bytes"], seen["provider"], seen["routes"]) == (98 + 50, "routed", "metric")
+    assert (folder / seen["artefact"]).is_file()
+
+
+def test_who_reaches_whom(rows: Rows) -> None:
+    between = [row for row in rows if row["part"] == "reachability"]
+    assert len({(row["source"], row["target"]) for row in between}) == len(between) == 20
+    assert [row for row in between if not row["as_expected"]] == []
+    ends = {(row["source"], row["target"]): (row["ttl"], row["spine"]) for row in between}
+    assert (ends["cs1", "cs5"], ends["cs1", "cs4"], ends["cs1", "cs2"]) == (
+        (64, "sc2"),
+        (61, "sc2"),
+        (64, None),
+    )
+
+
+def test_a_spine_fails(rows: Rows) -> None:
+    failures = {(row["failure"], row["ignores_linkdown"]): row for row in rows if row["part"] == "failure"}
+    assert sorted(failures) == FAILURES
+    for (how, noticed), row in failures.items():
+        assert (row["failed"], row["path_before"]) == ("sc2", ["sc2", "sc2"])
+        assert row["up_s"] - row["down_s"] >= 1
+        meanwhile = [
+            rtt_s for sent_s, rtt_s in row["probes"] if row["down_s"] + 0.5 < sent_s < row["up_s"] - 0.1
+        ]
+        if (how, noticed) == ("carrier", True):
+            assert (row["expected_during"], row["path_during"]) == (["sc1"], ["sc1", "sc1"])
+            assert any(rtt_s is not None for rtt_s in meanwhile)
+        else:
+            assert row["path_during"] == [None, None]
+            assert row["outage_s"] > 0.8
+            assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
+
+
+def test_the_terminal_tells_what_was_found(said: str, rows: Rows) -> None:
+    text = " ".join(said.split())
+    first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
+    assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
+    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of headers more." in text
+    assert "- metric: of 20 ways from a container to another 20 lost nothing; 20 were those that" in text
+    assert text.count("- metric, sc2 fails (") == 3
+    assert "and leaves leave out routes without carrier): down for 1 s, the flow went by sc1;" in text
+    assert text.index("84 bytes of IP") < text.index("of 20 ways") < text.index("sc2 fails")
+    assert not any(word in text for word in ("Medians", "Verdicts", "**", "nan"))
+
+
+@pytest.mark.needs("iperf3", "ethtool")
+def test_headers_and_cost(machine: World, folder: Path, said: str) -> None:
+    """The parts that compare tunnels, for those that this kernel has; compared with themselves, and with nothing."""
+    cost = machine.folder / "cost"
+    done = run(machine, cost, *COST)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert (
+        "- vxlan adds 50 bytes to each packet, 20 (IPv4) + 8 (UDP) + 8 (VXLAN) + 14 (Ethernet), and as many"
+        in text
+    )
+    assert "Medians" in text
+    assert "Verdicts" in text
+    rows = records.read_rows(cost)
+    [added] = [row for row in rows if row["part"] == "headers"]
+    assert (added["topology"], added["computed_bytes"], added["measured_bytes"]) == ("vxlan", 50, 50)
+    measured = [row for row in rows if row["part"] == "cost"]
+    assert {row["arm"] for row in measured} == {"veth", "veth (again)", "vxlan"}
+    assert len(measured) == 6
+    assert all(row["length_bytes"] == 1426 - 28 for row in measured)
+    compared = machine.labkit("compare", str(cost), str(cost))
+    assert compared.returncode == 0, compared.stderr
+    assert "vxlan" in compared.stdout
+    nothing = one_sentence(machine.labkit("compare", str(cost), str(folder)))
+    assert nothing == f"{folder} has no valid measurement to compare"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("part=nothing", "part=nothing: there are path, reachability, failure, headers, cost"),
+        ("provider=x", "provider=x: there are gre, ipip, routed"),
+        (
+            "mtu_bytes=1427 fabric_mtu_bytes=1500",
+            "the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: 1500 (lc1_sc2)"
+            " - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426",
+        ),
+        ("payload_bytes=1399", "payload_bytes=1399 is outside 16 to 1398: what a ping within the MTU takes"),
+        ("nodes=two", "nodes=two: the overlay stands on one host, on no NIC of it; leave it out"),
+        ("parent=eth0", "parent=eth0: the overlay stands on one host, on no NIC of it; leave it out"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(machine: World, words: str, sentence: str) -> None:
+    folder = machine.folder / "refused"
+    assert one_sentence(run(machine, folder, *words.split())) == sentence
+    assert not folder.exists()
+
+
+def test_a_kernel_with_gre_or_without(machine: World) -> None:
+    """A part that this kernel cannot show is a row that says why, and so does the command."""
+    folder = machine.folder / "gre"
+    done = run(machine, folder, "part=path", "routes=static")
+    rows = records.read_rows(folder)
+    if met("gre"):
+        assert done.returncode == 0, done.stderr
+        overlays.as_promised(rows, overlay.seed())
+        return
+    sentence = one_sentence(done)
+    [row] = rows
+    assert (row["part"], row["status"], row["provider"]) == ("path", "unsupported", "gre")
+    assert sentence == f"path-static: {row['reason']}"
+    assert row["reason"].startswith("this kernel has no gre (")
+    assert f"- Not seen: {row['reason']}." in " ".join(done.stdout.split())

@@ -1,0 +1,55 @@
+"""What tests of the overlay share: the rows of its packets, held against the description; files of tcpdump's."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from labkit import packets
+from labkit.topologies.parts import Network
+from labkit.topologies.paths import paths
+
+PORTS = {**packets.PORTS, 4900: "vxlan"}
+Rows = list[dict[str, Any]]
+
+
+def way(rows: Rows, what: str) -> Rows:
+    """The sightings of a packet that is called so, in order."""
+    found = [row for row in rows if row["part"] == "path" and row["what"] == what]
+    return sorted(found, key=lambda row: int(row["position"]))
+
+
+def seen(rows: Rows, what: str, hop: str) -> dict[str, Any]:
+    """A packet at a hop."""
+    [found] = [row for row in way(rows, what) if row["hop"] == hop]
+    return found
+
+
+def as_promised(rows: Rows, network: Network) -> None:
+    """Every packet of every pair was seen where the description says, with the headers and the length that it says."""
+    assert len({row["packet"] for row in rows if row["part"] == "path"}) == 2 * len(network.pairs)
+    for client, server in network.pairs:
+        for source, target, kind in ((client, server, "request"), (server, client, "reply")):
+            [path] = paths(network, source, target)
+            sightings = way(rows, f"{source} > {target} echo {kind}")
+            promised = zip(path.interfaces, path.stacks, path.lengths_bytes, strict=True)
+            assert [(row["hop"], row["stack"], row["length_bytes"]) for row in sightings] == [
+                (hop, f"{stack} / ICMP echo {kind}", length) for hop, stack, length in promised
+            ]
+            assert sightings[0]["time_s"] == 0 <= sightings[-1]["time_s"]
+
+
+def pcap(content: bytes) -> list[tuple[int, bytes]]:
+    """The frames of a file of tcpdump's (microseconds, little-endian): length and bytes of each."""
+    assert content[:4] == b"\xd4\xc3\xb2\xa1"
+    at, found = 24, []
+    while at < len(content):
+        here_bytes, length = struct.unpack_from("<II", content, at + 8)
+        found.append((length, content[at + 16 : at + 16 + here_bytes]))
+        at += 16 + here_bytes
+    return found
+
+
+def is_ping(data: bytes) -> bool:
+    """Whether the innermost packet of a frame is of ping."""
+    return packets.layers(data, ports=PORTS)[-1].name == "icmp"
