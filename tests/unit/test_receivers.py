@@ -1,0 +1,51 @@
+"""What counts as received where a tunnel ends beside the server: the kernel counts its datagrams as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.netlink import LinkCounters
+from labkit.observers import receivers
+from labkit.observers.receivers import Got
+
+SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
+
+
+def server(taken_out: Iterator[int]) -> Any:
+    """An end in whose namespace a tunnel has taken out so many packets, each time that it is asked."""
+    kernel = SimpleNamespace(counters=lambda _index: LinkCounters(0, next(taken_out)))
+    return SimpleNamespace(namespace=SimpleNamespace(netlink=kernel))
+
+
+@pytest.mark.parametrize(
+    ("taken_out", "expected"),
+    [
+        ([60, 60], 40),
+        ([59, 60, 60, 60], 40),  # a packet came between; the next time none did
+        ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # they always do
+    ],
+)
+def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: int, tmp_path: Path) -> None:
+    path = tmp_path / "snmp"
+    path.write_text(SNMP.format(100))
+    asked = iter(taken_out)
+    with path.open() as file:
+        assert receivers._of_load(server(asked), file, [100]) == expected
+    assert list(asked) == []
+
+
+def test_without_a_tunnel_all_are(tmp_path: Path) -> None:
+    path = tmp_path / "snmp"
+    path.write_text(SNMP.format(100))
+    with path.open() as file:
+        assert receivers._of_load(server(iter(())), file, []) == 100
+
+
+def test_nothing_is_taken_back() -> None:
+    assert Got(900, 9, 4) - Got(1000, 10, 1) == Got(0, 0, 3)
+    assert Got(1000, 10) - Got(900, 9) == Got(100, 1, None)
