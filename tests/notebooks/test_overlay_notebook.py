@@ -1,0 +1,124 @@
+"""A sweep with the shape of params/overlay.yaml, small and on this kernel: measured, one report of all its parts in a
+real browser, and the report of one run with its images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import chromium
+from worlds import World, world
+
+from labkit import tables
+
+pytestmark = pytest.mark.needs(
+    "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "vxlan", "chromium"
+)
+
+SMALL = """
+notebook: 04_overlay
+parameters:
+  {provider: routed, routes: [metric], failure: [carrier], outage_s: 1, pings: 1,
+   topology: [veth, vxlan], rounds: 2, slices: 3, whole_runs: 0}
+grid:
+  - part: [[path, reachability, failure]]
+  - part: [[headers, cost]]
+    length_bytes: [64]
+"""
+SEEN = ["One packet, hop by hop", "Who reaches whom, by which path", "A spine fails under a flow"]
+COST = ["What a packet costs, by its size", "What of the cost is headers"]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        made.project(overlay=SMALL)
+        yield made
+
+
+def labkit(machine: World, *words: str) -> str:
+    done = machine.labkit(*words, cwd=machine.folder / "project", timeout=400)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def said(machine: World) -> str:
+    """What the sweep says in the terminal."""
+    return labkit(machine, "sweep", "params/overlay.yaml")
+
+
+@pytest.fixture(scope="module")
+def folder(machine: World, said: str) -> Path:
+    [found] = (machine.data / "overlay").glob("overlay-*")
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The opened report; afterwards, that nothing went wrong in its scripts."""
+    wrong: list[str] = []
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        page = browser.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto((folder / "report.html").as_uri())
+        page.wait_for_function(
+            "[...document.querySelectorAll('.figure')].every(it => it.querySelector('.main-svg .gtitle'))",
+            timeout=120_000,
+        )
+        yield page
+    assert not wrong
+
+
+def test_the_sweep_tells_of_every_part(said: str, folder: Path, machine: World) -> None:
+    text = " ".join(said.split())
+    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 were those that the description promises",
+                  "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
+        assert words in text
+    report = os.path.relpath(folder / "report.html", machine.folder / "project")
+    assert said.splitlines()[-1] == f"report: {report}"
+    table = tables.load(folder, None)
+    assert table.attrs["unfinished"] == []
+    assert set(table["part"]) == {"path", "reachability", "failure", "headers", "cost"}
+    assert set(table["status"]) == {"ok"}
+
+
+def test_the_report_shows_every_part(page: Any) -> None:
+    titles = [place.text_content() for place in page.query_selector_all(".figure .gtitle")]
+    for title in (*SEEN, *COST):
+        assert sum(title in each for each in titles) == 1, titles
+    for place in page.query_selector_all(".figure"):
+        size = place.query_selector(".main-svg").bounding_box()
+        assert size["height"] > 150
+    text = page.evaluate("document.body.innerText")
+    for words in (
+        "An overlay that can be seen through",
+        "UDP 4900 with 106 bytes",
+        "vxlan against veth",
+        "lc1:lc1_sc2",
+    ):
+        assert words in text
+    assert "Not looked at" not in text
+    assert "Traceback" not in text
+
+
+def test_the_report_of_one_run_with_images(folder: Path, machine: World) -> None:
+    """A run that is no sweep's, of which a part was not looked at."""
+    [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
+    run = machine.data / "overlay" / "alone"
+    shutil.copytree(point, run, ignore=shutil.ignore_patterns("*.ipynb"))
+    said = labkit(machine, "report", str(run), "--images").splitlines()
+    assert said[0].startswith("report: ")
+    assert "Not looked at" in (run / "report.html").read_text()
+    images = [machine.folder / "project" / line.removeprefix("figure: ") for line in said[1:]]
+    endings = [path.suffix for path in images]
+    assert endings.count(".html") == endings.count(".png") == endings.count(".svg") >= len(SEEN)
+    for path in images:
+        assert path.stat().st_size > 2_000
+    for words in ("one-packet", "who-reaches", "a-spine-fails"):
+        assert [path.suffix for path in images if words in path.name and path.suffix == ".png"] == [".png"]
