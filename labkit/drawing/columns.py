@@ -19,7 +19,7 @@ def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:
         for one, other in permutations({place.namespace for place in join.ends}, 2):
             if join.way != "tunnel":
                 beside[one].add(other)
-    from_clients, from_servers = _distances(beside, clients), _distances(beside, servers)
+    from_clients, from_servers = distances(beside, clients), distances(beside, servers)
     found = {name: 0 if name in clients else from_clients.get(name, 1) for name in beside}
     single = {name for name in beside if len(beside[name]) == 1} - clients - servers
     for name in single:
@@ -30,7 +30,7 @@ def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:
     return found | dict.fromkeys(servers, 1 + max(inner, default=0))
 
 
-def _distances(beside: dict[str, set[str]], starts: Iterable[str]) -> dict[str, int]:
+def distances(beside: dict[str, set[str]], starts: Iterable[str]) -> dict[str, int]:
     """How many links each is away from the nearest of the starts."""
     found = dict.fromkeys(starts, 0)
     waiting = list(found)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from labkit import theme
 from labkit.drawing.graph import FEW, WAYS, condition, first, kind, more, outside, route_line, shown, title
 from labkit.drawing.layout import PAD_PX, TITLE_PX, Box, Layout
+from labkit.drawing.levels import Levels, places
 from labkit.topologies import State
 from labkit.topologies.told import Interface, Namespace, Place
 
@@ -20,18 +21,18 @@ def topology(state: State, pairs: int = FEW) -> go.Figure:
     """The drawing of a topology as it stands; of more than `pairs` pairs it shows the first, and says so."""
     left_out = max(len(state.pairs) - pairs, 0)
     part, _ = first(shown(state), pairs)
-    places = Layout(part)
+    standing = places(part)
     figure = go.Figure()
-    for box in places.namespaces.values():
+    for box in standing.namespaces.values():
         figure.add_shape(type="rect", **_corners(box), **theme.NAMESPACE)
-    for box in places.interfaces.values():
+    for box in standing.interfaces.values():
         figure.add_shape(type="rect", **_corners(box), **theme.INTERFACE)
-    _add_lines(figure, places)
-    _add_words(figure, part, places)
+    _add_lines(figure, standing)
+    _add_words(figure, part, standing)
     words = f"as the kernel tells (Linux {theme.plain(state.kernel)})"
     words += f"; {more(left_out)}" if left_out else ""
     theme.titled(figure, title(state), words)
-    _size(figure, places)
+    _size(figure, standing)
     return figure
 
 
@@ -39,7 +40,7 @@ def _corners(box: Box) -> dict[str, float]:
     return {"x0": box.x, "y0": box.y, "x1": box.right, "y1": box.bottom}
 
 
-def _add_lines(figure: go.Figure, places: Layout) -> None:
+def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
     """One trace for each way of joining, so that the legend has each once."""
     for way, name in WAYS.items():
         points: list[tuple[float | None, float | None]] = []
@@ -51,12 +52,12 @@ def _add_lines(figure: go.Figure, places: Layout) -> None:
             figure.add_trace(go.Scatter(x=x, y=y, name=name, **common))
 
 
-def _add_words(figure: go.Figure, state: State, places: Layout) -> None:
+def _add_words(figure: go.Figure, state: State, places: Layout | Levels) -> None:
     words: dict[str, Any] = {"mode": "text", "showlegend": False}
     boxes = [places.namespaces[space.name] for space in state.namespaces]
     names = {"text": [f"<b>{theme.plain(box.lines[0])}</b>" for box in boxes], "textposition": "middle right"}
     routes = {"hovertext": [_routes(space) for space in state.namespaces], "hoverinfo": "text"}
-    x, y = [box.x + PAD_PX / 2 for box in boxes], [box.y + TITLE_PX / 2 for box in boxes]
+    x, y = [box.x + box.title_px + PAD_PX / 2 for box in boxes], [box.y + TITLE_PX / 2 for box in boxes]
     figure.add_trace(go.Scatter(x=x, y=y, textfont_size=12, **names, **routes, **words))
     at = [
         (places.interfaces[Place(space.name, one.name)], one)
@@ -82,7 +83,7 @@ def _hover(one: Interface) -> str:
     return "<br>".join(theme.plain(line) for line in lines if line is not None)
 
 
-def _size(figure: go.Figure, places: Layout) -> None:
+def _size(figure: go.Figure, places: Layout | Levels) -> None:
     """One unit is one pixel."""
     wide = max(places.width, LEAST_PX - 2 * EDGE_PX)
     aside = (wide - places.width) / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_interface
+from string import digits
 
 import msgspec
 
@@ -122,8 +123,8 @@ def more(count: int) -> str:
 
 
 def label(one: Interface) -> list[str]:
-    """The lines that stand in an interface's box; a veth's kind is told by its line, lo's by its name."""
-    plain = one.kind in ("veth", "loopback", one.name)
+    """The lines that stand in an interface's box; a veth's kind is told by its line, lo's and bridge1's by the name."""
+    plain = one.kind in ("veth", "loopback", one.name.rstrip(digits))
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     return [" · ".join(words), *one.addresses]
 

@@ -23,13 +23,14 @@ DETOUR_PX, CHANNEL_PX = 12.0, 14.0  # of lines that go around: from what they le
 
 @dataclass
 class Box:
-    """A rectangle with lines of text; y grows downwards."""
+    """A rectangle with lines of text; y grows downwards. `title_px`: how far right a namespace's name begins."""
 
     lines: list[str]
     width: float
     height: float
     x: float = 0.0
     y: float = 0.0
+    title_px: float = 0.0
 
     @property
     def right(self) -> float:
@@ -47,7 +48,8 @@ class Box:
         return self.x + self.width / 2, self.y + self.height / 2
 
 
-def _box(lines: list[str]) -> Box:
+def boxed(lines: list[str]) -> Box:
+    """A rectangle that has room for these lines."""
     return Box(lines, max(map(len, lines)) * CHAR_PX + 2 * PAD_PX, len(lines) * LINE_PX + PAD_PX)
 
 
@@ -66,7 +68,7 @@ class Layout:
         ]
         self._columns = columns(state, self._joins)
         self.interfaces = {
-            Place(space.name, one.name): _box(label(one))
+            Place(space.name, one.name): boxed(label(one))
             for space in state.namespaces
             for one in space.interfaces
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import ARGUMENTS
-from made_states import bridged, tunnelled
+from made_states import bridged, overlay, tunnelled
 
 from labkit.drawing import figure
 from labkit.topologies import State
@@ -41,7 +41,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "state", [tunnelled(), bridged(4), bridged(128)], ids=["vxlan", "4 pairs", "128 pairs"]
+    "state",
+    [tunnelled(), bridged(4), bridged(128), overlay()],
+    ids=["vxlan", "4 pairs", "128 pairs", "overlay"],
 )
 def test_labels_stay_in_their_boxes(state: State, browser: Any, tmp_path: Path) -> None:
     drawn = figure.topology(state)

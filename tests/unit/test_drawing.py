@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from made_states import LO, bridged, overlay, tunnelled, veth
 from labkit import drawing
 from labkit.drawing import figure
 from labkit.drawing.layout import Box, Layout
+from labkit.drawing.levels import Levels, places
 from labkit.topologies import State
 from labkit.topologies.told import Namespace, Place
 
@@ -98,10 +100,20 @@ def crosses(line: list[tuple[float, float]], box: Box) -> bool:
 
 
 @pytest.mark.parametrize(
-    "state", [tunnelled(), bridged(1), bridged(8), overlay()], ids=["vxlan", "1 pair", "8 pairs", "overlay"]
+    ("state", "places_of"),
+    [
+        (tunnelled(), Layout),
+        (bridged(1), Layout),
+        (bridged(8), places),
+        (overlay(), Layout),
+        (overlay(), places),
+    ],
+    ids=["vxlan", "1 pair", "8 pairs", "overlay", "overlay, folded"],
 )
-def test_nothing_overlaps_and_no_line_runs_over_a_label(state: State) -> None:
-    places = Layout(drawing.shown(state))
+def test_nothing_overlaps_and_no_line_runs_over_a_label(
+    state: State, places_of: Callable[[State], Layout | Levels]
+) -> None:
+    places = places_of(drawing.shown(state))
     boxes = list(places.interfaces.values())
     assert len(boxes) == sum(len(space.interfaces) for space in drawing.shown(state).namespaces)
     assert not any(overlap(*two) for two in itertools.combinations(boxes, 2))
@@ -126,6 +138,37 @@ def test_leaves_and_spines_stand_between_the_containers() -> None:
     boxes = [box.bottom for box in places.namespaces.values()]
     assert len(set(below)) == 2
     assert max(boxes) < min(below) < max(below) < places.height
+
+
+def test_a_deep_network_is_folded_so_that_it_fits_a_report() -> None:
+    folded = places(drawing.shown(overlay()))
+    assert isinstance(folded, Levels)
+    assert figure.topology(overlay()).layout.width < 900
+    levels: dict[float, list[str]] = {}
+    for name, box in sorted(folded.namespaces.items(), key=lambda item: (item[1].y, item[1].x)):
+        levels.setdefault(box.y, []).append(name)
+    assert list(levels.values()) == [
+        ["sc1", "sc2"], ["lc1", "lc2"], ["con_ns1", "con_ns3", "con_ns2"], ["cs1", "cs2", "cs5", "cs3", "cs4"],
+    ]  # fmt: skip
+    tunnels = [line for join, line in folded.lines if join.way == "tunnel"]
+    assert [len(line) for line in tunnels] == [2, 2], "straight from end to end"
+    assert all(one[1] == other[1] for one, other in tunnels)
+    titles = [
+        Box([], len(box.lines[0]) * 7.0, 16, box.x + box.title_px + 4, box.y + 4)
+        for box in folded.namespaces.values()
+    ]
+    assert not any(crosses(line, box) for _, line in folded.lines for box in titles)
+
+
+def test_what_is_narrow_or_could_not_be_read_is_not_folded() -> None:
+    assert isinstance(places(drawing.shown(bridged(8))), Layout)
+    long = "a_container_whose_name_fills_its_box"
+    text = msgspec.json.encode(overlay()).decode().replace('"cs5"', f'"{long}"')
+    state = msgspec.json.decode(text, type=State)
+    wide = places(drawing.shown(state))
+    narrow = Levels(drawing.shown(state), Layout(drawing.shown(state)))
+    assert not narrow.is_clear(), "the line from above runs over the name"
+    assert isinstance(wide, Layout)
 
 
 def test_what_the_tree_says_of_the_overlay() -> None:
