@@ -25,3 +25,11 @@ class Isolated(LabkitError):
 
 class Failed(LabkitError):
     """A program or a measurement failed. The text carries the program's own words."""
+
+
+def named(kind: str, text: str) -> LabkitError:
+    """The error of this name, told by another labkit process; Failed where no such one is known here."""
+    known: dict[str, type[LabkitError]] = {
+        one.__name__: one for one in (BadInput, Unsupported, Isolated, Failed)
+    }
+    return known.get(kind, Failed)(text)

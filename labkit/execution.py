@@ -26,6 +26,7 @@ def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, 
     `bar` sees its events, and `name` says to a person which one it is. Raises BadInput or Failed with the words of the
     notebook, which is then in failed.ipynb as far as it came.
     """
+    folder = folder.absolute()  # the notebook runs in a folder of its own
     import papermill
     from nbclient.exceptions import DeadKernelError
 

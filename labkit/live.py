@@ -195,7 +195,7 @@ class Live:
         for event in self._events():
             if event.get("number") == number:
                 if event["event"] in ("error", "refused"):
-                    raise getattr(errors, event["kind"])(event["text"])
+                    raise errors.named(event["kind"], event["text"])
                 return event
         self._open = False
         raise Failed(f"the topology's process {self._talk.words()}; build another")

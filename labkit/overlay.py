@@ -103,10 +103,10 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
         ["routes", "folder"], sort=False
     ):
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
-        said = f"**{routes}**: of {len(rows)} ways from a container to another {len(whole)} lost nothing; "
-        said += f"{int(rows['as_expected'].astype(bool).sum())} were those that the description promises"
+        said = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
+        said += f" {int(rows['as_expected'].astype(bool).sum())} were as the description promises; went by"
         spines = rows["spine"].fillna("no spine").value_counts()
-        yield f"{said} (by {', '.join(f'{spine} {count}' for spine, count in spines.items())})."
+        yield f"{said} {', by '.join(f'{spine} {count}' for spine, count in spines.items())}."
         for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
 
@@ -119,9 +119,10 @@ def _otherwise(one: dict[Any, Any]) -> str:
     went = " → ".join(one["path"] or []) or "nowhere"
     promised = " or ".join(" → ".join(way) for way in one["expected_paths"] or []) or "no way"
     said = f"{one['received_count']:g} of {one['sent_count']:g} answered, seen {went}, promised {promised}"
-    return (
-        f"{said}, TTL {one['ttl']:g} where {one['expected_ttl']:g} was" if one["ttl"] == one["ttl"] else said
-    )
+    ttls = [one["ttl"], one["expected_ttl"]]
+    if pd.notna(ttls).all() and ttls[0] != ttls[1]:
+        said += f", TTL {ttls[0]:g} where {ttls[1]:g} was promised"
+    return said
 
 
 def _failures(df: pd.DataFrame) -> Iterator[str]:
@@ -133,7 +134,8 @@ def _failures(df: pd.DataFrame) -> Iterator[str]:
         by = f"the flow went by {' and '.join(dict.fromkeys(during))}" if during else "nothing came through"
         down_s = one["up_s"] - one["down_s"]
         said = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
-        yield f"{said}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}."
+        ends = "" if one["outage_over"] else ", and not over at the end"
+        yield f"{said}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}."
 
 
 def _order(one: dict[Any, Any]) -> tuple[int, str, bool]:

@@ -95,7 +95,7 @@ def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
         path = Path(request["folder"]) / "error.txt"
         records.write(path, event["traceback"].encode())
         text += f"; where is in {path}"
-    raise getattr(errors, event["kind"])(text)
+    raise errors.named(event["kind"], text)
 
 
 def measure(

@@ -18,7 +18,8 @@ def read(path: Path) -> Any:
         return yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise BadInput(f"{path} is not there") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    # PyYAML's constructors raise what the text makes of them: int() and date() ValueError, a wrong !!bool KeyError, …
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is no YAML file: {' '.join(str(error).split())[:200]}") from None
 
 

@@ -39,6 +39,7 @@ HELP = {
     "fabric_mtu_bytes": "of the cables between leaves and spines; none: what the containers' MTU needs",
     "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
     "payload_bytes": "of the ping that is followed hop by hop",
+    "family": "4 or 6, of the ends whose tunnels are compared; the network has IPv4",
     "pings": "echo requests from every container to every other",
     "probe_interval_s": "between the probes while a spine fails",
     "outage_s": "how long a spine is down",
@@ -69,6 +70,14 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
                     f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
                 )
         super().check()
+        if self.family != 4 and not {"headers", "cost"} & set(self.part):
+            raise BadInput(
+                f"family={self.family} is of the tunnels that are compared: ask for part=cost as well"
+            )
+        if self.pairs != (1,) and "cost" not in self.part:
+            raise BadInput(
+                "pairs is of the tunnels that are compared: ask for part=cost as well, or leave it out"
+            )
         for name, known in (("part", PARTS), ("routes", overlay.ROUTES), ("failure", failing.FAILURES)):
             given = getattr(self, name)
             if not given or len(set(given)) < len(given):
@@ -93,7 +102,7 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
         """The network, with these routes between the leaves."""
         inside = encapsulation.overhead_bytes("vxlan")
         inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
-        fabric = self.fabric_mtu_bytes or self.mtu_bytes + inside
+        fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
         return overlay.seed(routes, fabric, self.mtu_bytes, self.provider)
 
 
@@ -135,7 +144,7 @@ def stages(asked: Overlay) -> list[Stage]:
             Stage(
                 "failure",
                 f"a spine fails ({kind}), {routes} routes",
-                4 + 3 * asked.outage_s,
+                6 + asked.outage_s,
                 routes,
                 kind,
                 ignores,

@@ -47,7 +47,7 @@ class Peer:
             self._gone = True
             raise Failed("nobody carries words to the servers' host any more")
         if "kind" in answer:
-            raise getattr(errors, answer["kind"], Failed)(f"on the servers' host: {answer['text']}")
+            raise errors.named(answer["kind"], f"on the servers' host: {answer['text']}")
         return answer
 
 

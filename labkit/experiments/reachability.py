@@ -122,7 +122,7 @@ def _row(network: Network, ends: Ends, answers: Answers, went: Sequence[Way]) ->
         "expected_ttl": min(ttls) if len(ttls) == 1 else None,
         "path": list(way),
         "expected_paths": sorted(map(list, expected)),
-        "spine": ", ".join(dict.fromkeys(node for node in way if node in spines(network))) or None,
+        "spine": " then ".join(dict.fromkeys(node for node in way if node in spines(network))) or None,
         "as_expected": fine,
         "reason": no_path(network, ends.source, ends.target_address)
         or no_path(network, ends.target, ends.source_address),

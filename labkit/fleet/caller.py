@@ -278,7 +278,7 @@ class _Handing:
             if "packed" in answer:
                 folders.place_file(answer["packed"], "failed.ipynb", folder, answer["folder"])
             text = answer["text"].replace(answer.get("folder") or "\0", str(folder))
-            raise getattr(errors, answer["kind"])(f"{text}; that was on {running.worker}")
+            raise errors.named(answer["kind"], f"{text}; that was on {running.worker}")
 
     def _take_back(self, running: _Running) -> None:
         """The worker is gone: its point is for another one."""
