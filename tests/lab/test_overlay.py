@@ -127,7 +127,7 @@ def test_the_terminal_tells_what_was_found(said: str, rows: Rows) -> None:
     first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
     assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of headers more." in text
-    assert "- metric: of 20 ways from a container to another 20 lost nothing; 20 were those that" in text
+    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 were as the description" in text
     assert text.count("- metric, sc2 fails (") == 3
     assert "and leaves leave out routes without carrier): down for 1 s, the flow went by sc1;" in text
     assert text.index("84 bytes of IP") < text.index("of 20 ways") < text.index("sc2 fails")
