@@ -104,10 +104,14 @@ def path(**more: Any) -> pd.DataFrame:
 
 
 def _nodes(source: str, target: str, spine: str) -> list[str]:
+    """The way from a container to another; the gateway of all of 20.0.0.0 is lc1, behind bridge 1."""
     tenant, other = TENANTS[source], TENANTS[target]
-    leaf, far = ("lc1" if "1" in tenant else "lc2"), ("lc1" if "1" in other else "lc2")
-    between = [] if tenant == other else [tenant, leaf, *([spine, far] * (leaf != far)), other]
-    return [source, *(between or [tenant]), target]
+    leaves = {"con_ns1": "lc1", "con_ns2": "lc2", "con_ns3": "lc2"}
+    if tenant == other:
+        return [source, tenant, target]
+    if {tenant, other} == {"con_ns2", "con_ns3"}:
+        return [source, tenant, "lc2", spine, "lc1", "con_ns1", "lc1", spine, "lc2", other, target]
+    return [source, tenant, leaves[tenant], spine, leaves[other], other, target]
 
 
 def reachability(**more: Any) -> pd.DataFrame:
@@ -118,7 +122,7 @@ def reachability(**more: Any) -> pd.DataFrame:
         promised, path = _nodes(source, target, "sc2"), _nodes(source, target, seen)
         crossed = "lc1" in path and "lc2" in path
         same = ADDRESSES[source].split(".")[0] == ADDRESSES[target].split(".")[0]
-        ttl = 64 if same else 64 - path.count("lc1") - path.count("lc2")
+        ttl = 64 if same else 62  # both leaves forward
         rtt = (60 if crossed else 20) * 1e-6 + number * 1e-7
         rows.append(
             _row(

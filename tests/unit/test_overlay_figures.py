@@ -69,12 +69,13 @@ def test_no_header_is_told_by_its_colour_alone() -> None:
 def test_hop_table() -> None:
     table = overlay.hop_table(made_overlay.path(), packet=0)
     assert list(table["frame, B"]) == [98] * 3 + [148] * 2 + [134] + [172] * 4 + [134] + [148] * 2 + [98] * 3
+    assert set(table["packet"]) == {"echo request"}
     assert table["headers, B"].iloc[7] == 172 - 56
     assert table["step, µs"].iloc[1:].to_list() == pytest.approx([4.0] * 15)
     html = overlay.wrapped(table).to_html()
     assert "ICMP echo request" in html
     assert "…" not in html
-    assert "overflow-wrap: anywhere" in html
+    assert "white-space: normal" in html
 
 
 def test_dropped_packets_are_said() -> None:

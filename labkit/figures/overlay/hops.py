@@ -71,12 +71,17 @@ def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
         for one in rows:
             headers = sum(layer.header_bytes for layer in layers(one) if layer.name != PAYLOAD)
             step = math.nan if before is None else (one["time_s"] - before) * 1e6
-            at = {"packet": one["what"], "hop": one["hop"], "direction": one["direction"], "stack": one["stack"]}
+            at = {"packet": _brief(one["what"]), "hop": one["hop"], "direction": one["direction"], "stack": one["stack"]}
             sizes = {"frame, B": int(one["length_bytes"]), "headers, B": headers}
             lines.append(at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step})
             before = one["time_s"]
     columns = ["packet", "hop", "direction", "stack", "frame, B", "headers, B", "since first, µs", "step, µs"]
     return pd.DataFrame(lines, columns=columns)
+
+
+def _brief(what: str) -> str:
+    """`cs1 > cs5 echo request` without its ends, which the hops tell."""
+    return what.partition(" > ")[2].partition(" ")[2] or what
 
 
 def packets(df: pd.DataFrame, packet: int | None = None) -> list[Rows]:

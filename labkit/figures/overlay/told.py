@@ -12,7 +12,10 @@ from pandas.io.formats.style import Styler
 from labkit import theme
 from labkit.loading import alike, emulated
 
-WRAPPED = ("stack", "path", "expected path")  # columns of long texts
+# Columns of long texts, and how wide they are at least and at most, so that a table fits a report.
+WRAPPED = {
+    "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
+}  # fmt: skip
 NOTES_PX = 30  # from what is drawn to the notes, where there is no axis
 ROUTES = ("static", "metric", "ecmp")  # in which order they are drawn
 Rows = list[dict[Any, Any]]
@@ -48,11 +51,15 @@ def wrapped(table: pd.DataFrame) -> Styler:
     """A table of `overlay` for a notebook or a report: long stacks and paths wrap, numbers are short."""
     numbers: dict[Any, Any] = {name: "{:.1f}" for name in table if str(name).endswith("µs")}
     numbers |= {name: "{:.2f}" for name in table if str(name).endswith(", s")}
-    long: list[Any] = [name for name in table if name in WRAPPED]
-    wide: Any = {"white-space": "normal", "overflow-wrap": "anywhere", "min-width": "16em", "max-width": "34em"}
     left: Any = {"text-align": "left", "vertical-align": "top"}
+    heads: Any = [{"selector": "th", "props": [("max-width", "5.5em"), ("white-space", "normal"), *left.items()]}]
     shown = table.style.hide(axis="index").format(numbers, na_rep="–", escape="html")
-    return shown.set_properties(**left).set_properties(subset=long, **wide)
+    shown = shown.set_properties(**left).set_table_styles(heads)
+    for name, (least, most) in WRAPPED.items():
+        if name in table:
+            wide: Any = {"white-space": "normal", "min-width": f"{least}em", "max-width": f"{most}em"}
+            shown = shown.set_properties(subset=[name], **wide)
+    return shown
 
 
 def micro(seconds: float) -> str:
