@@ -1,8 +1,10 @@
 """A packet socket at one interface, with a ring that the kernel fills (packet(7); TPACKET_V3 in linux/if_packet.h,
 Documentation/networking/packet_mmap.rst).
 
-The ring is memory of its own, large without a privilege, and in it the kernel writes when each socket saw a packet, not
-when it first came to this machine, as timestamps of other sockets do.
+The ring is memory of its own, large without a privilege. In it the kernel writes the packet's own timestamp where it
+has one, else when this socket saw it (tpacket_get_timestamp, net/packet/af_packet.c). A packet has one only while some
+program wants timestamps, as ping does, and loses it when it goes to another namespace or is forwarded: until then all
+interfaces tell the same time, and a decapsulation in one namespace takes none.
 """
 
 from __future__ import annotations

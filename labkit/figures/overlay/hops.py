@@ -39,7 +39,7 @@ def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
     left, so that what is inside stands below itself; frame bytes, and µs since it was first seen.
 
     `df`: rows of the part path. `packet`: its number; none: the first packet and the one after it, a request and its
-    reply. The payload's bar ends at 24 bytes. Of several runs the first is drawn.
+    reply. The payload's bar ends at 16 bytes (`MOST_PAYLOAD_BYTES`). Of several runs the first is drawn.
     """
     followed, figure, y = packets(df, packet), go.Figure(), 0.0
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
