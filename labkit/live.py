@@ -21,7 +21,7 @@ import msgspec
 
 from labkit import drawing, errors, hosts, packets, records, run
 from labkit.errors import Failed, LabkitError
-from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, doubt
+from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
 from labkit.topologies import Network, State
 
 PATIENCE_S = 60.0
@@ -130,6 +130,7 @@ class Live:
         the end packets that are on their way are waited for, `settle_s` at most. Raises what
         `observers.capture.capture` raises.
         """
+        check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
         asked = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
         seen = Seen()

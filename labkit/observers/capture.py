@@ -23,7 +23,7 @@ LEAST_SNAP_BYTES, MOST_SNAP_BYTES = 192, 1 << 18
 RATE_PPS = 10_000
 TOTAL_BYTES = 64 << 20
 BUFFER_BYTES = 4 << 20
-SETTLE_S = 1.0
+SETTLE_S, MOST_SETTLE_S = 1.0, 3600.0
 WRITE_S = 60.0  # patience with a disk
 
 
@@ -105,10 +105,11 @@ def capture(
     of all `total_bytes`: what is beyond is counted as skipped. `buffer_bytes` for each hop hold what the recorder, a
     process of its own, has not read yet; what they cannot hold is counted as dropped.
 
-    Raises BadInput for a hop that is not there, Unsupported where packets cannot be captured, Failed, at the end, when
-    the recorder died or the disk was full; what it wrote until then is in the file.
+    Raises BadInput for a hop that is not there or a limit that cannot be, Unsupported where packets cannot be captured,
+    Failed, at the end, when the recorder died or the disk was full; what it wrote until then is in the file.
     """
-    _check(hops, snap_bytes, rate_pps, total_bytes)
+    _check(hops)
+    check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
     path = folder / f"{name}.pcapng"
     with records.told(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,19 +129,27 @@ def capture(
         made.counts = dict(zip((hop.name for hop in hops), told.counts, strict=True))
 
 
-def _check(hops: Sequence[Hop], snap_bytes: int, rate_pps: int, total_bytes: int) -> None:
+def _check(hops: Sequence[Hop]) -> None:
     names = [hop.name for hop in hops]
     twice = [each for each in names if names.count(each) > 1]
     if not hops:
         raise BadInput("a capture needs at least one interface")
     if twice:
         raise BadInput(f"{twice[0]} is named twice: a capture sees an interface once")
+
+
+def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
+    """Raises BadInput for the first limit of a capture that cannot be one."""
     if not LEAST_SNAP_BYTES <= snap_bytes <= MOST_SNAP_BYTES:
         wanted = f"{LEAST_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MOST_SNAP_BYTES}"
         raise BadInput(f"snap_bytes={snap_bytes} cannot be: {wanted}")
     for each, value in (("rate_pps", rate_pps), ("total_bytes", total_bytes)):
         if value < 1:
             raise BadInput(f"{each}={value} would capture nothing: at least 1")
+        if not value < 1 << 63:
+            raise BadInput(f"{each}={value} cannot be: it is less than 2^63")
+    if not 0 <= settle_s <= MOST_SETTLE_S:
+        raise BadInput(f"settle_s={settle_s} cannot be: it is 0 to {MOST_SETTLE_S:.0f} seconds")
 
 
 @contextmanager

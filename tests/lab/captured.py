@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -126,7 +127,8 @@ def refused(folder: Path) -> Any:
         missing = Hop(hops[0].namespace, "eth9")
         asked: list[tuple[list[Hop], dict[str, Any]]] = [
             (hops, {}), ([missing], {}), ([], {}), ([hops[0]] * 2, {}), (hops, {"snap_bytes": 60}),
-            (hops, {"rate_pps": 0}),
+            (hops, {"rate_pps": 0}), (hops, {"settle_s": math.inf}), (hops, {"settle_s": -1}),
+            (hops, {"total_bytes": 1 << 63}),
         ]  # fmt: skip
         return [_refusal(which, folder, more) for which, more in asked]
 

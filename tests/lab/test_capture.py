@@ -206,6 +206,9 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
         ["BadInput", "client0:eth0 is named twice: a capture sees an interface once"],
         ["BadInput", "snap_bytes=60 cannot be: 192 (the headers of a tunnel in a tunnel) to 262144"],
         ["BadInput", "rate_pps=0 would capture nothing: at least 1"],
+        ["BadInput", "settle_s=inf cannot be: it is 0 to 3600 seconds"],
+        ["BadInput", "settle_s=-1 cannot be: it is 0 to 3600 seconds"],
+        ["BadInput", "total_bytes=9223372036854775808 cannot be: it is less than 2^63"],
     ]
     without = tried("refused", tmp_path, "setpriv", "--bounding-set", "-net_raw", "--")
     assert without[0] == [
