@@ -1,8 +1,9 @@
-"""The run's folder where the caller's cannot be seen: in memory, mounted in the experiment's own mount namespace, so
-that the kernel collects it; what is written into it goes back as events."""
+"""Folders in memory, mounted in the experiment's own mount namespace, so that the kernel collects them: the run's where
+the caller's cannot be seen, of which what is written goes back as events, and one for what nobody keeps."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,18 @@ from labkit import process, records
 from labkit.errors import LabkitError
 
 LARGEST_BYTES = 64 << 20
+SHARED_MEMORY = Path("/dev/shm")  # every Linux has it to mount on, and nothing of ours uses it
 KEPT = ("environment.json", "artefacts")  # what goes back; rows are events already
+
+
+@functools.cache
+def in_memory() -> Path | None:
+    """A folder that goes with this process, PID 1 of its namespaces, however it ends; None where none can be made."""
+    try:
+        process.output(["mount", "-t", "tmpfs", "-o", "mode=1777", "labkit", str(SHARED_MEMORY)])
+    except LabkitError:
+        return None
+    return SHARED_MEMORY
 
 
 def prepare(folder: Path, finished: Mapping[str, str]) -> None:

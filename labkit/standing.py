@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from labkit import process, topologies
+from labkit import process, scratch, topologies
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, LabkitError
 from labkit.observers.capture import Hop, capture, everywhere
@@ -88,7 +88,7 @@ class _Captures:
         """Begin a capture at interfaces (namespace:interface), or at all of the topology's."""
         spaces = _spaces(self._topology)
         hops = [_hop(spaces, name) for name in names] or everywhere(self._topology.namespaces)
-        folder, going = TemporaryDirectory(prefix="labkit-"), ExitStack()
+        folder, going = TemporaryDirectory(prefix="labkit-", dir=scratch.in_memory()), ExitStack()
         try:
             path = going.enter_context(capture(hops, Path(folder.name), **limits)).path
         except LabkitError:

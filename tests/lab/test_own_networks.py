@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from conftest import met
 from worlds import one_sentence, world
 
 from labkit import live
-from labkit.errors import Failed
+from labkit.errors import BadInput, Failed
 from labkit.topologies.told import Interface
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan")
@@ -111,3 +112,27 @@ def test_the_overlay_is_drawn_or_says_where_it_can_be(tmp_path: Path) -> None:
             "mtu_bytes=65500 does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)"
         )
         assert too_large.endswith("= 65461")
+
+
+def test_a_capture_leaves_no_file_whatever_becomes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it goes on there is none outside the topology's own mount namespace, so that nobody has to remove it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    memory = Path("/dev/shm")
+    before = set(memory.iterdir())
+    with live.build("veth") as net:
+        for wrong in (
+            {"settle_s": math.inf},
+            {"settle_s": math.nan},
+            {"rate_pps": math.inf},
+            {"total_bytes": 1 << 63},
+        ):
+            with pytest.raises(BadInput, match="cannot be"), net.capture(**wrong):
+                pass
+        with net.capture("client0:eth0") as seen:
+            net.client0.run("ping", "-n", "-c1", "-w15", net.server0.address)
+            assert "labkit-" in net.client0.run("ls", str(memory))
+            assert [path.name for path in tmp_path.iterdir() if path.name.startswith("labkit-")] == []
+            assert not {path for path in set(memory.iterdir()) - before if path.name.startswith("labkit-")}
+        assert len(seen.packets) >= 2
