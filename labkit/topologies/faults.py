@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from ipaddress import ip_address, ip_interface, ip_network
-from itertools import combinations
 from typing import Any
 
 import msgspec
 
 from labkit.errors import BadInput
-from labkit.topologies import mtu, tunnel_faults
-from labkit.topologies.described import Described, Interface, gateways, interfaces, remotes, target
+from labkit.topologies import address_faults, mtu, tunnel_faults
+from labkit.topologies.address_faults import once
+from labkit.topologies.described import Described, interfaces
 from labkit.topologies.mtu import Mtus
 from labkit.topologies.parts import Bridge, Cable, Network, Node, Route, Tunnel
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"  # of an interface: IFNAMSIZ, without what iproute2 and paths read otherwise
+# Of a network: printed as it is into drawings and to terminals.
+NETWORK_NAME = r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}"
 # What the kernel puts into new namespaces by itself, and what drawings call what is not the network's.
 TAKEN = (
     "lo",
@@ -40,10 +40,10 @@ def check(network: Network) -> tuple[Described, Mtus]:
     network = _typed(network)
     _names(network)
     for part in network.parts:
-        _form(part)
+        address_faults.form(part)
     _masters(network)
     described = Described(network)
-    for look in (_pairs, tunnel_faults.check, _addresses, _subnets, _routes):
+    for look in (_pairs, tunnel_faults.check, address_faults.check):
         look(described)
     mtus = Mtus(described)
     mtu.check(described, mtus)
@@ -52,6 +52,9 @@ def check(network: Network) -> tuple[Described, Mtus]:
 
 def _typed(network: Network) -> Network:
     """The network, where every part is of the types that it says: lists may stand for tuples."""
+    if not isinstance(network.name, str) or not re.fullmatch(NETWORK_NAME, network.name):
+        words = "take at most 60 letters, digits, spaces, _ . -, of which the first is a letter or digit"
+        raise BadInput(f"a network cannot be called {network.name!r:.80}: {words}")
     try:
         return msgspec.convert(msgspec.to_builtins(network), Network)
     except (msgspec.ValidationError, TypeError) as error:
@@ -62,9 +65,11 @@ def _names(network: Network) -> None:
     """Names are safe, and each is there once."""
     nodes = [part.name for part in network.parts if isinstance(part, Node)]
     for name in nodes:
-        if not re.fullmatch(NAME, name) or name in TAKEN_NODES:
+        if name in TAKEN_NODES:
+            raise BadInput(f"a node cannot be called {name!r}: drawings call so what is not of the network")
+        if not re.fullmatch(NAME, name):
             raise BadInput(f"a node cannot be called {name!r}: take at most 15 letters, digits, _ . -")
-    _once(nodes, lambda name: f"there are two nodes {name}: give one another name")
+    once(nodes, lambda name: f"there are two nodes {name}: give one another name")
     places = []
     for part in network.parts:
         for at, name in _own(part):
@@ -80,7 +85,7 @@ def _names(network: Network) -> None:
             raise BadInput(
                 f"a route to {part.to} is in {part.at}, and there is no such node; there are {', '.join(nodes)}"
             )
-    _once(places, lambda key: f"there are two interfaces {key[1]} in {key[0]}: give one another name")
+    once(places, lambda key: f"there are two interfaces {key[1]} in {key[0]}: give one another name")
 
 
 def _own(part: Any) -> list[tuple[str, str]]:
@@ -90,61 +95,8 @@ def _own(part: Any) -> list[tuple[str, str]]:
     return [(part.at, part.name)] if isinstance(part, Bridge | Tunnel) else []
 
 
-def _once(found: Iterable[Any], words: Callable[[Any], str]) -> None:
-    """Raises BadInput with these words for the first that is there twice."""
-    seen = set()
-    for one in found:
-        if one in seen:
-            raise BadInput(words(one))
-        seen.add(one)
-
-
-def _form(part: Any) -> None:
-    """Addresses, prefixes and numbers are what such things can be."""
-    ends = (
-        (part.one, part.other)
-        if isinstance(part, Cable)
-        else (part,)
-        if isinstance(part, Bridge | Tunnel)
-        else ()
-    )
-    for end in ends:
-        if end.address is not None:
-            text = f"the address {end.address} of {end.name} ({end.at})"
-            _readable(ip_interface, end.address, f"{text} is none: write one like 10.0.0.1/24")
-            if "/" not in end.address:
-                raise BadInput(f"{text} has no prefix length: write {end.address}/24, or what the subnet is")
-    if isinstance(part, Tunnel):
-        for address in (*remotes(part), *([] if part.local is None else [part.local])):
-            _readable(
-                ip_address,
-                address,
-                f"{address} is no address that {part.name} ({part.at}) could have at an end",
-            )
-    if isinstance(part, Route):
-        if part.to != "default":
-            _readable(
-                ip_network,
-                part.to,
-                f"{part.to} is no prefix that {part.at} could have a route to: write 10.0.0.0/24",
-            )
-        for gateway in gateways(part):
-            _readable(ip_address, gateway, f"the gateway {gateway} of {part.at} is no address")
-        if part.metric is not None and not 0 <= part.metric < 1 << 32:
-            raise BadInput(
-                f"the metric {part.metric} of the route of {part.at} to {part.to} is outside 0 to 2^32 - 1"
-            )
-
-
-def _readable(read: Callable[[str], Any], text: str, words: str) -> None:
-    try:
-        read(text)
-    except ValueError:
-        raise BadInput(words) from None
-
-
 def _pairs(described: Described) -> None:
-    """Ends of pairs are containers with an address."""
+    """Ends of pairs are two containers with an address; no pair is there twice."""
     network = described.network
     if not network.pairs:
         raise BadInput(
@@ -159,6 +111,10 @@ def _pairs(described: Described) -> None:
             raise BadInput(
                 f"a pair has {name}, which is no container with an address: traffic begins and ends in those"
             )
+    for one, other in network.pairs:
+        if one == other:
+            raise BadInput(f"{one} is in a pair with itself: no packet would leave it, name two containers")
+    once(network.pairs, lambda pair: f"the pair {pair[0]} and {pair[1]} is there twice: name it once")
 
 
 def _masters(network: Network) -> None:
@@ -173,58 +129,3 @@ def _masters(network: Network) -> None:
             raise BadInput(
                 f"{one} is a port of {one.master}, so its address belongs to that: give it to the bridge"
             )
-
-
-def _addresses(described: Described) -> None:
-    """Every address is there once."""
-    seen: dict[Any, Interface] = {}
-    for one in described.interfaces.values():
-        if one.address is None:
-            continue
-        twin = seen.setdefault(one.address.ip, one)
-        if twin is not one:
-            raise BadInput(
-                f"{one.address.ip} is the address of {twin} and of {one}: give one another address"
-            )
-
-
-def _subnets(described: Described) -> None:
-    """No two links have the same addresses behind them."""
-    found = [one for one in described.interfaces.values() if one.address is not None]
-    for one, other in combinations(found, 2):
-        assert one.address is not None
-        assert other.address is not None
-        if described.link[one.key] != described.link[other.key] and one.address.network.overlaps(
-            other.address.network
-        ):
-            raise BadInput(
-                f"the subnets {one.address.network} of {one} and {other.address.network} of {other} overlap,"
-                " and they are different links: take another subnet for one"
-            )
-
-
-def _routes(described: Described) -> None:
-    """Gateways and interfaces are the node's; no route is there twice."""
-    _once(
-        [(route.at, target(route), route.metric or 0) for route in described.routes],
-        lambda key: (
-            f"{key[0]} has two routes to {key[1]} with the same metric: give one another, or both gateways to one"
-        ),
-    )
-    for route in described.routes:
-        told = f"the route of {route.at} to {route.to}"
-        if route.out is not None and (route.at, route.out) not in described.interfaces:
-            raise BadInput(f"{told} goes out of {route.out}: {route.at} has {described.names(route.at)}")
-        if not gateways(route) and route.out is None:
-            raise BadInput(f"{told} leads nowhere: give it a gateway (via) or an interface (out)")
-        for gateway in map(ip_address, gateways(route)):
-            if gateway.version != target(route).version:
-                raise BadInput(f"{told} has the gateway {gateway} of another version of IP")
-            near = described.connected(route.at, gateway)
-            if near is None or route.out not in (None, near.name):
-                where = (
-                    f"not the subnet of {route.out}"
-                    if route.out is not None
-                    else f"no connected subnet of {route.at}"
-                )
-                raise BadInput(f"the gateway {gateway} of {told} is in {where}: {described.told(route.at)}")

@@ -81,11 +81,21 @@ def _ends(described: Described, one: Interface, tunnel: Tunnel) -> None:
         raise BadInput(
             f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}, geneve none"
         )
+    if lower is not None and far[0].is_multicast and far[0].version not in _versions(described, lower):
+        raise BadInput(
+            f"the group {far[0]} of {one} is of IPv{far[0].version}, and {lower} has no such address: give it one"
+        )
     if local is not None and one.kind == "geneve":
         raise BadInput(f"{one} cannot have the local address {local}: geneve takes that of its route")
     own = described.owner.get(local) if local is not None else None
     if local is not None and (own is None or own.at != one.at):
         raise BadInput(f"the local address {local} of {one} is none of {one.at}: {described.told(one.at)}")
+
+
+def _versions(described: Described, lower: Interface) -> set[int]:
+    """The versions of IP that can be sent by an interface: its own, or, where it has none, its node's."""
+    own = [lower] if lower.address is not None else described.addressed(lower.at)
+    return {one.address.version for one in own if one.address is not None}
 
 
 def _twins(described: Described) -> None:

@@ -151,7 +151,7 @@ ADDED: list[tuple[list[Any], str]] = [
     ([Node("n1")], "there are two nodes n1"),
     ([Node("a b")], "a node cannot be called 'a b': take at most 15 letters"),
     ([Node("../x")], "a node cannot be called '../x'"),
-    ([Node("machine")], "a node cannot be called 'machine'"),
+    ([Node("machine")], "a node cannot be called 'machine': drawings call so what is not of the network"),
     ([Bridge("n9", "br9")], "br9 is in n9, and there is no such node; there are c1, n1, c2, n2, r"),
     ([Bridge("n1", "br")], "there are two interfaces br in n1"),
     ([Bridge("n1", "a" * 16)], "an interface cannot be called 'aaaaaaaaaaaaaaaa' (n1)"),
@@ -204,6 +204,36 @@ ADDED: list[tuple[list[Any], str]] = [
     ([Route("n1", "10.9.0.0/24")], "the route of n1 to 10.9.0.0/24 leads nowhere"),
     ([Route("n1", "192.168.2.0/24", via="192.168.1.254")], "n1 has two routes to 192.168.2.0/24 with the same metric"),
     ([Route("n1", "10.9.0.0/24", via="192.168.1.254", metric=-1)], "the metric -1 of the route of n1"),
+    ([Bridge("n1", "b2", "fe80::1%up/64")], "fe80::1%up/64 has a scope (%)"),
+    ([Bridge("n1", "b2", "127.0.0.1/8")], "the address 127.0.0.1/8 of b2 (n1) is loopback, which no host has here"),
+    ([Bridge("n1", "b2", "::1/128")], "the address ::1/128 of b2 (n1) is loopback"),
+    ([Bridge("n1", "b2", "239.1.1.1/24")], "the address 239.1.1.1/24 of b2 (n1) is multicast"),
+    ([Bridge("n1", "b2", "0.0.0.0/24")], "the address 0.0.0.0/24 of b2 (n1) is unspecified"),
+    ([Bridge("n1", "b2", "10.5.0.0/24")], "the address 10.5.0.0/24 of b2 (n1) is the network address of its subnet"),
+    ([Bridge("n1", "b2", "10.5.0.255/24")], "the address 10.5.0.255/24 of b2 (n1) is the broadcast address"),
+    ([Bridge("n1", "b2", "fd00:5::/64")], "the address fd00:5::/64 of b2 (n1) is the network address"),
+    ([Cable(End("n1", "x", "10.5.0.1/24"), End("r", "x", "10.6.0.1/24"))],
+     "10.5.0.1/24 of x (n1) and 10.6.0.1/24 of x (r) are the ends of one cable"),
+    ([Cable(End("n1", "x", "10.5.0.1/24"), End("r", "x", "fd00::1/64"))],
+     "10.5.0.1/24 of x (n1) and fd00::1/64 of x (r) are the ends of one cable"),
+    ([Cable(End("n1", "x", "10.5.0.1/24"), End("r", "x", "10.5.0.200/25"))], "10.5.0.200/25 of x (r) and 10.5.0.1/24"),
+    ([Tunnel("vxlan", "n1", "t", ("192.168.2.1", "192.168.2.1"), id=1)], "t (n1) has the remote 192.168.2.1 twice"),
+    ([Tunnel("vxlan", "n1", "t", "fe80::1%up", id=1)], "fe80::1%up has a scope (%)"),
+    ([Tunnel("vxlan", "n1", "t", "ff0e::1", id=1, link="up")],
+     "the group ff0e::1 of t (n1) is of IPv6, and up (n1) has no such address"),
+    ([Route("n1", "10.9.0.0/24", via=("192.168.1.254", "192.168.1.254"))],
+     "the route of n1 to 10.9.0.0/24 has the gateway 192.168.1.254 twice"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.255")],
+     "the gateway 192.168.1.255 of the route of n1 to 10.9.0.0/24 is the broadcast address of its subnet"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.1")],
+     "the gateway 192.168.1.1 of the route of n1 to 10.9.0.0/24 is its own address"),
+    ([Route("n1", "fd00:9::/64", out="up")], "the route of n1 to fd00:9::/64 is of IPv6, and n1 has no such address"),
+    ([Route("n1", "192.168.1.0/24", via="192.168.1.254")],
+     "the route of n1 to 192.168.1.0/24 is there already, by the address of up (n1)"),
+    ([Bridge("n1", "b6", "fd00:5::1/64"), Route("n1", "fd00:5::/64", out="b6", metric=256)],
+     "the route of n1 to fd00:5::/64 is there already, by the address of b6 (n1)"),
+    ([Bridge("n1", "b6", "fd00:5::1/64"), Route("n1", "fd00:6::/64", out="b6"),
+      Route("n1", "fd00:6::/64", via="fd00:5::2", metric=1024)], "n1 has two routes to fd00:6::/64 with the same"),
     (["n1"], "the network routed is none: Expected `object`"),
     ([Bridge("n1", 5)], "the network routed is none: Expected `str`, got `int`"),
 ]  # fmt: skip
@@ -221,9 +251,30 @@ def test_what_cannot_be_is_one_sentence(added: list[Any], words: str) -> None:
     [
         ([], "the network routed has no pair of containers"),
         ([("c1", "c7")], "a pair has c7, and there is no such node; there are c1, n1"),
+        ([("c1", "c1")], "c1 is in a pair with itself"),
+        ([("c1", "c2"), ("c1", "c2")], "the pair c1 and c2 is there twice"),
         ([("c1", "r")], "a pair has r, which is no container with an address"),
     ],
 )
 def test_pairs_are_of_containers(pairs: list[tuple[str, str]], words: str) -> None:
     network = msgspec.structs.replace(networks.routed(VXLAN), pairs=tuple(pairs))
     assert refused(network).startswith(words)
+
+
+def test_what_looks_odd_and_can_be() -> None:
+    odd = [
+        Cable(End("n1", "x", "10.5.0.0/31"), End("r", "x", "10.5.0.1/31")),
+        Bridge("n1", "alone", "10.6.0.0/32"),
+        Bridge("n1", "six", "fd00:5::1/64"),
+        Route("n1", "10.6.0.0/32", via="192.168.1.254"),
+        Route("n1", "192.168.1.0/24", via="192.168.1.254", metric=5),
+        Route("n1", "fd00:5::/64", via="fd00:5::2"),
+    ]
+    network = with_parts(networks.routed(VXLAN), *odd)
+    check_network(msgspec.structs.replace(network, name="My lab 2.0_b-1", pairs=(("c1", "c2"), ("c2", "c1"))))
+
+
+@pytest.mark.parametrize("name", ["", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"])
+def test_a_networks_name_is_one_plain_line(name: str) -> None:
+    network = msgspec.structs.replace(networks.routed(VXLAN), name=name)
+    assert refused(network).startswith(f"a network cannot be called {name!r}: take at most 60 letters")
