@@ -56,6 +56,14 @@ def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
     return ((name, encapsulation.GRE.length_bytes + key),)
 
 
+def outer_ttl(tunnel: Tunnel, remote: str, what: Packet | Frame) -> int:
+    """The TTL of the outer packet of a tunnel that was told none: the inner packet's (ip_tunnel_xmit, ip_tunnel.c), of
+    vxlan and geneve the namespace's, and 1 to a multicast group (vxlan_xmit_one, vxlan_core.c)."""
+    if tunnel.kind not in PORTS:
+        return (what.packet if isinstance(what, Frame) else what).ttl
+    return 1 if ip_address(remote).is_multicast else TTL
+
+
 def ageless(what: Packet | Frame) -> Packet | Frame:
     """The same whatever its TTL."""
     if isinstance(what, Frame):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from labkit.errors import BadInput
 from labkit.topologies.carried import (
-    TTL,
     Frame,
     Packet,
     ageless,
@@ -22,6 +21,7 @@ from labkit.topologies.carried import (
     depth,
     headers,
     layers,
+    outer_ttl,
     takes,
 )
 from labkit.topologies.described import remotes
@@ -218,7 +218,8 @@ class _Walk:
             )
             return
         for remote in self._others(tunnel):
-            outer = Packet(tunnel.local or "", remote, TTL, headers(tunnel), what, tunnel)
+            ttl = outer_ttl(tunnel, remote, what)
+            outer = Packet(tunnel.local or "", remote, ttl, headers(tunnel), what, tunnel)
             yield from self._route(tunnel.at, outer, passed, tunnel.link)
 
     def _others(self, tunnel: Tunnel) -> list[str]:
