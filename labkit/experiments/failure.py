@@ -79,7 +79,8 @@ def failure(
     `path_before`, `path_during`, `path_after`: the spines that carried requests and answers, by the counters of the
     leaves' interfaces, None where neither did. `expected_during`: the spines that the description leaves. `down_s`,
     `up_s`, `outage_since_s` and the times in `probes` are seconds since the first probe. Raises BadInput for a failure
-    or a spine that is none, Failed where nothing is answered, or no spine is seen to carry the flow, before it.
+    or a spine that is none, or a pair with IPv6 addresses, Failed where nothing is answered, or no spine is seen to
+    carry the flow, before it.
     """
     if how not in FAILURES:
         raise BadInput(f"failure={how} is none of {', '.join(FAILURES)}")
@@ -148,9 +149,13 @@ class _Watched:
 
     def __init__(self, network: Network, topology: Topology) -> None:
         self.network, self.pair = network, topology.pairs[0]
+        client, server = self.pair.client, self.pair.server
+        if ":" in server.address:  # more than the sysctl of IPv4 and `static_routes` would be needed
+            talk = f"{client.name} and {server.name} talk over IPv6"
+            raise BadInput(f"{talk}, and a failure is of IPv4 alone: give them its addresses")
         self.spines = spines(network)
         self._spaces = {space.name: space for space in topology.namespaces}
-        ends = (self.pair.client, self.pair.server)
+        ends = (client, server)
         self._leaves = [self._behind(one.name, other.address) for one, other in (ends, ends[::-1])]
         self._indexes = {spine: [self._index(leaf, spine) for leaf in self._leaves] for spine in self.spines}
 

@@ -29,7 +29,8 @@ RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID = 18, 22, 26, 
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
 RTM_F_CLONED = 0x200
-RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN = 2, 1, 16
+RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN, RTNH_F_ONLINK = 2, 1, 16, 4
+RTA_MULTIPATH = 9
 ARPHRD_ETHER = 1
 
 
@@ -101,7 +102,7 @@ def routes(kernel: Netlink) -> list[Route]:
 
 
 def static_routes(kernel: Netlink) -> list[Message]:
-    """Requests that make the routes anew that somebody has given to the main table of the socket's namespace, with
+    """Requests that make the IPv4 routes anew that somebody has given to the main table of the socket's namespace, with
     gateways and metrics as they were: what `ip route save` keeps. The kernel makes its own when an interface comes
     up."""
     message = rtmsg()
@@ -110,13 +111,30 @@ def static_routes(kernel: Netlink) -> list[Message]:
     for body in kernel.ask(_request(message, RTM_GETROUTE, NLM_F_DUMP, "list routes")):
         told = _decoded(rtmsg, body)
         if told.get_attr("RTA_TABLE", told["table"]) == RT_TABLE_MAIN and told["proto"] != RTPROT_KERNEL:
-            # struct nlmsghdr, then struct rtmsg, whose flags (RTNH_F_LINKDOWN …) tell how it stands and are no request
-            flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
-            head = struct.pack("=IHHII", len(body), RTM_NEWROUTE, flags, 0, 0)
-            found.append(
-                Message(f"add route to {_route(told).to} again", head + body[16:24] + bytes(4) + body[28:])
-            )
+            found.append(Message(f"add route to {_route(told).to} again", _asked_again(body)))
     return found
+
+
+def _asked_again(body: bytes) -> bytes:
+    """What the kernel told of a route, as a request. Flags of the route and of each of several hops (RTNH_F_DEAD,
+    RTNH_F_LINKDOWN …) tell how it stands, and the kernel takes none that has them (fib_get_nhs)."""
+    flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+    # struct nlmsghdr; struct rtmsg, at its end the flags; struct rtattr
+    made = bytearray(
+        struct.pack("=IHHII", len(body), RTM_NEWROUTE, flags, 0, 0) + body[16:24] + bytes(4) + body[28:]
+    )
+    for start, end, kind in _chunks(made, 28, len(made)):
+        for hop, _, _ in _chunks(made, start + 4, end) if kind == RTA_MULTIPATH else ():
+            made[hop + 2] &= RTNH_F_ONLINK  # struct rtnexthop: length, flags
+    return bytes(made)
+
+
+def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Where attributes (struct rtattr) or hops (struct rtnexthop) begin and end, and their type; aligned to 4 bytes."""
+    while at + 4 <= end:
+        length, kind = struct.unpack_from("=HH", body, at)
+        yield at, at + length, kind
+        at += max(length + 3 & ~3, 4)
 
 
 def remotes(kernel: Netlink) -> list[tuple[int, str]]:

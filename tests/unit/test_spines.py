@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from labkit.experiments.failure import spines
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.errors import BadInput
+from labkit.experiments.failure import failure, spines
+from labkit.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _asked_again, _decoded
+from labkit.netlink.messages import new_route
+from labkit.netlink.rtnl import rtmsg
 from labkit.topologies import overlay
 from labkit.topologies.parts import Cable, End, Network, Node
 
@@ -12,3 +21,27 @@ def test_spines_are_routers_with_the_same_neighbours() -> None:
     line = [Node("one", forwards=True), Node("two", forwards=True), Node("three")]
     cable = Cable(End("one", "a", "10.0.0.1/24"), End("two", "b", "10.0.0.2/24"))
     assert spines(Network("line", (*line, cable), ())) == []
+
+
+def test_a_failure_is_of_ipv4_alone() -> None:
+    client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
+    topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
+    with pytest.raises(BadInput, match="cs1 and cs5 talk over IPv6"):
+        failure(overlay.seed(), topology, "carrier")
+
+
+def test_routes_are_put_back_without_how_they_stood() -> None:
+    """A route of two hops as the kernel tells of it while one has no carrier; the kernel takes no such flag."""
+    told = bytearray(new_route("10.9.2.0/24", [(7, "10.1.2.1"), (8, "10.1.1.1")], metric=5).body)
+    at = [
+        told.index(bytes([16, 0, 0, 0, index, 0, 0, 0])) for index in (7, 8)
+    ]  # struct rtnexthop and its gateway
+    told[at[0] + 2], told[at[1] + 2], told[24] = RTNH_F_LINKDOWN, RTNH_F_ONLINK, RTNH_F_LINKDOWN
+    again = _decoded(rtmsg, _asked_again(bytes(told)))
+    assert [
+        (hop["flags"], hop["oif"], hop.get_attr("RTA_GATEWAY")) for hop in again.get_attr("RTA_MULTIPATH")
+    ] == [
+        (0, 7, "10.1.2.1"),
+        (RTNH_F_ONLINK, 8, "10.1.1.1"),
+    ]
+    assert (again["flags"], again.get_attr("RTA_DST"), again.get_attr("RTA_PRIORITY")) == (0, "10.9.2.0", 5)
