@@ -10,7 +10,7 @@ import msgspec
 
 from labkit import netlink
 from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.errors import BadInput
+from labkit.errors import BadInput, Failed
 from labkit.topologies import encapsulation, faults
 from labkit.topologies.base import Spec, Topology, entered
 from labkit.topologies.described import Described, Interface, Key, Way, port, remotes, target
@@ -18,7 +18,7 @@ from labkit.topologies.mtu import MOST_BYTES, Mtus
 from labkit.topologies.overlay import seed
 from labkit.topologies.parts import Cable, Network, Node, Tunnel
 
-SETTLE_S = 5.0
+SETTLE_S = 30.0  # patience with a slow machine; on others a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
 
@@ -33,7 +33,7 @@ def build(network: Network) -> Iterator[Topology]:
     """A network, live until the block ends. The ends of its pairs are containers, with the first address of each.
 
     Raises BadInput for what cannot be, Unsupported where this kernel lacks a kind of tunnel, LinkError for anything
-    else that the kernel refused.
+    else that the kernel refused, Failed where a bridge does not come to carry.
     """
     described, mtus = faults.check(network)
     with ExitStack() as stack:
@@ -179,16 +179,23 @@ class _Building:
 
     def settle(self) -> None:
         """Wait until bridges that have ports carry: the kernel tells them of carriers up to a second later, and what
-        is sent before is lost (net/core/link_watch.c)."""
-        ports = [(one.at, one.master) for one in self.described.interfaces.values() if one.master is not None]
+        is sent before is lost (net/core/link_watch.c). A bridge carries as soon as one port does, and both ends of all
+        cables are up. Raises Failed for one that does not."""
+        ports = [one for one in self.described.interfaces.values() if one.master is not None]
         deadline = time.monotonic() + SETTLE_S
-        for at in {at for at, _ in ports}:
-            wanted = {self.index[key] for key in ports if key[0] == at}
-            while time.monotonic() < deadline:
-                links = netlink.links(self.spaces[at].netlink)
-                if all(link.carrier for link in links if link.index in wanted):
-                    break
+        for at in dict.fromkeys(one.at for one in ports):
+            wanted = {self._master(one): one for one in ports if one.at == at}
+            while silent := self._without_carrier(at) & wanted.keys():
+                if time.monotonic() > deadline:
+                    port = wanted[min(silent, key=str)]
+                    raise Failed(
+                        f"the bridge {port.master} ({at}) does not carry after {SETTLE_S:.0f} s, whatever its port"
+                        f" {port.name} says: build it again, on a machine that has less to do"
+                    )
                 time.sleep(0.01)
+
+    def _without_carrier(self, at: str) -> set[int | None]:
+        return {link.index for link in netlink.links(self.spaces[at].netlink) if not link.carrier}
 
     def _hop(self, way: Way) -> tuple[int, str | None]:
         return self._at(way.out), None if way.via is None else str(way.via)
