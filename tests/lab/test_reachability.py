@@ -52,6 +52,13 @@ def test_what_goes_another_way_is_found_out(found: dict[str, Rows]) -> None:
         assert row["received_count"] == row["sent_count"], row
         assert row["as_expected"] == ("sc1" not in row["path"]), row
         assert (row["path"] in row["expected_paths"]) == row["as_expected"]
+    # there the kernel's hash chooses; here every packet goes by the second spine, and the first is promised
+    for row, way in zip(
+        found["other"], (["h1", "l1", "s2", "l2", "h2"], ["h2", "l2", "s2", "l1", "h1"]), strict=True
+    ):
+        assert (row["path"], row["spine"], row["as_expected"]) == (way, "s2", False), row
+        assert row["expected_paths"] == [["s1" if name == "s2" else name for name in way]]
+        assert row["received_count"] == row["sent_count"], row
 
 
 def test_what_does_not_arrive_is_followed_as_far_as_it_came(found: dict[str, Rows]) -> None:
