@@ -69,29 +69,12 @@ class Seen:
         recorded = packets.read(file)
         self.counts = recorded.counts
         self.doubt = doubt(self.counts, rate_pps)
-        found = packets.journeys(recorded.frames, _ports(state))
-        self.packets = packets.rows(found, self.counts, _names(state))
+        found = packets.journeys(recorded.frames, state.ports())
+        self.packets = packets.rows(found, self.counts, state.owners())
 
     def __repr__(self) -> str:
         told = (f"{name} {one.captured_count}" for name, one in self.counts.items())
         return f"packets at {', '.join(told)}" + (f"; {self.doubt}" if self.doubt else "")
-
-
-def _ports(state: State) -> dict[int, str]:
-    """The UDP ports of the tunnels that stand, beside those that everybody knows."""
-    links = (link for space in state.namespaces for link in space.interfaces)
-    own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
-    return {**packets.PORTS, **own}
-
-
-def _names(state: State) -> dict[str, str]:
-    """Namespaces by their addresses, where only one has it."""
-    found: dict[str, set[str]] = {}
-    for space in state.namespaces:
-        for link in space.interfaces:
-            for address in link.addresses:
-                found.setdefault(address.partition("/")[0], set()).add(space.name)
-    return {address: min(names) for address, names in found.items() if len(names) == 1}
 
 
 class Live:

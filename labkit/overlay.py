@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.figures.overlay.told import routes_order
 from labkit.loading import alike, emulated, hosts
 from labkit.units import si
 
 Rows = list[dict[Any, Any]]
 FAILED = {"carrier": "its interfaces go down", "silent": "it stops forwarding, and nothing tells"}
 UDP_BYTES = 8
-ROUTES = ("static", "metric", "ecmp")
 
 
 def path(df: pd.DataFrame) -> list[str]:
@@ -99,9 +99,9 @@ def _inside(one: dict[Any, Any]) -> str:
 
 
 def _reached(df: pd.DataFrame) -> Iterator[str]:
-    for (routes, _), rows in df.sort_values("routes", key=_rank, kind="stable").groupby(
-        ["routes", "folder"], sort=False
-    ):
+    found = dict(tuple(df.groupby(["routes", "folder"], sort=False)))
+    for routes, folder in sorted(found, key=lambda key: routes_order(key[0])):
+        rows = found[routes, folder]
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
         said = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
         said += f" {int(rows['as_expected'].astype(bool).sum())} were as the description promises; went by"
@@ -109,10 +109,6 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
         yield f"{said} {', by '.join(f'{spine} {count}' for spine, count in spines.items())}."
         for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
-
-
-def _rank(routes: pd.Series[str]) -> pd.Series[int]:
-    return routes.map(ROUTES.index)
 
 
 def _otherwise(one: dict[Any, Any]) -> str:
@@ -138,8 +134,8 @@ def _failures(df: pd.DataFrame) -> Iterator[str]:
         yield f"{said}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}."
 
 
-def _order(one: dict[Any, Any]) -> tuple[int, str, bool]:
-    return ROUTES.index(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
+def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
+    return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
 
 
 def _added(df: pd.DataFrame) -> Iterator[str]:

@@ -100,13 +100,13 @@ def failure(
         with watched.phase() as after:
             time.sleep(times.after_s)
         found = probe.end()
-    row = {"failure": how, "failed": failing, "interval_s": interval_s, **told, **_timeline(found, during)}
-    for name, phase in (("before", before), ("during", during), ("after", after)):
-        row[f"path_{name}"] = watched.carried(phase, found)
+    phases = {"before": before, "during": during, "after": after}
+    went = {f"path_{name}": watched.carried(phase, found) for name, phase in phases.items()}
     doubt = f"{failing} carried nothing of the flow before it failed, so this tells nothing of a failure"
-    row["expected_during"] = watched.left(failing, how, told["ignores_linkdown"])
-    row["doubts"] = None if failing in row["path_before"] else doubt
-    return row
+    named = {"failure": how, "failed": failing, "interval_s": interval_s}
+    left = {"expected_during": watched.left(failing, how, told["ignores_linkdown"])}
+    doubts = {"doubts": None if failing in went["path_before"] else doubt}
+    return named | told | _timeline(found, during) | went | left | doubts
 
 
 def _timeline(found: Sequence[Probe], during: _Phase) -> dict[str, Any]:

@@ -217,9 +217,7 @@ def _row(asked: Overlay, around: Surroundings, stage: Stage, found: Row) -> Row:
 def _path(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
     described = asked.network(stage.routes)
     with network.build(described) as topology:
-        return hops.followed(
-            described, topology, asked.payload_bytes, around.folder / "artefacts" / stage.name
-        )
+        return hops.followed(topology, asked.payload_bytes, around.folder / "artefacts" / stage.name)
 
 
 def _reachability(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:

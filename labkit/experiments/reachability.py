@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.endpoints import Namespace
-from labkit.experiments import hops
 from labkit.experiments.failure import spines
 from labkit.observers.capture import capture, everywhere
 from labkit.packets import Journey
-from labkit.topologies import Topology
+from labkit.topologies import Topology, state
 from labkit.topologies.lookup import address_of
 from labkit.topologies.parts import Network, Node
 from labkit.topologies.paths import no_path, paths
@@ -67,7 +66,7 @@ def reachability(
     _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
     with capture(everywhere(topology.namespaces), folder) as seen:
         answered = [_asked(spaces, ends, count, interval_s) for ends in order]
-    ways = _ways(seen.journeys(hops.ports(network)))
+    ways = _ways(seen.journeys(state(topology).ports()))
     about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
     found = {}
     for ends, all_answers in zip(order, answered, strict=True):

@@ -4,20 +4,11 @@ prefix, metric, several gateways, links without carrier), applied to the descrip
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_address,
-    ip_interface,
-)
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import NamedTuple
 
 from labkit.errors import BadInput
-from labkit.topologies.described import gateways, remotes, target
+from labkit.topologies.described import Address, Subnet, gateways, remotes, target
 from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Route, Tunnel
 
 
@@ -33,7 +24,7 @@ class Hop(NamedTuple):
 class Entry(NamedTuple):
     """A line of a node's table."""
 
-    to: IPv4Network | IPv6Network
+    to: Subnet
     metric: int
     hops: tuple[Hop, ...]
 
@@ -104,7 +95,7 @@ class Lookup:
             if out := route.out or max(links, default=(0, None))[1]:
                 yield Hop(out, gateway, self._source(route.at, out, at))
 
-    def _source(self, node: str, out: str, to: IPv4Address | IPv6Address) -> str:
+    def _source(self, node: str, out: str, to: Address) -> str:
         """The address of the interface: the one in that subnet, or its first; the node's first where it has none; ""
         where the node has none at all (inet_select_addr, net/ipv4/devinet.c)."""
         found = [(name, own) for name, own in self._addresses[node] if own.version == to.version]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from labkit import packets
+
 
 class Place(msgspec.Struct, frozen=True):
     """An interface, by names."""
@@ -87,3 +89,18 @@ class State(msgspec.Struct, frozen=True):
     kernel: str
     pairs: list[tuple[End, End]]
     namespaces: list[Namespace]
+
+    def ports(self) -> dict[int, str]:
+        """The UDP ports of the tunnels that stand and what comes in by them, beside those that everybody knows."""
+        links = (link for space in self.namespaces for link in space.interfaces)
+        own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
+        return {**packets.PORTS, **own}
+
+    def owners(self) -> dict[str, str]:
+        """Namespaces by their addresses, where only one has it."""
+        found: dict[str, set[str]] = {}
+        for space in self.namespaces:
+            for link in space.interfaces:
+                for address in link.addresses:
+                    found.setdefault(address.partition("/")[0], set()).add(space.name)
+        return {address: min(names) for address, names in found.items() if len(names) == 1}

@@ -82,6 +82,11 @@ def test_dropped_packets_are_said() -> None:
     rows = made_overlay.path()
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
     assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
+    table = overlay.hop_table(rows, packet=0).set_index("hop")
+    assert table["capture lacks, packets"].to_dict() == {
+        hop: 7 * (hop == "sc2:sc2_lc1") for hop in table.index
+    }
+    assert "capture lacks, packets" not in overlay.hop_table(made_overlay.path(), packet=0)
 
 
 def test_a_cell_that_is_not_as_expected_stands_out() -> None:

@@ -21,6 +21,7 @@ WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # of the bars, in a figure as wide as in a 
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
 SHRUNK = 0.7  # so much smaller may a text become; else it is turned
 PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # drawn of it; headers are what this is about
+LOST = "capture lacks, packets"
 PACKET = ["folder", "packet"]  # what tells one packet from another
 
 
@@ -64,7 +65,7 @@ def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
 
 def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
     """The hops of `hops` as a table: packet, hop, direction, stack, frame (bytes), headers (bytes), and µs since the
-    packet's first sighting and since the hop before."""
+    packet's first sighting and since the hop before; where the capture lost packets, at each hop how many."""
     lines = []
     for rows in packets(df, packet):
         before = None
@@ -73,10 +74,15 @@ def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
             step = math.nan if before is None else (one["time_s"] - before) * 1e6
             at = {"packet": _brief(one["what"]), "hop": one["hop"], "direction": one["direction"], "stack": one["stack"]}
             sizes = {"frame, B": int(one["length_bytes"]), "headers, B": headers}
-            lines.append(at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step})
+            lines.append(at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step, LOST: _lost(one)})
             before = one["time_s"]
     columns = ["packet", "hop", "direction", "stack", "frame, B", "headers, B", "since first, µs", "step, µs"]
-    return pd.DataFrame(lines, columns=columns)
+    return pd.DataFrame(lines, columns=[*columns, *([LOST] if any(line[LOST] for line in lines) else [])])
+
+
+def _lost(one: dict[Any, Any]) -> int:
+    """Packets that the capture at this hop lacks."""
+    return int(one["dropped_count"] + one["skipped_count"])
 
 
 def _brief(what: str) -> str:
@@ -206,9 +212,10 @@ def _hover(one: dict[Any, Any], layer: Layer) -> str:
 def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
     """What makes the drawing doubtful, and what was left out of it."""
     said = []
-    lost = {str(one["hop"]): one["dropped_count"] for rows in followed for one in rows if one["dropped_count"]}
-    for hop, count in lost.items():
-        said.append(f"The capture at {hop} dropped {count:.0f} packets: what it did not see may have been there.")
+    for how in ("dropped", "skipped"):
+        seen = [one for rows in followed for one in rows]
+        for hop, count in {str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]}.items():
+            said.append(f"The capture at {hop} {how} {count:.0f} packets: what it did not see may have been there.")
     if not followed:
         return said
     there = ok(df)
