@@ -14,7 +14,7 @@ ETHERNET, RAW_IP = (
     1,
     101,
 )  # link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header)
-PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA
+PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
 UNKNOWN, CUT = "unknown", "cut"
 
 ETHERTYPES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from labkit import packets
 from labkit.errors import BadInput
 
 
@@ -39,7 +40,7 @@ HEADERS: dict[str, tuple[Header, ...]] = {
 }
 
 LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames, and can be ports of a bridge
-PORTS = {"vxlan": 4789, "geneve": 6081}  # IANA's (RFC 7348, RFC 8926)
+PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of those in UDP
 
 
 def headers(kind: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:
