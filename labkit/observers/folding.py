@@ -25,10 +25,21 @@ OUTSIDE, KERNEL, IDLE = b"elsewhere", b"kernel", b"swapper"
 _IDLE = {b"cpu_startup_entry_[k]", b"do_idle_[k]", b"default_idle_call_[k]"}
 _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 
-# A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; a process may have spaces in its name.
+# A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; the name may have spaces.
 _sample = re.compile(rb"(\S.*?)\s+(\d+)(?:/\d+)?(?=\s|$)")
 _frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
 _lost = re.compile(rb"PERF_RECORD_LOST(?:_SAMPLES)?\b\D*(\d+)")
+
+
+class _Frames(dict[bytes, bytes]):
+    """The function of a line `address symbol+0x12 (object)`; b"" of a line that is none."""
+
+    def __missing__(self, line: bytes) -> bytes:
+        if len(self) >= MOST_LINES:
+            self.clear()
+        found = _frame.match(line)
+        name = self[line] = name_of(*found.groups()) if found else b""
+        return name
 
 
 class Folding:
@@ -39,7 +50,7 @@ class Folding:
         self.samples_count = self.lost_count = self.unread_count = 0
         self._counts: Counter[bytes] = Counter()
         self._held_bytes = 0
-        self._frames: dict[bytes, bytes] = {}
+        self._frames = _Frames()
         self._spilled: list[IO[bytes]] = []
         self._stack = ExitStack()
 
@@ -90,10 +101,10 @@ class Folding:
             if process is None:
                 self.unread_count += bool(first.strip())
                 continue
-            try:
-                names = [frames[line] for line in reversed(stack)]
-            except KeyError:
-                names = [found for line in reversed(stack) if (found := self._frame(line))]
+            names = [frames[line] for line in reversed(stack)]
+            if b"" in names:
+                self.unread_count += names.count(b"")
+                names = [one for one in names if one]
             name, number = process.groups()
             key = b";".join([self._process(name, number, names), *names])
             counts[key] += 1
@@ -111,18 +122,6 @@ class Folding:
             if lost := _lost.search(line):
                 self.lost_count += int(lost[1])
         return (lines[0], lines[1:]) if lines else (b"", [])
-
-    def _frame(self, line: bytes) -> bytes:
-        """The name of a function in a line `address symbol+0x12 (object)`; b"" for a line that is none."""
-        if line not in self._frames:
-            if len(self._frames) >= MOST_LINES:
-                self._frames.clear()
-            found = _frame.match(line)
-            if found is None:
-                self.unread_count += 1
-                return b""
-            self._frames[line] = name_of(*found.groups())
-        return self._frames[line]
 
     @staticmethod
     def _process(name: bytes, number: bytes, names: list[bytes]) -> bytes:
