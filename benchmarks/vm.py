@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, at_most, median, note
 from labkit.errors import LabkitError
-from labkit.hosts import here, initramfs, kernels, shape, vm
+from labkit.hosts import here, initramfs, vm
+from labkit.qemu import kernels, shape
 
 WHERE = "vm:debian"
 FIRST_S, USER_SPACE_S, FURTHER_S = 15.0, 2.5, 0.3  # promised; seen on the reference machine; promised

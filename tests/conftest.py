@@ -49,7 +49,8 @@ def kernel(flavour: str) -> str | None:
     """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
     there; without a network the newest one that is there; None where there is none."""
     from labkit.errors import LabkitError
-    from labkit.hosts import debian, kernels
+    from labkit.hosts import debian
+    from labkit.qemu import kernels
 
     try:
         return debian.get(flavour or debian.ARCHITECTURE, print).release

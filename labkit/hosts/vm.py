@@ -25,9 +25,10 @@ import msgspec
 import labkit
 from labkit import machine, process
 from labkit.errors import Failed
-from labkit.hosts import boot, channel, here, initramfs, kernels, kvm, qemu, shape
+from labkit.hosts import boot, channel, here, initramfs
 from labkit.hosts.channel import Guest, Talk
-from labkit.hosts.shape import Shape
+from labkit.qemu import command, kernels, kvm, shape
+from labkit.qemu.shape import Shape
 
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
@@ -106,7 +107,11 @@ def _attempt(
     with ExitStack() as attempt:
         guest = attempt.enter_context(started(where, asked, kernel, folder, wire, accelerated))
         if accelerated:
-            kvm.check(guest)
+            kvm.check(
+                guest.scratch / "console",
+                initramfs.FIRST_WORDS,
+                lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
+            )
         talk = Talk(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
         stack.push(attempt.pop_all())
     return guest, talk
@@ -128,16 +133,16 @@ def started(
             with _told(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             folder = folder.resolve()  # the guest has no link in its way
-        shares = [qemu.Share("root", scratch / "root.bound", True)]
-        shares += [qemu.Share("folder", scratch / "folder.bound", False)] if folder else []
+        shares = [command.Share("root", scratch / "root.bound", True)]
+        shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
         argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)
         )
-        programs = [qemu.virtiofsd(share, scratch / share.tag) for share in shares]
-        programs.append(qemu.command(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))
+        programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
+        programs.append(command.argv(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))
         told = {
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
