@@ -18,10 +18,11 @@ import plotly.graph_objects as go
 
 from labkit import stats, theme
 from labkit.figures.forest import forest, ratio_ticks
+from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
 from labkit.figures.panels import Panel, arms, finish, grid, pairs_word, panels
 
-__all__ = ["cpu_per_gigabyte", "forest", "kernels", "slices", "throughput"]
+__all__ = ["cpu_per_gigabyte", "forest", "functions", "kernels", "slices", "throughput"]
 
 PANEL_PX, SLICES_PX = 330, 250
 STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge

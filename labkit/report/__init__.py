@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from labkit import records
+from labkit import flame, records
 from labkit.report import notebook as notebooks
 from labkit.report import runs
 from labkit.report.images import images
@@ -42,11 +42,15 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
     documents = [notebooks.read(path) for path in paths]
     title = next((found for found in map(notebooks.title, documents) if found), paths[0].stem)
     told = runs.told([path.parent for path in paths])
+    pieces = [notebooks.blocks(document, title) for document in documents]
+    flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
     page = _PAGES.get_template("report.html.j2").render(
         title=title,
-        notebooks=[notebooks.blocks(document, title) for document in documents],
+        notebooks=pieces,
         told=told,
         plotlyjs=Markup(get_plotlyjs()),
+        flame_css=Markup(flame.style()) if flames else "",
+        flame_js=Markup(flame.script()) if flames else "",
         nonce=secrets.token_urlsafe(16),
     )
     records.write(out, page.encode())
