@@ -8,7 +8,7 @@ HOST): rows of several hosts stand side by side, are never pooled, and nothing c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ GROUP = [
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
@@ -38,14 +39,14 @@ WORDS = [
     "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
-    "time", "folder",
+    "time", "folder", "observer", "artefact",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
     "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
-    "cpus_count", "load1", "link_rate_bps", "link_delay_s",
+    "cpus_count", "load1", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
 ]  # fmt: skip
 # What else has to be alike among rows of one host that are compared
 PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
@@ -53,12 +54,22 @@ Key = tuple[Any, ...]
 
 
 def load(path: str | Path) -> pd.DataFrame:
-    """All rows of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+    """All rows that measure of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+    Those that were observed are told by `profiles`.
 
     `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
     what is no such folder, and for one that is half written, naming the file.
     """
-    top = Path(path)
+    return _table(Path(path), lambda row: row.get("method") != PROFILE)
+
+
+def profiles(path: str | Path) -> pd.DataFrame:
+    """The rows of a run folder, or of a sweep folder, that were measured beside an observer, or without one to tell
+    what that cost (column observer is then null); `observed` is what was seen, `artefact` a file in `folder`."""
+    return _table(Path(path), lambda row: row.get("method") == PROFILE)
+
+
+def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
     if not top.is_dir():
         raise BadInput(f"there is no run folder {top}")
     there, unfinished = [top], []
@@ -75,7 +86,7 @@ def load(path: str | Path) -> pd.DataFrame:
     for folder in there:
         if not _object(folder / "run.json").get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [{**row, "folder": str(folder)} for row in _rows(folder)]
+        rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
@@ -113,14 +124,15 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: ok and with a metric; with columns metric (name), value, log, setup (label).
+    """The rows that count: ok, not observed (METHOD rule 10), and with a metric; with columns metric (name), value,
+    log, setup (label).
 
     A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers
     would lose its worst slices.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
-    ok = df[df["status"].eq("ok")].copy()
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
         raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})

@@ -7,7 +7,9 @@ import re
 
 from labkit import hosts, topologies
 from labkit.errors import BadInput
+from labkit.experiments.observing import NAMES
 from labkit.experiments.parameters import Parameters, one_of, within
+from labkit.observers import perf_record, perf_stat
 from labkit.traffic.iperf3 import Load
 
 IP_AND_UDP = {4: 28, 6: 48}
@@ -31,6 +33,12 @@ HELP = {
     "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
     "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
     "whole_runs": "rounds that end with one whole run of each arm; none: every round",
+    "observe": "observers, each with whole runs of its own after the rounds that measure: "
+    + ", ".join(NAMES),
+    "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
+    "events": "what perf_stat counts, by perf's names",
+    "sample_hz": "of perf_record, on each CPU",
+    "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
@@ -63,6 +71,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     rounds: int = 1
     slices: int = 0
     whole_runs: int | None = None
+    observe: tuple[str, ...] = ()
+    profile_rounds: int = 5
+    events: tuple[str, ...] = perf_stat.EVENTS
+    sample_hz: int = perf_record.FREQUENCY_HZ
+    keep_perf_data: bool = False
     half_width: float = 0.02
     mss_bytes: int | None = None
     congestion: str | None = None
@@ -79,6 +92,9 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         """Raises BadInput in one sentence for what cannot be measured."""
         hosts.check(self.where)
         topologies.check_names(self.topology)
+        for name, words in (("observe", self.observe), ("events", self.events)):
+            if len(set(words)) < len(words):
+                raise BadInput(f"{name} has a value twice: {', '.join(words)}")
         for name, values in (("topology", self.topology), ("pairs", self.pairs)):
             if not values or len(set(values)) < len(values):
                 raise BadInput(
@@ -98,6 +114,10 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
         within("half_width", self.half_width, 0, 1)
+        for name in self.observe:
+            one_of("observe", name, NAMES)
+        within("profile_rounds", self.profile_rounds, 1, 1000)
+        within("sample_hz", self.sample_hz, 1, 50_000)
         within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
         one_of("nodes", self.nodes, ("one", "two"))
@@ -160,6 +180,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
                 )
         if self.slices:
             raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
+        if self.observe:
+            raise BadInput("observe watches one host: with nodes=two leave it out")
         if self.peer is None and not self.where.startswith("vm:"):
             raise BadInput(
                 f"nodes=two with where={self.where} needs peer=HOST, the servers' host;"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import random
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,11 @@ METRICS = [
     "client_cpu_s",
     "server_cpu_s",
     "steal_s",
+    "observer",
+    "observed",
+    "artefact",
+    "lost_samples_count",
+    "overhead_ratio",
     "point",
     "round",
     "slice",
@@ -100,6 +106,11 @@ class Arm:
         """The name of the arm."""
         return f"{self.topology} (again)" if self.role == "control" else self.topology
 
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of its artefacts."""
+        return self.label.replace(" ", "_")
+
 
 Measured = tuple[Arm, dict[str, Any]]
 
@@ -139,6 +150,13 @@ def row_of(
         **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
+
+
+def order(around: Surroundings, pairs: int, number: int, labels: list[str]) -> list[str]:
+    """The order of whole runs, A B B A: what comes first in one round comes last in the next."""
+    found = sorted(labels)
+    random.Random(f"{around.seed} {pairs} {number // 2}").shuffle(found)
+    return found[:: -1 if number % 2 else 1]
 
 
 def now() -> dict[str, Any]:

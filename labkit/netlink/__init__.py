@@ -4,7 +4,7 @@ pyroute2 encodes the messages; they travel over one plain socket per namespace, 
 own `IPRoute` object costs several milliseconds per namespace, which is most of what building 256 of them takes.
 """
 
-from labkit.netlink.dumps import Link, Route, addresses, id_of, links, routes
+from labkit.netlink.dumps import Link, Route, addresses, id_of, links, qdiscs, routes
 from labkit.netlink.messages import (
     FIRST_INDEX,
     Message,
@@ -25,5 +25,5 @@ from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 __all__ = [
     "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "default_route",
     "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress", "new_link",
-    "new_namespaces", "new_neighbour", "new_qdisc", "routes", "set_link", "set_master",
+    "new_namespaces", "new_neighbour", "new_qdisc", "qdiscs", "routes", "set_link", "set_master",
 ]  # fmt: skip

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.netlink.messages import IFF_UP, NLM_F_REQUEST, Message
-from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg
+from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, nsidmsg, rtmsg, tcmsg
 from labkit.netlink.sockets import Netlink
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
-RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNSID = 18, 22, 26, 90
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETQDISC, RTM_GETNSID = 18, 22, 26, 38, 90
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
 RT_TABLE_MAIN, RTM_F_CLONED = 254, 0x200
@@ -72,6 +72,18 @@ def routes(kernel: Netlink) -> list[Route]:
             for one in _dump(kernel, message, RTM_GETROUTE, "list routes")
             if one.get_attr("RTA_TABLE", one["table"]) == RT_TABLE_MAIN and not one["flags"] & RTM_F_CLONED
         ]
+    return found
+
+
+def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
+    """Every queueing discipline of the socket's namespace that counts: the index of its interface, its kind and handle,
+    and packets, bytes, drops, overlimits, qlen, backlog (struct tc_stats)."""
+    found = []
+    for one in _dump(kernel, tcmsg(), RTM_GETQDISC, "list queueing disciplines"):
+        if (stats := one.get_attr("TCA_STATS")) is not None:
+            name = f"{one.get_attr('TCA_KIND')} {one['handle'] >> 16:x}:"
+            numbers = ("packets", "bytes", "drop", "overlimits", "qlen", "backlog")
+            found.append((one["index"], name, {number: int(stats[number]) for number in numbers}))
     return found
 
 

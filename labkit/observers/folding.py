@@ -28,7 +28,7 @@ _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 # A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; the name may have spaces.
 _sample = re.compile(rb"(\S.*?)\s+(\d+)(?:/\d+)?(?=\s|$)")
 _frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
-_lost = re.compile(rb"PERF_RECORD_LOST(?:_SAMPLES)?\b\D*(\d+)")
+_lost = re.compile(rb"(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
 
 
 class _Frames(dict[bytes, bytes]):
@@ -43,11 +43,13 @@ class _Frames(dict[bytes, bytes]):
 
 
 class Folding:
-    """Samples by stack. `samples_count` were counted, `lost_count` the kernel could not deliver (`--show-lost-events`),
-    `unread_count` lines said nothing that is known. Use it with `with`: it may hold files."""
+    """Samples by stack, and by process. `samples_count` were counted, `lost_count` the kernel could not deliver
+    (`--show-lost-events`), `unread_count` lines said nothing that is known. Use it with `with`: it may hold files."""
 
     def __init__(self) -> None:
-        self.samples_count = self.lost_count = self.unread_count = 0
+        self.samples_count = self.unread_count = 0
+        self.processes: Counter[bytes] = Counter()
+        self._lost: Counter[bytes] = Counter()
         self._counts: Counter[bytes] = Counter()
         self._held_bytes = 0
         self._frames = _Frames()
@@ -76,7 +78,12 @@ class Folding:
                 continue
             rest = text[end:]
             self._samples(text[: end - 2])
-        self._samples(rest)
+        self._samples(rest.rstrip())
+
+    @property
+    def lost_count(self) -> int:
+        """Samples that the kernel could not deliver; newer ones tell it in two ways."""
+        return max(self._lost.values(), default=0)
 
     def lines(self) -> Iterator[bytes]:
         """The folded stacks, sorted, each `stack count` with its end of line."""
@@ -106,7 +113,9 @@ class Folding:
                 self.unread_count += names.count(b"")
                 names = [one for one in names if one]
             name, number = process.groups()
-            key = b";".join([self._process(name, number, names), *names])
+            of = self._process(name, number, names)
+            self.processes[of] += 1
+            key = b";".join([of, *names])
             counts[key] += 1
             self.samples_count += 1
             if counts[key] == 1:
@@ -120,7 +129,7 @@ class Folding:
         while lines and (not lines[0] or lines[0].startswith(b"#") or b"PERF_RECORD_" in lines[0]):
             line = lines.pop(0)
             if lost := _lost.search(line):
-                self.lost_count += int(lost[1])
+                self._lost[lost[1]] += int(lost[2])
         return (lines[0], lines[1:]) if lines else (b"", [])
 
     @staticmethod

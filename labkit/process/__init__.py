@@ -12,6 +12,7 @@ from labkit.process.programs import (
     interactive,
     output,
     run,
+    streamed,
     wait,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "interactive",
     "output",
     "run",
+    "streamed",
     "wait",
 ]

@@ -227,3 +227,22 @@ def interactive(
         return subprocess.run(
             [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
         ).returncode
+
+
+@contextlib.contextmanager
+def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
+    """What a program prints, to be read while it runs; afterwards it has ended, also when not all was read.
+
+    Raises Failed with its words when it does not end with 0 although all was read.
+    """
+    with tempfile.TemporaryFile() as said, startable(argv):
+        popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        assert popen.stdout is not None
+        try:
+            yield popen.stdout
+            if not popen.stdout.read(1) and popen.wait() != 0:
+                raise Failed(Ended(argv, popen.returncode, "", content_of(said), 0.0).words())
+        finally:
+            popen.kill()
+            popen.wait()
+            popen.stdout.close()
