@@ -20,13 +20,13 @@ MOST_BYTES = 48 << 20  # of stacks held in memory before they go to a file
 MOST_LINES = 200_000  # whose functions are remembered
 LONGEST_SAMPLE = 4 << 20  # bytes; text without an end of a sample is no perf script's
 
-# The experiment is in a PID namespace of its own: everything outside of it has the number 0 there, as idle CPUs have.
+# The experiment is in a PID namespace of its own: what is outside of it is number 0 there, as idle CPUs are (or -1).
 OUTSIDE, KERNEL, IDLE = b"elsewhere", b"kernel", b"swapper"
 _IDLE = {b"cpu_startup_entry_[k]", b"do_idle_[k]", b"default_idle_call_[k]"}
 _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 
 # A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; the name may have spaces.
-_sample = re.compile(rb"(\S.*?)\s+(\d+)(?:/\d+)?(?=\s|$)")
+_sample = re.compile(rb"(\S.*?)\s+(-?\d+)(?:/-?\d+)?(?=\s|$)")
 _frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
 _lost = re.compile(rb"(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
 
@@ -134,7 +134,7 @@ class Folding:
 
     @staticmethod
     def _process(name: bytes, number: bytes, names: list[bytes]) -> bytes:
-        if number != b"0":
+        if number not in (b"0", b"-1"):
             return name.replace(b" ", b"_").replace(b";", b":")
         outermost = set(names[:8])
         return IDLE if outermost & _IDLE else KERNEL if outermost & _KERNEL else OUTSIDE

@@ -73,10 +73,10 @@ def _sysctl(name: str) -> str:
         return "unknown"
 
 
-def has_symbols() -> bool:
+def has_symbols(kallsyms: Path = Path("/proc/kallsyms")) -> bool:
     """Whether the kernel tells the addresses of its functions (kernel.kptr_restrict, CONFIG_KALLSYMS)."""
     try:
-        with open("/proc/kallsyms") as file:
+        with open(kallsyms) as file:
             return any(int(line.split(maxsplit=1)[0], 16) for line, _ in zip(file, range(1000), strict=False))
     except OSError:
         return False
@@ -143,6 +143,7 @@ def controlled(words: Sequence[str]) -> Iterator[Controlled]:
             os.close(hears)
             os.close(answers)
         stack.enter_context(process.all_ended([running]))
+        process.ahead_of_load(running.pid)  # else it may hear only when the load is over
         made = Controlled(running, tell, hear)
         made.say("ping")
         yield made

@@ -207,13 +207,14 @@ def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
             program.ended()
 
 
-def ahead_of_load() -> bool:
-    """Let this process run before those that it starts (SCHED_FIFO, not inherited); False without the privilege.
+def ahead_of_load(pid: int = 0) -> bool:
+    """Let this process, or the one with this number, run before those that it starts and before the load (SCHED_FIFO,
+    not inherited); False without the privilege.
 
     Who holds and releases 256 busy programs on two CPUs would else wait for each in turn: a slice took 3.5 s.
     """
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
         return False
     return True
