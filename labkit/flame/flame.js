@@ -65,7 +65,7 @@ class Flame {
     const save = made("button", {type: "button", textContent: "save as SVG"});
     const bar = made("div", {className: "bar"}, this.search, this.found, this.out, save);
     if (data.right) this.out.before(this.chooser());
-    this.box = made("div", {className: "box"});
+    this.box = made("div", {className: "box", tabIndex: 0});
     this.tip = made("div", {className: "tip", hidden: true});
     const notes = data.notes.map(note => made("p", {textContent: note}));
     const head = made("p", {className: "head"}, made("strong", {textContent: data.title}), " ", data.subtitle);

@@ -1,7 +1,7 @@
 """Flame graphs for notebooks, reports and pages of their own: icicles of thousands of frames, drawn by flame.js.
 
 A notebook stores one as data (MIME, which a report draws by its own script) and as HTML (which a notebook draws).
-plotly's icicle needs seconds for thousands of frames, and finds none by its name.
+(plotly's own icicle takes more than half a minute for 5,000 frames, and finds none by its name.)
 """
 
 from __future__ import annotations
