@@ -80,6 +80,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
+    "nft": (lambda: works("nft", "--version"), "there is no nft (Debian package nftables)"),
     "perf": (
         lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
         "there is no perf (Debian package linux-perf), or this user may not watch the whole machine",
