@@ -27,7 +27,7 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 # other
 GROUP = [
     *HOST, "protocol", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs", "length_bytes",
-    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
@@ -40,6 +40,7 @@ WORDS = [
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder", "observer", "artefact",
+    "endpoint", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -50,6 +51,7 @@ NUMBERS = [
 ]  # fmt: skip
 # What else has to be alike among rows of one host that are compared
 PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
+OF_GUESTS = ["guest_kernel", "guest_accelerator"]  # likewise, where there are guests
 Key = tuple[Any, ...]
 
 
@@ -120,6 +122,8 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
+    boxed = whole["endpoint"].isin(["container", "guest"])  # from here on an arm is what is compared
+    whole.loc[boxed, "topology"] = whole.loc[boxed, "arm"].str.removesuffix(" (again)")
     return whole
 
 
@@ -145,7 +149,7 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
     for key, group in groups(ok):
-        for name, (one, other, *_) in differing(group, PROVENANCE).items():
+        for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
             raise BadInput(f"rows that differ in {name} are never pooled: {one} and {other} ({point(key)})")
     return ok
 
@@ -187,8 +191,10 @@ def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
 
 
 def emulated(of: Any) -> Any:
-    """Whether an emulated CPU took part, on either of two nodes: of a row (a mapping), or for each row of a table."""
-    return (of.get("accelerator") == "tcg") | (of.get("peer_accelerator") == "tcg")
+    """Whether an emulated CPU took part, of a host or of a guest: in a row (a mapping), or in each row of a table."""
+    names = ("accelerator", "peer_accelerator", "guest_accelerator")
+    one, other, third = (of.get(name) == "tcg" for name in names)
+    return one | other | third
 
 
 def version(kernel: str | None) -> list[tuple[int, str]]:
@@ -233,4 +239,5 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
     words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
     words += [f"on {of['parent']}"] if of["parent"] is not None else []
+    words += [f"guests of {of['guest']}"] if of["guest"] not in (None, "debian") else []
     return words

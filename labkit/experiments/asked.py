@@ -21,6 +21,8 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
+    "endpoint": "what programs run in, compared as well: namespace, container (OCI), guest (a QEMU machine)",
+    "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
     "mtu_bytes": "of every endpoint's interface",
@@ -59,6 +61,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     where: str = "here"
     topology: tuple[str, ...] = ("veth_bridge",)
+    endpoint: tuple[str, ...] = ("namespace",)
+    guest: str | None = None
     protocol: str = "tcp"
     pairs: tuple[int, ...] = (1,)
     mtu_bytes: int = 1500
@@ -95,7 +99,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         for name, words in (("observe", self.observe), ("events", self.events)):
             if len(set(words)) < len(words):
                 raise BadInput(f"{name} has a value twice: {', '.join(words)}")
-        for name, values in (("topology", self.topology), ("pairs", self.pairs)):
+        for name, values in (("topology", self.topology), ("endpoint", self.endpoint), ("pairs", self.pairs)):
             if not values or len(set(values)) < len(values):
                 raise BadInput(
                     f"{name} needs at least one value, and none twice;"
@@ -120,15 +124,29 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("sample_hz", self.sample_hz, 1, 50_000)
         within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
-        one_of("nodes", self.nodes, ("one", "two"))
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
         within("link_delay_s", self.link_delay_s, 0, 10)
         self._check_load()
+        self._check_endpoints()
         self._check_names()
         if self.nodes == "two":
             self._check_two()
         else:
             self._check_one()
+
+    def _check_endpoints(self) -> None:
+        for name in self.endpoint:
+            one_of("endpoint", name, topologies.ENDPOINTS)
+        if "guest" in self.endpoint:
+            topologies.check_guests(self.topology)
+            from labkit.endpoints import guest  # what only guests need
+
+            guest.parse(self.guest_word)
+        elif self.guest is not None:
+            raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")
+        one_of("nodes", self.nodes, ("one", "two"))
+        if self.nodes == "two" and self.endpoint != ("namespace",):
+            raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
 
     def _check_load(self) -> None:
         least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
@@ -246,11 +264,22 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
         return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
 
+    @property
+    def guest_word(self) -> str:
+        """What a guest is asked to be."""
+        return self.guest or "debian"
+
     def spec(
-        self, pairs: int, machine_netns: int | None, side: int | None = None, ours: bytes = b""
+        self,
+        pairs: int,
+        machine_netns: int | None,
+        side: int | None = None,
+        ours: bytes = b"",
+        endpoint: str = "namespace",
     ) -> topologies.Spec:
         """What a topology is asked for, or with `side` one side of it; `ours` as in topologies.Spec."""
         if side is None:
-            return topologies.Spec(pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)

@@ -53,6 +53,12 @@ METRICS = [
     "doubts",
     "qdisc",
     "offloads",
+    "guest_kernel",
+    "guest_accelerator",
+    "guest_cpus_count",
+    "guest_queues_count",
+    "guest_vhost",
+    "container_runtime",
     "peer_cpu_s",
     "peer_softirq_s",
     "peer_steal_s",
@@ -95,21 +101,27 @@ PARAMETERS = [
 
 @dataclass(frozen=True)
 class Arm:
-    """A topology under comparison and the part it plays: baseline, control (the baseline again) or
-    variant."""
+    """A topology under comparison, what programs run in at its ends, and the part it plays: baseline, control (the
+    baseline again) or variant."""
 
     topology: str
     role: str
+    endpoint: str = "namespace"
+
+    @property
+    def name(self) -> str:
+        """`veth_bridge`, `veth_bridge/guest`"""
+        return self.topology if self.endpoint == "namespace" else f"{self.topology}/{self.endpoint}"
 
     @property
     def label(self) -> str:
         """The name of the arm."""
-        return f"{self.topology} (again)" if self.role == "control" else self.topology
+        return f"{self.name} (again)" if self.role == "control" else self.name
 
     @property
     def stem(self) -> str:
         """The beginning of the names of its artefacts."""
-        return self.label.replace(" ", "_")
+        return self.label.replace(" ", "_").replace("/", "-")
 
 
 Measured = tuple[Arm, dict[str, Any]]
@@ -139,6 +151,8 @@ def row_of(
         "arm": arm.label,
         "role": arm.role,
         "topology": arm.topology,
+        "endpoint": arm.endpoint,
+        "guest": asked.guest_word if "guest" in asked.endpoint else None,
         "pairs": pairs,
         **{name: getattr(asked, name) for name in PARAMETERS},
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,

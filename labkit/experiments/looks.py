@@ -45,6 +45,7 @@ class Standing(abc.ABC):
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
     qdisc: str
+    boxed: dict[str, Any] = field(default_factory=dict)  # what rows tell of what programs run in
     doubts: list[str] = field(default_factory=list)
 
     @property
@@ -67,6 +68,7 @@ class Standing(abc.ABC):
             **columns.now(),
             "qdisc": self.qdisc,
             "offloads": _short(self.offloads) or None,
+            **self.boxed,
             "doubts": "; ".join(doubtful) or None,
         }
         return self.arm, {"status": "ok", **told, **metrics}
@@ -86,10 +88,9 @@ class Standing(abc.ABC):
 
     def stands_in(self, asked: Datapaths) -> None:
         """Doubt a baseline that is not the one that was asked for."""
-        if self.arm.role == "baseline" and self.arm.topology != asked.topology[0]:
-            self.doubts.append(
-                f"{asked.topology[0]} cannot be measured here, so this is the baseline instead"
-            )
+        first = Arm(asked.topology[0], "baseline", asked.endpoint[0])
+        if self.arm.role == "baseline" and self.arm != first:
+            self.doubts.append(f"{first.name} cannot be measured here, so this is the baseline instead")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +114,15 @@ class Live(Standing):
             yield flows, Here(flows, counters)
 
 
-def live(arm: Arm, topology: topologies.Topology) -> Live:
-    """An arm whose two sides are on this host, looked at."""
+def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Live:
+    """An arm whose two sides are on this host, which `accelerator` runs, looked at."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
+    boxed = {} if client.box is None else client.box.told
+    emulated = boxed.get("guest_accelerator") == "tcg" != accelerator
+    words = "the guests' CPUs are emulated and this machine's are not: what differs from other arms is the emulation"
     return Live(
+        boxed=boxed,
+        doubts=[words] if emulated else [],
         arm=arm,
         topology=topology,
         offloads=offloads(client),

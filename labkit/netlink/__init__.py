@@ -21,9 +21,11 @@ from labkit.netlink.messages import (
 )
 from labkit.netlink.netns import index_of, inside, new_namespaces
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
+from labkit.netlink.taps import Tap, check_taps, new_tap
 
 __all__ = [
-    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "default_route",
-    "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress", "new_link",
-    "new_namespaces", "new_neighbour", "new_qdisc", "qdiscs", "routes", "set_link", "set_master",
+    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "Tap", "addresses",
+    "check_taps", "default_route", "delete_link", "id_of", "index_of", "inside", "links", "move_link",
+    "new_address", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_tap",
+    "qdiscs", "routes", "set_link", "set_master",
 ]  # fmt: skip

@@ -3,13 +3,11 @@ ms."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO
 
-from labkit.endpoints import Endpoint, Pair
+from labkit.endpoints import Endpoint, Pair, Reading
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Receivers:
         servers: Sequence[Endpoint],
         protocol: str,
         length_bytes: int | None,
-        files: list[IO[str]],
-        client_files: list[IO[str]],
+        files: list[Reading],
+        client_files: list[Reading],
     ) -> None:
         self._servers = servers
         self._protocol = protocol
@@ -62,14 +60,14 @@ class Receivers:
             counts = [_datagrams(server)[0] for server in self._files]
             sent = [_datagrams(client)[1] for client in self._client_files]
             return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent) if sent else None)
-        read = [server.namespace.netlink.counters(server.index) for server in self._servers]
+        read = [server.counters() for server in self._servers]
         return Got(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
     def each(self) -> list[int]:
         """What every server has got: bytes of its interface, or datagrams."""
         if self._protocol == "udp":
             return [_datagrams(server)[0] for server in self._files]
-        return [server.namespace.netlink.counters(server.index).received_bytes for server in self._servers]
+        return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
         """Whether at each server data has arrived since `before` (of `each`): more than setting up a flow
@@ -94,14 +92,14 @@ def server_receivers(
     with ExitStack() as stack:
         path = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
         files, client_files = (
-            [stack.enter_context(end.namespace.open(path)) for end in ends] if protocol == "udp" else []
+            [stack.enter_context(end.open(path)) for end in ends] if protocol == "udp" else []
             for ends in (servers, clients)
         )
         yield Receivers(servers, protocol, length_bytes, files, client_files)
 
 
-def _datagrams(file: IO[str]) -> tuple[int, int]:
-    return datagrams(os.pread(file.fileno(), 1 << 16, 0).decode())
+def _datagrams(file: Reading) -> tuple[int, int]:
+    return datagrams(file.read())
 
 
 def datagrams(text: str) -> tuple[int, int]:

@@ -57,8 +57,10 @@ class Running:
         *,
         stdin: int | IO[bytes] | None = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        stops: signal.Signals = signal.SIGSTOP,
     ) -> None:
         self.argv = list(argv)
+        self._stops = stops  # another one where the program stands for one that is elsewhere
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
@@ -87,6 +89,14 @@ class Running:
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.Signals(number))
+
+    def hold(self) -> None:
+        """Stop it where it is, until `go`."""
+        self.signal(self._stops)
+
+    def go(self) -> None:
+        """Let it go on."""
+        self.signal(signal.SIGCONT)
 
     def poll(self) -> bool:
         """Whether it has ended."""

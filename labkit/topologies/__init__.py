@@ -6,10 +6,10 @@ A new topology is one function in a module of this package and one entry in TABL
 from labkit.topologies.base import CLIENTS, SERVERS, Spec, Topology
 from labkit.topologies.half import ACROSS, far_ends
 from labkit.topologies.state import State, state
-from labkit.topologies.table import TABLE, build, check_names, half
+from labkit.topologies.table import ENDPOINTS, TABLE, build, check_guests, check_names, half
 from labkit.topologies.ways import Step, ways
 
 __all__ = [
-    "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Spec", "State", "Step", "Topology", "build", "check_names", "far_ends",
-    "half", "state", "ways",
+    "ACROSS", "CLIENTS", "ENDPOINTS", "SERVERS", "TABLE", "Spec", "State", "Step", "Topology", "build", "check_guests",
+    "check_names", "far_ends", "half", "state", "ways",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from labkit.endpoints import Endpoint
 from labkit.errors import BadInput, Unsupported
 from labkit.netlink import LinkError
 from labkit.topologies.base import Builder, Spec, Topology
+from labkit.topologies.boxes import boxed, tap_bridge
 from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed, vxlan
@@ -24,6 +25,8 @@ TABLE: dict[str, Builder] = {
     **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
     "vxlan": vxlan,
 }
+GUESTS: dict[str, Builder] = {"veth_bridge": tap_bridge}
+ENDPOINTS = ("namespace", "container", "guest")
 T = TypeVar("T")
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
@@ -50,7 +53,21 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        yield _entered(stack, name, builder(name, spec))
+        if spec.endpoint == "guest":
+            check_guests([name])
+            yield _entered(stack, name, GUESTS[name](name, spec))
+            return
+        topology = _entered(stack, name, builder(name, spec))
+        yield stack.enter_context(boxed(topology)) if spec.endpoint == "container" else topology
+
+
+def check_guests(asked: Iterable[str]) -> None:
+    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable."""
+    for name in asked:
+        if name not in GUESTS:
+            raise BadInput(
+                f"{name} has no place for a guest's tap: with endpoint=guest there is {', '.join(GUESTS)}"
+            )
 
 
 @contextmanager

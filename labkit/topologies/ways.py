@@ -53,7 +53,10 @@ def _reflects(known: dict[tuple[str, str], Interface], upper: Place) -> bool:
 
 def _outwards(known: dict[tuple[str, str], Interface], place: Place) -> Iterator[tuple[Place, str]]:
     """From an end outwards: each interface, and whether it was come to from above (lower) or through a cable (peer)."""
-    came_by = ""
+    first = known.get((place.namespace, place.interface))
+    came_by = (
+        "peer" if first is not None and first.kind == "tun" else ""
+    )  # a tap is the far end of a guest's cable
     while (one := known.get((place.namespace, place.interface))) is not None:
         yield place, came_by
         if came_by == "peer" or not (far := one.peer or one.lower):

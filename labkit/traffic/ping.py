@@ -96,4 +96,4 @@ def _argv(address: str, options: list[str]) -> list[str]:
 
 
 def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
-    return process.Running([*client.prefix, *_argv(address, options)])
+    return client.start(_argv(address, options))

@@ -48,6 +48,7 @@ LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside
 LONGEST_MODULE, LONGEST_FUNCTION = 300, 40
 LONG: dict[str, str] = {
     "labkit/stats.py": "effects, controls and verdicts are read together",
+    "labkit/endpoints/inside.py": "it is carried into guests and containers as one file",
     "labkit/topologies/veth.py vxlan": "two ends, each with an underlay and a tunnel",
     "tests/lab/test_datapaths.py": "one experiment, looked at from many sides",
     "tests/unit/test_stats.py": "one table of claims about verdicts",
