@@ -44,6 +44,7 @@ class Conversation:
     def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
         self._frames = inside.Frames()
         self._lock: int | None = None
+        self.heard_before: list[tuple[bytes, bytes]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
         try:
@@ -107,13 +108,15 @@ class Conversation:
 
     def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
         """The frames that have come; none after `timeout_s`. Raises Over."""
+        if self.heard_before:
+            found, self.heard_before = self.heard_before, []
+            return found
         if not select.select([self._socket], [], [], timeout_s)[0]:
             return []
         data = self._socket.recv(inside.BLOCK)
         if not data:
             raise Over
-        found: list[tuple[bytes, bytes]] = self._frames.add(data)
-        return found
+        return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
         """A file's content (F), or that it was written (W). Raises OSError: the one from inside, or TimeoutError."""
@@ -138,7 +141,10 @@ def begun(folder: str, words: list[str]) -> Conversation:
         talk.tell(b"R", b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
-            if any(kind == b"B" for kind, _ in talk.heard(rest)):
+            heard = talk.heard(rest)
+            kinds = [kind for kind, _ in heard]
+            if b"B" in kinds:  # and it may be over already
+                talk.heard_before = heard[kinds.index(b"B") + 1 :]
                 return talk
         talk.close()
         if time.monotonic() > deadline:
@@ -150,7 +156,8 @@ def _relay(talk: Conversation, caught: int) -> int:
     """Pass on until the program has ended; returns its return code."""
     code: int | None = None
     while code is None:
-        ready, _, _ = select.select([talk.fileno(), caught], [], [])
+        waits = [] if talk.heard_before else [talk.fileno(), caught]
+        ready = select.select(waits, [], [])[0] if waits else [talk.fileno()]
         if caught in ready:
             for number in os.read(caught, 64):
                 passed = signal.SIGSTOP if number == signal.SIGTSTP else number
