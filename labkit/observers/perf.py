@@ -16,7 +16,7 @@ from pathlib import Path
 from labkit import machine, process
 from labkit.errors import Failed, Unsupported
 
-ANSWER_S = 20.0  # until perf answers: it opens an event on every CPU, and may have to read every symbol
+ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may have to read every symbol
 END_S = 60.0  # until it has written what it has
 PACKAGE = "linux-perf"
 
@@ -55,15 +55,18 @@ def program() -> str:
     return path
 
 
-def refusal(words: str) -> Unsupported:
+def refusal(ended: process.Ended) -> Failed | Unsupported:
     """What it means that perf could not open an event, by its own words."""
+    words = ended.stderr
+    if ended.timed_out or ended.returncode < 0:
+        return Failed(ended.words())
     paranoid = _sysctl("perf_event_paranoid")
     if any(one in words for one in ("limited", "Permission", "permission", "privilege", "not permitted")):
         return Unsupported(
             f"this user may not watch the whole machine (kernel.perf_event_paranoid is {paranoid}):"
             " run as root, or have root set sysctl kernel.perf_event_paranoid=-1"
         )
-    return Unsupported(f"perf can open no event here: {' '.join(words.split())[:200]}")
+    return Unsupported(f"perf can open no event here: {ended.words()}")
 
 
 def _sysctl(name: str) -> str:
@@ -104,7 +107,7 @@ class Controlled:
         if not self._running.poll():
             return Failed(f"perf did not answer to {word!r} within {ANSWER_S:g} s")
         ended = self._running.ended()
-        return refusal(ended.stderr) if "Error" in ended.stderr else Failed(ended.words())
+        return refusal(ended) if "Error" in ended.stderr else Failed(ended.words())
 
     @contextmanager
     def counting(self) -> Iterator[None]:

@@ -100,7 +100,7 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
     words = ["record", *NO_CACHE, "-o", "/dev/null", "-e", event, *scope.argv(), "--", "true"]
     ended = process.run([perf.program(), *words], perf.ANSWER_S)
     if ended.returncode != 0:
-        raise perf.refusal(ended.stderr)
+        raise perf.refusal(ended)
     if not perf.has_symbols():
         raise Unsupported(
             "this kernel shows no addresses of its functions, so a profile could name none: run as root, or have root"

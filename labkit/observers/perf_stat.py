@@ -89,16 +89,12 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
     for name in events:
         if not re.fullmatch(NAME, name):
             raise BadInput(f"{name!r} is no name of an event; `perf list` lists them")
-    if not events or (words := _refusal(events, scope)) is None:
+    if not events or _tried(events, scope):
         return {}
-    if "event syntax error" not in words:
-        raise perf.refusal(words)
     refused: Counts = {}
     for name in events:
-        if (words := _refusal([name], scope)) is None:
+        if _tried([name], scope):
             continue
-        if "event syntax error" not in words:
-            raise perf.refusal(words)
         if not re.search("[:/]", name):
             raise BadInput(
                 f"perf knows no event {name}{_near(name)}; `perf list` lists those of this machine"
@@ -119,16 +115,19 @@ def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
     words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *scope.argv(), "--", "true"]
     ended = process.run([perf.program(), *words], perf.ANSWER_S)
     if ended.returncode != 0:
-        raise perf.refusal(ended.stderr)
+        raise perf.refusal(ended)
     return of_event(parse(ended.stdout), event)
 
 
-def _refusal(events: Sequence[str], scope: Scope) -> str | None:
+def _tried(events: Sequence[str], scope: Scope) -> bool:
+    """Whether perf knows all of these events. Raises what it means that it cannot open those that it knows."""
     words = [word for name in events for word in ("-e", name)]
     ended = process.run(
         [perf.program(), "stat", "--log-fd=2", *words, *scope.argv(), "--", "true"], perf.ANSWER_S
     )
-    return None if ended.returncode == 0 else ended.stderr
+    if ended.returncode != 0 and "event syntax error" not in ended.stderr:
+        raise perf.refusal(ended)
+    return ended.returncode == 0
 
 
 def _near(name: str) -> str:

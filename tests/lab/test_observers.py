@@ -68,7 +68,9 @@ def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
             assert queue["at"] == "between:port0 to port1"
             [(name, dropped)] = queue["why"].items()
             assert name.startswith("qdisc tbf")
-            assert dropped == queue["lost_count"] > SENT / 10
+            # A frame of another kind, such as a router's advertisement, may have been in the queue as well.
+            assert dropped == pytest.approx(queue["lost_count"], abs=9)
+            assert dropped > SENT / 10
         else:
             assert first == []
 
