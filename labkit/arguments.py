@@ -120,6 +120,22 @@ def _compare(one: argparse.ArgumentParser) -> None:
     one.add_argument("right", type=Path, metavar="RUN")
 
 
+def _why(one: argparse.ArgumentParser) -> None:
+    one.add_argument("left", metavar="RUN[:ARM]", help="a run's folder, and which of its arms")
+    one.add_argument(
+        "right", nargs="?", metavar="RUN[:ARM]|ARM", help="another run, or another arm of the same"
+    )
+    one.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page; else why.html in the first run's folder"
+    )
+    one.add_argument(
+        "--processes",
+        default=r"(?!elsewhere$).*",
+        metavar="REGEX",
+        help="whose CPU time counts; by itself all of the experiment and of the kernel",
+    )
+
+
 def _shell(one: argparse.ArgumentParser) -> None:
     one.add_argument("topology", metavar="TOPOLOGY", help=", ".join(topologies.TABLE))
     one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
@@ -172,6 +188,10 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         _report,
     ),
     "compare": ("compare two runs or sweeps point by point", _compare),
+    "why": (
+        "where two arms or runs that were profiled differ, as one HTML page: functions, counters, losses",
+        _why,
+    ),
     "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
     "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
     "draw": ("build a topology and show what the kernel tells of it", _draw),

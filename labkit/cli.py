@@ -165,6 +165,16 @@ def _compare(given: argparse.Namespace) -> int:
     return 0
 
 
+def _why(given: argparse.Namespace) -> int:
+    from labkit import why
+
+    path, found = why.page(given.left, given.right, given.out, given.processes)
+    for sentence in found:
+        print(f"- {sentence}")
+    print(f"page: {records.shown(path)}")
+    return 0
+
+
 def _shell(given: argparse.Namespace) -> int:
     asked = run.one_topology(given.topology, arguments.named(given.parameters))
     if asked["where"] != "here":
@@ -240,6 +250,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "sweep": _sweep,
     "report": _report,
     "compare": _compare,
+    "why": _why,
     "kernels": _kernels,
     "kernels get": _kernels_get,
     "kernels install": _kernels_install,

@@ -22,7 +22,8 @@ class Round:
     """One round: its stacks, the time between two samples of a CPU, and the work of the time in which it was sampled.
 
     received_count: packets that arrived (UDP: datagrams). received_bytes: the same in bytes. cpu_s: seconds for
-    which CPUs were busy, as the kernel counts them. What is not known is None.
+    which CPUs were busy, as the kernel counts them. What is not known is None. others_count: samples of other
+    processes, which are not among the stacks.
     """
 
     stacks: folded.Stacks
@@ -30,6 +31,7 @@ class Round:
     received_count: float | None = None
     received_bytes: float | None = None
     cpu_s: float | None = None
+    others_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,18 @@ class Arm:
         kept, others = [], Counter[str]()
         for each in self.rounds:
             stacks = {stack: count for stack, count in each.stacks.items() if wanted(stack.split(";")[0])}
-            kept.append(replace(each, stacks=stacks))
-            for stack in each.stacks.keys() - stacks.keys():
-                others[stack.split(";")[0]] += each.stacks[stack]
+            left = {stack: each.stacks[stack] for stack in each.stacks.keys() - stacks.keys()}
+            kept.append(replace(each, stacks=stacks, others_count=each.others_count + sum(left.values())))
+            for stack, count in left.items():
+                others[stack.split(";")[0]] += count
         if not any(each.stacks for each in kept):
             most = ", ".join(name for name, _ in others.most_common(8))
             raise BadInput(f"no process of {self.name} is called {processes!r}; there are {most}")
         if not others:
             return self
         share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
-        most = ", ".join(name for name, _ in others.most_common(3))
-        words = f"{stats.percent(share)} of the samples of {self.name} are in other processes ({most}, …) and left out."
+        most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
+        words = f"{stats.percent(share)} of the samples of {self.name} are in other processes ({most}) and left out."
         return replace(self, rounds=kept, left_out=words)
 
     def tree(self) -> Tree:

@@ -11,6 +11,7 @@ to be none. What was sampled alike in all rounds (a function and the only one th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +61,17 @@ def side(counts: npt.NDArray[np.int64], each: Floats) -> Side:
         absent = np.full(len(counts), np.nan)
         return Side(values.mean(axis=1), absent, absent, rounds)
     variance = np.maximum(values.var(axis=1, ddof=1) / rounds, counting)
-    half = float(stdtrit(rounds - 1, (1 + stats.CONFIDENCE) / 2)) * np.sqrt(variance)
-    return Side(values.mean(axis=1), half, variance, rounds)
+    return Side(values.mean(axis=1), _reach(rounds) * np.sqrt(variance), variance, rounds)
+
+
+def half_interval(values: Floats) -> float:
+    """Half the 95 % interval of a mean (Student's t), NaN of a single value."""
+    count = len(values)
+    return _reach(count) * float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+
+
+def _reach(rounds: int) -> float:
+    return float(stdtrit(rounds - 1, (1 + stats.CONFIDENCE) / 2))
 
 
 def compared(

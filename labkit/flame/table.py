@@ -26,24 +26,20 @@ def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> 
             values.iloc[-2] = values.iloc[-1] - values.iloc[:-2].sum()
     sides["difference"] = sides["right"] - sides["left"]
     heads = {"left": difference.left.name, "right": difference.right.name, "difference": "difference"}
-    found = pd.DataFrame(
-        index=pd.Index(
-            [
-                f"{name} ({kind})" if kind in ("user", "process") else name
-                for name, kind in zip(table["function"], table["kind"], strict=True)
-            ],
-            name="function",
-        )
-    )
+    names = [
+        f"{name} ({kind})" if kind in ("user", "process") else name
+        for name, kind in zip(table["function"], table["kind"], strict=True)
+    ]
+    found = pd.DataFrame(index=names)
+    found.columns.name = "function"
     for side, head in heads.items():
         sign = "+" if side == "difference" else ""
-        low, high = (table[f"{side}_{end}_s"] / unit_s for end in ("low", "high"))
+        half = (table[f"{side}_high_s"] - table[f"{side}_s"]) / unit_s
         found[f"{head}, {unit}"] = [
-            f"{value + 0.0:{sign},.{decimals}f}"
-            + ("" if pd.isna(a) else f" [{a:,.{decimals}f}, {b:,.{decimals}f}]")
-            for value, a, b in zip(sides[side], low, high, strict=True)
+            f"{value + 0.0:{sign},.{decimals}f}" + ("" if pd.isna(by) else f" ± {by:,.{decimals}f}")
+            for value, by in zip(sides[side], half, strict=True)
         ]
-    found["share"] = ["–" if pd.isna(share) else f"{share:.0%}" for share in table["share_ratio"]]
+    found["share"] = ["–" if pd.isna(share) else f"{100 * share:.0f} %" for share in table["share_ratio"]]
     found["stands out"] = ["yes" if out else "no" for out in table["stands_out"]]
     return found
 

@@ -71,9 +71,9 @@ def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
     ends = np.cumsum([len(arm.rounds) for arm in arms])[:-1]
     for arm, samples in zip(arms, np.split(tree.total[0], ends), strict=True):
         known = [
-            (count * each.period_s, each.cpu_s)
+            ((count + each.others_count) * each.period_s, each.cpu_s)
             for count, each in zip(samples, arm.rounds, strict=True)
-            if each.cpu_s and not arm.left_out
+            if each.cpu_s
         ]
         if known and abs((ratio := sum(s for s, _ in known) / sum(cpu for _, cpu in known)) - 1) > COVERED:
             yield f"The samples of {arm.name} make up {stats.percent(ratio)} of the CPU time that the kernel counted."

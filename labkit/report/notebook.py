@@ -85,7 +85,8 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
                 found.append(Block("prose", Markup(_of_cell(source))))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
             words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
-            found.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
+            if cell.source.strip():
+                found.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
             found += [block for output in cell.outputs for block in _output(output)]
     return found
 

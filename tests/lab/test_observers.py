@@ -114,6 +114,10 @@ def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> Non
     )
     assert len(loading.profiles(folder)) == len(profiles)
     assert len(loading.measured(loading.profiles(folder))) == 0
+    done = machine.labkit("why", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "a single round has no spread" in done.stdout
+    assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
 
 
 def stat(row: dict[str, Any], events: dict[str, Any]) -> None:

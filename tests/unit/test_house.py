@@ -36,7 +36,7 @@ DRIVERS = {
     "progress": 8, "terminal": 8, "drawing": 8, "relay": 8,
     "run": 9, "report": 9, "doctor": 9, "jupyter": 9, "kernelspecs": 9,
     "execution": 10, "notebook": 10, "live": 10,
-    "sweep": 11, "arguments": 11, "bootable": 11,
+    "sweep": 11, "why": 11, "arguments": 11, "bootable": 11,
     "fleet": 12,
     "cli": 13,
 }  # fmt: skip
