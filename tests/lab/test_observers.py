@@ -77,14 +77,8 @@ def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
 
 @pytest.mark.needs("perf", "macvlan")
 def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> None:
-    words = [
-        "topology=veth_bridge,macvlan_bridge",
-        "protocol=udp",
-        "length_bytes=400",
-        "duration_s=1",
-        "omit_s=0",
-    ]
-    words += ["observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
+    words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
+    words += ["omit_s=0", "observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
     rows = machine.rows(*words)
     folder = only_run(machine)
     profiles = [row for row in rows if row["method"] == "profile"]
