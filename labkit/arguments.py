@@ -141,6 +141,22 @@ def _shell(one: argparse.ArgumentParser) -> None:
     one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
 
 
+def _attach(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "container", metavar="CONTAINER", help="a running one of docker's or podman's, by its name"
+    )
+    kind = one.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--veth", metavar="BRIDGE", help="a cable to this bridge")
+    kind.add_argument("--macvlan", metavar="NIC", help="a device on this NIC, with a MAC address of its own")
+    kind.add_argument("--ipvlan", metavar="NIC", help="a device on this NIC, with the NIC's MAC address")
+    one.add_argument("--interface", default="eth1", metavar="NAME", help="its name in the container")
+    one.add_argument("--address", metavar="ADDRESS/LENGTH|dhcp")
+    one.add_argument("--gateway", metavar="ADDRESS", help="of the container's default route")
+    one.add_argument("--mac", metavar="MAC")
+    one.add_argument("--vlan", type=int, metavar="N")
+    one.add_argument("--mtu", type=int, metavar="BYTES")
+
+
 def _kernels(one: argparse.ArgumentParser) -> None:
     one.add_argument("--ask", action="store_true", help="boot each that was not asked yet what it can do")
     one.add_argument("--json", action="store_true", help="all that is known, as JSON on standard output")
@@ -193,6 +209,7 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         _why,
     ),
     "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
+    "attach": ("give a running container of docker's or podman's one more interface", _attach),
     "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
     "draw": ("build a topology and show what the kernel tells of it", _draw),
 }

@@ -194,6 +194,16 @@ def _shell(given: argparse.Namespace) -> int:
     return process.interactive(argv, pass_fds=fds)
 
 
+def _attach(given: argparse.Namespace) -> int:
+    from labkit.endpoints import attach
+
+    kind = next(name for name in attach.KINDS if getattr(given, name))
+    more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
+    found = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
+    print(f"{given.container}: {given.interface}{f' {found}' if found else ''}")
+    return 0
+
+
 def _kernels(given: argparse.Namespace) -> int:
     from labkit import bootable
 
@@ -254,6 +264,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "kernels": _kernels,
     "kernels get": _kernels_get,
     "kernels install": _kernels_install,
+    "attach": _attach,
     "shell": _shell,
     "draw": _draw,
 }
