@@ -99,6 +99,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
         "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",
     ),
+    "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
     "depmod": (
         lambda: works("/usr/sbin/depmod", "--version"),

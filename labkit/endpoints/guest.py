@@ -127,10 +127,6 @@ class Guest:
 
     def greet(self, deadline: float) -> None:
         """Wait until it answers. Raises Failed with the last words of its console when it does not in time."""
-        socket = self.folder / f"{outside.LOCKS}0"
-        while not socket.exists():
-            self._still(deadline)
-            time.sleep(0.005)
         self._talk = outside.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
 
     def _still(self, deadline: float) -> None:

@@ -5,6 +5,7 @@ each virtio-serial port of a guest, as many at a time as somebody connects on a 
 outside` is the other end). Frames: a letter, four bytes of length, content.
 
     told   R words with NUL between   start a program (one in a conversation)
+           T words with NUL between   the same, stopped (SIGSTOP) until a signal lets it go on
            S number                   send it a signal
            F path                     read a file
            W path NUL content         write a file
@@ -28,7 +29,7 @@ import time
 HELLO = b"labkit: inside"
 PORT = "labkit-"  # how a guest's ports are called
 BLOCK = 65536
-SIGKILL = 9
+SIGKILL, SIGSTOP = 9, 19
 PORTS_S = 10.0
 IDLE_S = 1.0
 # Now and then an emulated machine of several CPUs loses the interrupt of a port; asking again finds what has come.
@@ -106,15 +107,17 @@ class Line:
 class Program:
     """A program, and the pipes of what it writes: the letter of a frame for each."""
 
-    def __init__(self, words: list[bytes]) -> None:
+    def __init__(self, words: list[bytes], *, held: bool) -> None:
         pipes = [os.pipe(), os.pipe()]
         self.pid = os.fork()
         if self.pid == 0:
-            _become(words, [writes for _, writes in pipes])
+            _become(words, [writes for _, writes in pipes], held)
         for _, writes in pipes:
             os.close(writes)
         self.letters = {pipes[0][0]: b"O", pipes[1][0]: b"X"}
         self.fd = os.pidfd_open(self.pid)
+        if held:  # else it might stop after it was let go on
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def forward(self, line: Line, fd: int) -> None:
         """Say what can be read from a pipe."""
@@ -146,12 +149,14 @@ class Program:
         return bool(select.select([self.fd], [], [], 0)[0])
 
 
-def _become(words: list[bytes], writes: list[int]) -> None:
+def _become(words: list[bytes], writes: list[int], held: bool) -> None:
     """In the child: the program, or what is wrong with it on standard error."""
     os.setsid()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(writes[0], 1)
     os.dup2(writes[1], 2)
+    if held:
+        os.kill(os.getpid(), SIGSTOP)
     # os.execvp needs more modules than there are.
     folders = [b""] if b"/" in words[0] else os.environb.get(b"PATH", b"/usr/bin:/bin").split(b":")
     number = errno.ENOENT
@@ -193,8 +198,8 @@ def converse(line: Line) -> None:
             watched = [line.fd] if program is None else [line.fd, program.fd, *program.letters]
             ready, _, _ = select.select(watched, [], [], WAKE_S)
             for kind, content in frames.add(line.read()) if line.fd in ready else []:
-                if kind == b"R":
-                    program = Program(content.split(b"\0"))
+                if kind in (b"R", b"T"):
+                    program = Program(content.split(b"\0"), held=kind == b"T")
                     line.say(b"B")
                 elif kind == b"S" and program is not None:
                     program.send(int(content))

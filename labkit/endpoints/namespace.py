@@ -131,11 +131,17 @@ class Endpoint:
         """The words that make a command run at this end."""
         return (self.box or self.namespace).prefix
 
-    def start(self, argv: Sequence[str]) -> process.Running:
-        """Start a program at this end."""
+    def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
+        """Start a program at this end; with `held` it is stopped as soon as it exists, until it may `go`."""
+        if self.box is None:
+            program = process.Running([*self.prefix, *argv])
+            if held:
+                program.hold()
+            return program
         # What stands in front of a program in a box can be told to stop it, and not be stopped itself in its place.
-        stops = signal.SIGSTOP if self.box is None else signal.SIGTSTP
-        return process.Running([*self.prefix, *argv], stops=stops)
+        *words, ends = self.box.prefix
+        words += ["held"] if held else []
+        return process.Running([*words, ends, *argv], stops=signal.SIGTSTP)
 
     def open(self, path: str) -> Reading:
         """A file of the kernel's under /proc/net, as it reads at this end."""

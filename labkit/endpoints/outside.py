@@ -74,19 +74,25 @@ class Conversation:
 
     def _connect(self, path: str, deadline: float, check: Callable[[], None] | None) -> None:
         """Connect, and wait for the hello; what comes before it belongs to somebody else's conversation."""
-        self._socket.connect(path)
+        while self._socket.connect_ex(path):  # it is there a moment before somebody listens
+            self._waited(deadline, check)
+            time.sleep(0.005)
         hello, seen = inside.frame(b"H", inside.HELLO), b""
         while hello not in seen:
             if not select.select([self._socket], [], [], 0.1)[0]:
-                if check is not None:
-                    check()
-                if time.monotonic() > deadline:
-                    raise TimeoutError("it does not say hello")
+                self._waited(deadline, check)
                 continue
             data = self._socket.recv(inside.BLOCK)
             if not data:
                 raise Over
             seen = (seen + data)[-2 * inside.BLOCK :]
+
+    def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
+        """Raises what ends the wait."""
+        if check is not None:
+            check()
+        if time.monotonic() > deadline:
+            raise TimeoutError("it does not say hello")
 
     def fileno(self) -> int:
         """Readable when something was said."""
@@ -132,13 +138,15 @@ class Conversation:
         raise TimeoutError(errno.ETIMEDOUT, "no answer")
 
 
-def begun(folder: str, words: list[str]) -> Conversation:
-    """A conversation in which the program has begun. A port that does not begin is taken anew: it had not noticed that
-    it is somebody else's now."""
+def begun(folder: str, words: list[str], held: bool) -> Conversation:
+    """A conversation in which the program has begun; with `held` it has stopped before its first instruction.
+
+    A port that does not begin is taken anew: it had not noticed that it is somebody else's now.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         talk = Conversation(folder)
-        talk.tell(b"R", b"\0".join(os.fsencode(word) for word in words))
+        talk.tell(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
             heard = talk.heard(rest)
@@ -177,15 +185,19 @@ def _write(fd: int, content: bytes) -> None:
 
 
 def main() -> int:
-    """FOLDER -- PROGRAM WORDS …"""
+    """FOLDER [held] -- PROGRAM WORDS …"""
     folder, words = sys.argv[1], sys.argv[sys.argv.index("--") + 1 :]
     caught, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT):
         signal.signal(number, lambda *_: None)
+    held = "held" in sys.argv[2 : sys.argv.index("--")]
     try:
-        code = _relay(begun(folder, words), caught)
+        talk = begun(folder, words, held)
+        if held:
+            os.kill(os.getpid(), signal.SIGSTOP)  # whoever lets this go on lets that go on
+        code = _relay(talk, caught)
     except (Over, OSError) as error:
         words_of = f": {error}" if str(error) else ""
         _write(2, f"{os.path.basename(folder)} has gone, or does not answer{words_of}\n".encode())

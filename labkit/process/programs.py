@@ -94,6 +94,14 @@ class Running:
         """Stop it where it is, until `go`."""
         self.signal(self._stops)
 
+    def held(self, deadline: float) -> bool:
+        """Wait until it has stopped; False when it has ended, or not in time (time.monotonic())."""
+        while time.monotonic() < deadline and not self.poll():
+            if os.waitid(os.P_PIDFD, self._pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+                return True
+            time.sleep(0.002)
+        return False
+
     def go(self) -> None:
         """Let it go on."""
         self.signal(signal.SIGCONT)

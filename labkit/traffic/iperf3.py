@@ -115,8 +115,8 @@ class Flow:
         self.client: process.Running | None = None
 
     def connect(self, load: Load) -> None:
-        """Start the client."""
-        self.client = self.pair.client.start(client_argv(load, self.pair.server.address))
+        """Start the client, held."""
+        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
 
     def programs(self) -> list[process.Running]:
         """The processes that were started."""
@@ -142,8 +142,10 @@ class Flows:
         for flow in self.flows:
             flow.connect(load)
             assert flow.client is not None
-            flow.client.hold()
             self.programs.append(flow.client)
+        deadline = time.monotonic() + START_S
+        for client in self.clients:
+            client.held(deadline)
 
     @property
     def clients(self) -> list[process.Running]:
