@@ -25,6 +25,7 @@ FORM = (
     "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
 [,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
 )
+GRACE_S = 5.0  # for QEMU to end, once its sockets have
 VHOST = Path("/dev/vhost-net")
 # virtio-net's features that shift work between a guest and this machine (virtio 1.2, 5.1.3).
 OFFLOADS = (
@@ -127,7 +128,12 @@ class Guest:
 
     def greet(self, deadline: float) -> None:
         """Wait until it answers. Raises Failed with the last words of its console when it does not in time."""
-        self._talk = outside.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
+        try:
+            self._talk = outside.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
+        except (outside.Over, OSError):
+            self._still(time.monotonic() + GRACE_S)
+            process.wait([self._qemu], time.monotonic() + GRACE_S)
+            self._still(0)
 
     def _still(self, deadline: float) -> None:
         """Raises Failed when it has ended, or it is too late."""
@@ -242,7 +248,7 @@ def _started(
                 nic, kernel, asked.machine.modules, outside.PORTS
             )
             (folder / "initramfs").write_bytes(files)
-            words = _nic_words(asked, nic, vhost)
+            words = nic_words(asked, nic, vhost)
             argv = command.argv(asked.machine, kernel.image, folder, kvm=accelerated, more=words, ports=ports)
             running.append(process.Running(argv, pass_fds=nic.fds))
             made.append(Guest(nic.name, folder, running[-1], told))
@@ -252,7 +258,8 @@ def _started(
         yield made
 
 
-def _nic_words(asked: Asked, nic: Nic, vhost: bool) -> list[str]:
+def nic_words(asked: Asked, nic: Nic, vhost: bool) -> list[str]:
+    """QEMU's words for a guest's NIC and its cable."""
     fds = "fd=" if len(nic.fds) == 1 else "fds="
     cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
     # Without a ROM to boot from: it is a file of another package.
