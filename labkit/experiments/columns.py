@@ -58,6 +58,8 @@ METRICS = [
     "guest_cpus_count",
     "guest_queues_count",
     "guest_vhost",
+    "guest_cpu_s",
+    "guest_softirq_s",
     "container_runtime",
     "peer_cpu_s",
     "peer_softirq_s",

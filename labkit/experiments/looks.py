@@ -13,7 +13,7 @@ from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.experiments import columns
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
-from labkit.experiments.serving import Here, There
+from labkit.experiments.serving import Here, There, guests_cpu
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3
 
@@ -111,7 +111,15 @@ class Live(Standing):
             receivers(self.pairs, asked.protocol, asked.datagram_bytes) as counters,
             iperf3.flows(self.pairs) as flows,
         ):
-            yield flows, Here(flows, counters)
+            yield flows, Here(flows, counters, self._ends)
+
+    def elsewhere(self) -> Callable[[], dict[str, Any]]:
+        """From now on, the CPU time of guests: what is called afterwards gives columns."""
+        return guests_cpu(self._ends)
+
+    @property
+    def _ends(self) -> list[Endpoint]:
+        return [end for pair in self.pairs for end in (pair.client, pair.server)]
 
 
 def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Live:
