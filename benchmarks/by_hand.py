@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import random
 import signal
 import statistics
@@ -21,11 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, inside, note, output
 from labkit import machine, stats
-from labkit.endpoints import Pair
+from labkit.endpoints import Pair, Reading
 from labkit.experiments import arms
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm
@@ -85,14 +83,14 @@ def _whole() -> Promise:
 class Typed:
     """iperf3 as a person types it: a server, a client, and the interface's counters in /proc/net/dev."""
 
-    def __init__(self, pair: Pair, client: subprocess.Popen[bytes], counters: IO[str]) -> None:
+    def __init__(self, pair: Pair, client: subprocess.Popen[bytes], counters: Reading) -> None:
         self._interface = pair.server.interface
         self._client = client
         self._counters = counters
 
     def received_bytes(self) -> int:
         """What the server's interface has received."""
-        text = os.pread(self._counters.fileno(), 1 << 14, 0).decode()
+        text = self._counters.read()
         line = next(line for line in text.splitlines() if line.strip().startswith(f"{self._interface}:"))
         return int(line.split(":")[1].split()[0])
 
@@ -121,7 +119,7 @@ def typed(pair: Pair) -> Iterator[Typed]:
         subprocess.Popen(words["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
     ):
         try:
-            _until(lambda: f":{PORT:04X} " in os.pread(sockets.fileno(), 1 << 14, 0).decode())
+            _until(lambda: f":{PORT:04X} " in sockets.read())
             with subprocess.Popen(
                 words["client"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             ) as client:

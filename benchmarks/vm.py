@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, at_most, median, note
 from labkit.errors import LabkitError
-from labkit.hosts import here, initramfs, kernels, shape, vm
+from labkit.hosts import here, initramfs, vm
+from labkit.qemu import kernels, shape
 
 WHERE = "vm:debian"
 FIRST_S, USER_SPACE_S, FURTHER_S = 15.0, 2.5, 0.3  # promised; seen on the reference machine; promised
@@ -27,7 +28,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     note("a lab VM: to its user space, to the first row, and on")
     try:
         with here.measuring_lock(note):
-            user_space_s = median(_user_space_s() for _ in range(1 if quick else 3))
+            user_space_s = median(user_space_s() for _ in range(1 if quick else 3))
     except LabkitError as error:
         raise NotMeasuredError(str(error)) from None
     times = _rows_s(4 if quick else 11)
@@ -40,7 +41,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     yield at_most("each further row", median(further), MEASURED_S, "what it measures", bound)
 
 
-def _user_space_s() -> float:
+def user_space_s() -> float:
     """From QEMU's start to the first words of the initramfs."""
     asked = shape.parse(WHERE)
     kernel = kernels.find(asked.kernel)

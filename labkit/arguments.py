@@ -120,11 +120,43 @@ def _compare(one: argparse.ArgumentParser) -> None:
     one.add_argument("right", type=Path, metavar="RUN")
 
 
+def _why(one: argparse.ArgumentParser) -> None:
+    one.add_argument("left", metavar="RUN[:ARM]", help="a run's folder, and which of its arms")
+    one.add_argument(
+        "right", nargs="?", metavar="RUN[:ARM]|ARM", help="another run, or another arm of the same"
+    )
+    one.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page; else why.html in the first run's folder"
+    )
+    one.add_argument(
+        "--processes",
+        default=r"(?!elsewhere$).*",
+        metavar="REGEX",
+        help="whose CPU time counts; by itself all of the experiment and of the kernel",
+    )
+
+
 def _shell(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "topology", metavar="TOPOLOGY", help=f"{', '.join(topologies.TABLE)}; or a YAML file of parts"
     )
     one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
+
+
+def _attach(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "container", metavar="CONTAINER", help="a running one of docker's or podman's, by its name"
+    )
+    kind = one.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--veth", metavar="BRIDGE", help="a cable to this bridge")
+    kind.add_argument("--macvlan", metavar="NIC", help="a device on this NIC, with a MAC address of its own")
+    kind.add_argument("--ipvlan", metavar="NIC", help="a device on this NIC, with the NIC's MAC address")
+    one.add_argument("--interface", default="eth1", metavar="NAME", help="its name in the container")
+    one.add_argument("--address", metavar="ADDRESS/LENGTH|dhcp")
+    one.add_argument("--gateway", metavar="ADDRESS", help="of the container's default route")
+    one.add_argument("--mac", metavar="MAC")
+    one.add_argument("--vlan", type=int, metavar="N")
+    one.add_argument("--mtu", type=int, metavar="BYTES")
 
 
 def _kernels(one: argparse.ArgumentParser) -> None:
@@ -174,7 +206,12 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         _report,
     ),
     "compare": ("compare two runs or sweeps point by point", _compare),
+    "why": (
+        "where two arms or runs that were profiled differ, as one HTML page: functions, counters, losses",
+        _why,
+    ),
     "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
+    "attach": ("give a running container of docker's or podman's one more interface", _attach),
     "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
     "draw": ("build a topology and show what the kernel tells of it", _draw),
 }

@@ -14,7 +14,7 @@ import msgspec
 
 from labkit import __version__, records, run
 from labkit.errors import BadInput, LabkitError
-from labkit.hosts import kernels
+from labkit.qemu import kernels
 
 # What tells kernels apart: the column's head, and the doctor's group and name.
 TELLING = {

@@ -164,6 +164,16 @@ def _compare(given: argparse.Namespace) -> int:
     return 0
 
 
+def _why(given: argparse.Namespace) -> int:
+    from labkit import why
+
+    path, found = why.page(given.left, given.right, given.out, given.processes)
+    for sentence in found:
+        print(f"- {sentence}")
+    print(f"page: {records.shown(path)}")
+    return 0
+
+
 def _shell(given: argparse.Namespace) -> int:
     request = run.one_topology(given.topology, arguments.named(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
@@ -180,6 +190,16 @@ def _shell(given: argparse.Namespace) -> int:
         msgspec.json.encode(request).decode(),
     ]
     return process.interactive(argv, pass_fds=fds)
+
+
+def _attach(given: argparse.Namespace) -> int:
+    from labkit.endpoints import attach
+
+    kind = next(name for name in attach.KINDS if getattr(given, name))
+    more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
+    found = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
+    print(f"{given.container}: {given.interface}{f' {found}' if found else ''}")
+    return 0
 
 
 def _kernels(given: argparse.Namespace) -> int:
@@ -237,9 +257,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "sweep": _sweep,
     "report": _report,
     "compare": _compare,
+    "why": _why,
     "kernels": _kernels,
     "kernels get": _kernels_get,
     "kernels install": _kernels_install,
+    "attach": _attach,
     "shell": _shell,
     "draw": _draw,
 }

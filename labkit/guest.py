@@ -26,7 +26,7 @@ import msgspec
 import labkit
 from labkit import agent, machine, netlink, process
 from labkit.errors import LabkitError
-from labkit.hosts import qemu
+from labkit.qemu import command
 
 BEAT_S = 1.0
 PORT_S = 10.0
@@ -85,7 +85,7 @@ def _port() -> str:
     deadline = time.monotonic() + PORT_S
     while True:
         for path in Path("/sys/class/virtio-ports").glob("*/name"):
-            if path.read_text().strip() == qemu.CHANNEL:
+            if path.read_text().strip() == command.CHANNEL:
                 return path.parent.name
         if time.monotonic() > deadline:
             sys.exit("labkit: the lab VM has no port to its host")
@@ -231,7 +231,9 @@ def _settled() -> dict[str, Any]:
     except LabkitError as error:
         problem = str(error)
     socket.close()
-    for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/online"):  # it booted on one (hosts/qemu.py)
+    for path in Path("/sys/devices/system/cpu").glob(
+        "cpu[0-9]*/online"
+    ):  # it booted on one (qemu/command.py)
         with contextlib.suppress(OSError):
             path.write_text("1")
     with contextlib.suppress(OSError):

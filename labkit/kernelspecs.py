@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import records
-from labkit.hosts import kernels, shape
+from labkit.qemu import kernels, shape
 
 # In a lab VM every import is emulated. Without the debugger's a kernel starts a third sooner; without a grammar for
 # IRIs, which nbformat loads on the way to the first figure, that comes many seconds sooner.

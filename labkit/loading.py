@@ -8,7 +8,7 @@ HOST): rows of several hosts stand side by side, are never pooled, and nothing c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 # other
 GROUP = [
     *HOST, "protocol", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs", "length_bytes",
-    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
 FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
@@ -38,22 +39,26 @@ WORDS = [
     "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
-    "time", "folder",
+    "time", "folder", "observer", "artefact",
+    "endpoint", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
     "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
-    "cpus_count", "load1", "link_rate_bps", "link_delay_s",
+    "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_queues_count",
+    "cpus_count", "load1", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
 ]  # fmt: skip
 # What else has to be alike among rows of one host that are compared
 PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
+OF_GUESTS = ["guest_kernel", "guest_accelerator"]  # likewise, where there are guests
 Key = tuple[Any, ...]
 
 
 def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
-    """The rows of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+    """The rows that measure of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+    Those that were observed are told by `profiles`.
 
     `part`: of an experiment that has several (`overlay`) the one whose rows are wanted, None for those of all; `cost`
     is what other experiments consist of.
@@ -61,7 +66,18 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
     what is no such folder, and for one that is half written, naming the file.
     """
-    top = Path(path)
+    return _table(
+        Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part", "cost"))
+    )
+
+
+def profiles(path: str | Path) -> pd.DataFrame:
+    """The rows of a run folder, or of a sweep folder, that were measured beside an observer, or without one to tell
+    what that cost (column observer is then null); `observed` is what was seen, `artefact` a file in `folder`."""
+    return _table(Path(path), lambda row: row.get("method") == PROFILE)
+
+
+def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
     if not top.is_dir():
         raise BadInput(f"there is no run folder {top}")
     there, unfinished = [top], []
@@ -78,9 +94,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     for folder in there:
         if not _object(folder / "run.json").get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [
-            {**row, "folder": str(folder)} for row in _rows(folder) if part in (None, row.get("part", "cost"))
-        ]
+        rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
@@ -114,18 +128,21 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
+    boxed = whole["endpoint"].isin(["container", "guest"])  # from here on an arm is what is compared
+    whole.loc[boxed, "topology"] = whole.loc[boxed, "arm"].str.removesuffix(" (again)")
     return whole
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: ok and with a metric; with columns metric (name), value, log, setup (label).
+    """The rows that count: ok, not observed (METHOD rule 10), and with a metric; with columns metric (name), value,
+    log, setup (label).
 
     A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers
     would lose its worst slices.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
-    ok = df[df["status"].eq("ok")].copy()
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
         raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})
@@ -138,7 +155,7 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
     for key, group in groups(ok):
-        for name, (one, other, *_) in differing(group, PROVENANCE).items():
+        for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
             raise BadInput(f"rows that differ in {name} are never pooled: {one} and {other} ({point(key)})")
     return ok
 
@@ -180,8 +197,10 @@ def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
 
 
 def emulated(of: Any) -> Any:
-    """Whether an emulated CPU took part, on either of two nodes: of a row (a mapping), or for each row of a table."""
-    return (of.get("accelerator") == "tcg") | (of.get("peer_accelerator") == "tcg")
+    """Whether an emulated CPU took part, of a host or of a guest: in a row (a mapping), or in each row of a table."""
+    names = ("accelerator", "peer_accelerator", "guest_accelerator")
+    one, other, third = (of.get(name) == "tcg" for name in names)
+    return one | other | third
 
 
 def version(kernel: str | None) -> list[tuple[int, str]]:
@@ -226,4 +245,5 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
     words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
     words += [f"on {of['parent']}"] if of["parent"] is not None else []
+    words += [f"guests of {of['guest']}"] if of["guest"] not in (None, "debian") else []
     return words

@@ -1,18 +1,29 @@
-"""Folders in memory, mounted in the experiment's own mount namespace, so that the kernel collects them: the run's where
-the caller's cannot be seen, of which what is written goes back as events, and one for what nobody keeps."""
+"""Folders for a while. In memory, mounted in the experiment's own mount namespace, so that the kernel collects them:
+the run's where the caller's cannot be seen, of which what is written goes back as events, and one for what nobody
+keeps. One for sockets, and all of the machine's files, read-only."""
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import functools
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from labkit import process, records
-from labkit.errors import LabkitError
+from labkit.errors import Failed, LabkitError
 
 LARGEST_BYTES = 64 << 20
 SHARED_MEMORY = Path("/dev/shm")  # every Linux has it to mount on, and nothing of ours uses it
+# linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
+SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+UNLOCKED_S = 10.0  # a new folder is not locked at once
 KEPT = ("environment.json", "artefacts")  # what goes back; rows are events already
 
 
@@ -59,3 +70,67 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
             )
             yield {"event": "log", "text": text}
         path.unlink()
+
+
+@contextmanager
+def short_folder(prefix: str) -> Iterator[Path]:
+    """A folder for sockets, whose paths must be short, locked (flock(2)) as long as its owner lives; those of killed
+    owners are removed."""
+    top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+    for left in top.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > UNLOCKED_S:
+                with _locked(left):
+                    shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=top, ignore_cleanup_errors=True) as scratch:
+        with _locked(Path(scratch)):
+            yield Path(scratch)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError if somebody else has it locked."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
+
+
+def bind_read_only(root: Path) -> None:
+    """All of the machine's files once more at `root`, read-only with all that is mounted below; in this mount namespace
+    alone. Raises Failed where the kernel cannot (Linux before 5.12)."""
+    process.output(["mount", "--make-rprivate", "/"])
+    process.output(["mount", "--rbind", "/", str(root)])
+    asked = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = AT_RECURSIVE
+    path = os.fsencode(root)
+    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(asked), ctypes.sizeof(asked)) != 0:
+        words = os.strerror(ctypes.get_errno())
+        raise Failed(f"the machine's files cannot be shown read-only (mount_setattr: {words})")
+
+
+@contextmanager
+def machines_files() -> Iterator[Path]:
+    """All of the machine's files, read-only, in this mount namespace alone. Raises as `bind_read_only`."""
+    top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+    for left in top.glob("labkit-root-*"):  # of killed owners: what they had mounted there has gone with them
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > UNLOCKED_S:
+                with _locked(left):
+                    left.rmdir()
+    root = Path(tempfile.mkdtemp(prefix="labkit-root-", dir=top))
+    try:
+        with _locked(root):
+            bind_read_only(root)
+            yield root
+    finally:
+        process.run(["umount", "--lazy", str(root)])
+        with suppress(OSError):
+            root.rmdir()  # never with what is in it: that is the machine's

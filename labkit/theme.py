@@ -114,6 +114,15 @@ def _pale(color: str, share: float = 0.3) -> str:
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
 
+# Frames of flame graphs carry their own words, dark or white on them, whatever is behind the graph.
+FRAMES = {
+    "kernel": "#E9A368", "user": "#7DB7DD", "process": "#B9BDC2",
+    "more": _VERMILLION, "more_faint": "#F6D9C4", "less": _BLUE, "less_faint": "#C9DFF0", "same": "#C4C7CB",
+    "hit": "#A0307A",
+}  # fmt: skip
+FRAME_FONT = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
+
+
 def arm_style(name: str, role: str = "variant") -> ArmStyle:
     """How the arm of this name is drawn; `role` is the row's: a baseline and its control are always neutral.
 

@@ -49,7 +49,8 @@ def kernel(flavour: str) -> str | None:
     """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
     there; without a network the newest one that is there; None where there is none."""
     from labkit.errors import LabkitError
-    from labkit.hosts import debian, kernels
+    from labkit.hosts import debian
+    from labkit.qemu import kernels
 
     try:
         return debian.get(flavour or debian.ARCHITECTURE, print).release
@@ -81,6 +82,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
+    "nft": (lambda: works("nft", "--version"), "there is no nft (Debian package nftables)"),
+    "perf": (
+        lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
+        "there is no perf (Debian package linux-perf), or this user may not watch the whole machine",
+    ),
     "sshd": (
         lambda: works("ssh", "-V") and Path("/usr/sbin/sshd").exists(),
         "there is no sshd (Debian package openssh-server)",
@@ -98,6 +104,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
         "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",
     ),
+    "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
     "depmod": (
         lambda: works("/usr/sbin/depmod", "--version"),

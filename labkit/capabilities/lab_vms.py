@@ -7,7 +7,7 @@ import shutil
 
 from labkit import machine
 from labkit.capabilities.base import Capability
-from labkit.hosts import kernels
+from labkit.qemu import kernels
 
 SEES = "a guest sees this machine's files read-only, all that this user may read; it writes into the folder of its run"
 _FETCH = "`labkit kernels get`"

@@ -15,7 +15,7 @@ from pathlib import Path
 from labkit import machine, netlink, process
 from labkit.capabilities import genetlink
 from labkit.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
-from labkit.hosts import kvm as tried
+from labkit.qemu import kvm as tried
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h

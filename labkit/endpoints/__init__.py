@@ -1,5 +1,14 @@
 """Where programs run inside an experiment: words to put in front of a command, and addresses."""
 
-from labkit.endpoints.namespace import Endpoint, FarEnd, FarPair, Namespace, Pair, namespaces
+from labkit.endpoints.namespace import (
+    Box,
+    Endpoint,
+    FarEnd,
+    FarPair,
+    Namespace,
+    Pair,
+    Reading,
+    namespaces,
+)
 
-__all__ = ["Endpoint", "FarEnd", "FarPair", "Namespace", "Pair", "namespaces"]
+__all__ = ["Box", "Endpoint", "FarEnd", "FarPair", "Namespace", "Pair", "Reading", "namespaces"]

@@ -4,12 +4,50 @@ them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import Any, Protocol, Self
 
-from labkit import netlink
+from labkit import netlink, process
+
+
+class Reading(Protocol):
+    """A file of the kernel's at an endpoint, read from its beginning as often as one likes."""
+
+    def read(self) -> str:
+        """All of it, as it is now."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+    def __enter__(self) -> Self:
+        """For `with`."""
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of it."""
+
+
+class Opened:
+    """A file that is open here."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> str:
+        """Up to 64 KB of it, as it is now."""
+        return os.pread(self._fd, 1 << 16, 0).decode()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Namespace:
@@ -26,11 +64,11 @@ class Namespace:
         live on."""
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
-    def open(self, path: str) -> IO[str]:
+    def open(self, path: str) -> Opened:
         """A file as it reads in here; what lies under /proc/net stays that of this namespace after
         opening."""
         with netlink.inside(self.fd):
-            return open(path.replace("/proc/net/", "/proc/thread-self/net/"))
+            return Opened(path.replace("/proc/net/", "/proc/thread-self/net/"))
 
     def sysctl(self, name: str, value: int) -> None:
         """Set net.`name` in here."""
@@ -43,20 +81,85 @@ class Namespace:
         os.close(self.fd)
 
 
+class Kernel(Protocol):
+    """A kernel that is not this one, asked through the box that it runs in."""
+
+    def open(self, path: str) -> Reading:
+        """A file as it reads there."""
+
+    def counters(self, interface: str) -> netlink.LinkCounters:
+        """What an interface there has received."""
+
+    def sysctl(self, name: str, value: int) -> None:
+        """Set net.`name` there."""
+
+
+class Box(Protocol):
+    """What programs of an endpoint run in: a container, or a guest, which has a kernel of its own. `told` are columns
+    of rows."""
+
+    name: str
+    told: dict[str, Any]
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """Its kernel; None where that is this one."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
-    """One end of a pair: a namespace, the interface that carries the load, and its address."""
+    """One end of a pair: a namespace, the interface that carries the load, and its address.
+
+    With a `box`, programs run in that: a container in the namespace, or a guest whose cable ends in the namespace and
+    whose own kernel has the interface; `tap` is what is seen of its cable here.
+    """
 
     name: str
     namespace: Namespace
     interface: str
     index: int
     address: str
+    box: Box | None = None
+    tap: str | None = None
 
     @property
     def prefix(self) -> list[str]:
         """The words that make a command run at this end."""
-        return self.namespace.prefix
+        return (self.box or self.namespace).prefix
+
+    def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
+        """Start a program at this end; with `held` it is stopped as soon as it exists, until it may `go`."""
+        if self.box is None:
+            program = process.Running([*self.prefix, *argv])
+            if held:
+                program.hold()
+            return program
+        # What stands in front of a program in a box can be told to stop it, and not be stopped itself in its place.
+        *words, ends = self.box.prefix
+        words += ["held"] if held else []
+        return process.Running([*words, ends, *argv], stops=signal.SIGTSTP)
+
+    def open(self, path: str) -> Reading:
+        """A file of the kernel's under /proc/net, as it reads at this end."""
+        return (self._kernel or self.namespace).open(path)
+
+    def counters(self) -> netlink.LinkCounters:
+        """What its interface has received."""
+        if (kernel := self._kernel) is not None:
+            return kernel.counters(self.interface)
+        return self.namespace.netlink.counters(self.index)
+
+    def sysctl(self, name: str, value: int) -> None:
+        """Set net.`name` at this end."""
+        (self._kernel or self.namespace).sysctl(name, value)
+
+    @property
+    def _kernel(self) -> Kernel | None:
+        return None if self.box is None else self.box.kernel
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from labkit import topologies
 from labkit.errors import Failed, Isolated, Unsupported
@@ -26,29 +27,30 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
     Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and
     has no control.
     """
-    good, refused = [], []
-    for name in asked.topology:
-        status, reason = _trial(name, asked, around)
+    good: list[Arm] = []
+    refused: list[Measured] = []
+    for arm in (Arm(name, "variant", endpoint) for name in asked.topology for endpoint in asked.endpoint):
+        status, reason = _trial(arm, asked, around)
         if status == "failed":
-            status, reason = _trial(
-                name, asked, around
-            )  # one lost ping must not cost an arm, least of all the baseline
+            # one lost ping must not cost an arm, least of all the baseline
+            status, reason = _trial(arm, asked, around)
         if status == "ok":
-            good.append(name)
+            good.append(arm)
         else:
-            refused.append((Arm(name, "variant"), {"status": status, "reason": reason}))
-    arms = [Arm(name, "variant" if number else "baseline") for number, name in enumerate(good)]
+            refused.append((arm, {"status": status, "reason": reason}))
+    arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
     if len(arms) > 1:
-        arms.insert(1, Arm(good[0], "control"))
+        arms.insert(1, replace(good[0], role="control"))
     return arms, refused
 
 
-def _trial(name: str, asked: Datapaths, around: Surroundings) -> tuple[str, str | None]:
+def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str | None]:
+    name = arm.topology
     try:
         if asked.nodes == "two":
-            with across(asked, around, Arm(name, "variant"), 1):
+            with across(asked, around, arm, 1):
                 return "ok", None
-        with topologies.build(name, asked.spec(1, around.machine_netns)) as topology:
+        with topologies.build(name, asked.spec(1, around.machine_netns, endpoint=arm.endpoint)) as topology:
             if name in ISOLATED:
                 if ping.silent(topology.pairs[0]):
                     return (
@@ -81,14 +83,16 @@ def built(
         for arm in rng.sample(arms, len(arms)):
             try:
                 topology = stack.enter_context(
-                    topologies.build(arm.topology, asked.spec(pairs, around.machine_netns))
+                    topologies.build(
+                        arm.topology, asked.spec(pairs, around.machine_netns, endpoint=arm.endpoint)
+                    )
                 )
                 words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
                 if words is not None:
                     raise Failed(words)
                 if asked.slices:
                     _keep_window(topology)
-                live.append(looks.live(arm, topology))
+                live.append(looks.live(arm, topology, around.machine.get("accelerator")))
             except Failed as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         baseline = next((one for one in live if one.arm.role == "baseline"), None)
@@ -101,5 +105,6 @@ def built(
 
 def _keep_window(topology: topologies.Topology) -> None:
     # A sender that was held for some slices is not a new one: it keeps its congestion window (RFC 2861 off).
-    for space in topology.namespaces:
-        space.sysctl("ipv4/tcp_slow_start_after_idle", 0)
+    for pair in topology.pairs:
+        for end in (pair.client, pair.server):
+            end.sysctl("ipv4/tcp_slow_start_after_idle", 0)

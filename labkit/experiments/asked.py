@@ -7,7 +7,9 @@ import re
 
 from labkit import hosts, topologies
 from labkit.errors import BadInput
+from labkit.experiments.observing import NAMES
 from labkit.experiments.parameters import Parameters, one_of, within
+from labkit.observers import perf_record, perf_stat
 from labkit.traffic.iperf3 import Load
 
 IP_AND_UDP = {4: 28, 6: 48}
@@ -19,6 +21,8 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
+    "endpoint": "what programs run in, compared as well: namespace, container (OCI), guest (a QEMU machine)",
+    "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
     "mtu_bytes": "of every endpoint's interface",
@@ -31,6 +35,12 @@ HELP = {
     "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
     "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
     "whole_runs": "rounds that end with one whole run of each arm; none: every round",
+    "observe": "observers, each with whole runs of its own after the rounds that measure: "
+    + ", ".join(NAMES),
+    "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
+    "events": "what perf_stat counts, by perf's names",
+    "sample_hz": "of perf_record, on each CPU",
+    "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
@@ -51,6 +61,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     where: str = "here"
     topology: tuple[str, ...] = ("veth_bridge",)
+    endpoint: tuple[str, ...] = ("namespace",)
+    guest: str | None = None
     protocol: str = "tcp"
     pairs: tuple[int, ...] = (1,)
     mtu_bytes: int = 1500
@@ -63,6 +75,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     rounds: int = 1
     slices: int = 0
     whole_runs: int | None = None
+    observe: tuple[str, ...] = ()
+    profile_rounds: int = 5
+    events: tuple[str, ...] = perf_stat.EVENTS
+    sample_hz: int = perf_record.FREQUENCY_HZ
+    keep_perf_data: bool = False
     half_width: float = 0.02
     mss_bytes: int | None = None
     congestion: str | None = None
@@ -79,7 +96,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         """Raises BadInput in one sentence for what cannot be measured."""
         hosts.check(self.where)
         topologies.check_names(self.topology)
-        for name, values in (("topology", self.topology), ("pairs", self.pairs)):
+        for name, values in (("topology", self.topology), ("endpoint", self.endpoint), ("pairs", self.pairs)):
             if not values or len(set(values)) < len(values):
                 raise BadInput(
                     f"{name} needs at least one value, and none twice;"
@@ -100,17 +117,41 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("half_width", self.half_width, 0, 1)
         within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
-        one_of("nodes", self.nodes, ("one", "two"))
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
         within("link_delay_s", self.link_delay_s, 0, 10)
         self._check_load()
         for name in self.topology:
             topologies.check_carries(name, self.mtu_bytes, self.family)
+        self._check_endpoints()
+        self._check_observers()
         self._check_names()
         if self.nodes == "two":
             self._check_two()
         else:
             self._check_one()
+
+    def _check_endpoints(self) -> None:
+        for name in self.endpoint:
+            one_of("endpoint", name, topologies.ENDPOINTS)
+        if "guest" in self.endpoint:
+            topologies.check_guests(self.topology)
+            from labkit.endpoints import guest  # what only guests need
+
+            guest.parse(self.guest_word)
+        elif self.guest is not None:
+            raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")
+        one_of("nodes", self.nodes, ("one", "two"))
+        if self.nodes == "two" and self.endpoint != ("namespace",):
+            raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
+
+    def _check_observers(self) -> None:
+        for name, words in (("observe", self.observe), ("events", self.events)):
+            if len(set(words)) < len(words):
+                raise BadInput(f"{name} has a value twice: {', '.join(words)}")
+        for name in self.observe:
+            one_of("observe", name, NAMES)
+        within("profile_rounds", self.profile_rounds, 1, 1000)
+        within("sample_hz", self.sample_hz, 1, 50_000)
 
     def _check_load(self) -> None:
         least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
@@ -162,6 +203,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
                 )
         if self.slices:
             raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
+        if self.observe:
+            raise BadInput("observe watches one host: with nodes=two leave it out")
         if self.peer is None and not self.where.startswith("vm:"):
             raise BadInput(
                 f"nodes=two with where={self.where} needs peer=HOST, the servers' host;"
@@ -231,11 +274,22 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
         return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
 
+    @property
+    def guest_word(self) -> str:
+        """What a guest is asked to be."""
+        return self.guest or "debian"
+
     def spec(
-        self, pairs: int, machine_netns: int | None, side: int | None = None, ours: bytes = b""
+        self,
+        pairs: int,
+        machine_netns: int | None,
+        side: int | None = None,
+        ours: bytes = b"",
+        endpoint: str = "namespace",
     ) -> topologies.Spec:
         """What a topology is asked for, or with `side` one side of it; `ours` as in topologies.Spec."""
         if side is None:
-            return topologies.Spec(pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)

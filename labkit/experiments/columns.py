@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import random
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,11 @@ METRICS = [
     "client_cpu_s",
     "server_cpu_s",
     "steal_s",
+    "observer",
+    "observed",
+    "artefact",
+    "lost_samples_count",
+    "overhead_ratio",
     "point",
     "round",
     "slice",
@@ -47,6 +53,14 @@ METRICS = [
     "doubts",
     "qdisc",
     "offloads",
+    "guest_kernel",
+    "guest_accelerator",
+    "guest_cpus_count",
+    "guest_queues_count",
+    "guest_vhost",
+    "guest_cpu_s",
+    "guest_softirq_s",
+    "container_runtime",
     "peer_cpu_s",
     "peer_softirq_s",
     "peer_steal_s",
@@ -89,16 +103,27 @@ PARAMETERS = [
 
 @dataclass(frozen=True)
 class Arm:
-    """A topology under comparison and the part it plays: baseline, control (the baseline again) or
-    variant."""
+    """A topology under comparison, what programs run in at its ends, and the part it plays: baseline, control (the
+    baseline again) or variant."""
 
     topology: str
     role: str
+    endpoint: str = "namespace"
+
+    @property
+    def name(self) -> str:
+        """`veth_bridge`, `veth_bridge/guest`"""
+        return self.topology if self.endpoint == "namespace" else f"{self.topology}/{self.endpoint}"
 
     @property
     def label(self) -> str:
         """The name of the arm."""
-        return f"{self.topology} (again)" if self.role == "control" else self.topology
+        return f"{self.name} (again)" if self.role == "control" else self.name
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of its artefacts."""
+        return self.label.replace(" ", "_").replace("/", "-")
 
 
 Measured = tuple[Arm, dict[str, Any]]
@@ -128,6 +153,8 @@ def row_of(
         "arm": arm.label,
         "role": arm.role,
         "topology": arm.topology,
+        "endpoint": arm.endpoint,
+        "guest": asked.guest_word if "guest" in asked.endpoint else None,
         "pairs": pairs,
         **{name: getattr(asked, name) for name in PARAMETERS},
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
@@ -139,6 +166,13 @@ def row_of(
         **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
+
+
+def order(around: Surroundings, pairs: int, number: int, labels: list[str]) -> list[str]:
+    """The order of whole runs, A B B A: what comes first in one round comes last in the next."""
+    found = sorted(labels)
+    random.Random(f"{around.seed} {pairs} {number // 2}").shuffle(found)
+    return found[:: -1 if number % 2 else 1]
 
 
 def now() -> dict[str, Any]:

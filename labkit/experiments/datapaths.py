@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from labkit import records
 from labkit.errors import Failed, Unsupported
-from labkit.experiments import arms, columns, events, peer, slices, stopping, whole
+from labkit.experiments import arms, columns, events, peer, profiles, slices, stopping, whole
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 
@@ -81,6 +81,8 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between, and why it stopped."""
     done = records.finished_points(around.folder)
     left = [point for point in points(asked, around.seed) if point.name not in done]
+    observed = [point for point in profiles.points(asked) if point.name not in done]
+    profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     for pairs in asked.pairs:
         name = f"{pairs}-refused"
@@ -91,6 +93,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     if not usable:
         return
     total = sum(planned_s(asked, point, len(usable)) for point in left)
+    total += sum(profiles.planned_s(asked, len(usable)) for _ in observed)
     spent = 0.0
     history = stopping.History(asked, [row for row in records.read_rows(around.folder) if "arm" in row])
     enough: dict[int, str] = {}
@@ -107,6 +110,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
             history.add(found)
             yield events.rows(point.name, found)
         spent += cost
+    yield from profiles.measure(asked, around, observed, usable, (spent, total))
     for pairs in asked.pairs:
         yield events.stopped(pairs, enough.get(pairs) or f"all {asked.rounds} rounds were measured")
 
@@ -127,13 +131,6 @@ def measure(
         )
 
 
-def _order(around: Surroundings, point: Point, labels: list[str]) -> list[str]:
-    """The order of whole runs, A B B A: what comes first in one round comes last in the next."""
-    order = sorted(labels)
-    random.Random(f"{around.seed} {point.pairs} {point.round // 2}").shuffle(order)
-    return order[:: -1 if point.round % 2 else 1]
-
-
 def _together(
     asked: Datapaths,
     around: Surroundings,
@@ -151,7 +148,7 @@ def _together(
             measured += slices.measure(asked, live, rng, artefacts)
         if is_whole(asked, point):
             of = {one.arm.label: one for one in live}
-            for label in _order(around, point, list(of)):
+            for label in columns.order(around, point.pairs, point.round, list(of)):
                 yield label, whole_s(asked, point)
                 measured.append(whole.measure(asked, of[label], artefacts))
 
@@ -166,7 +163,7 @@ def _across(
     """One arm after the other, each built afresh across two hosts: they share the two NICs."""
     assert around.peer is not None
     of = {arm.label: arm for arm in usable}
-    for label in _order(around, point, list(of)) if is_whole(asked, point) else []:
+    for label in columns.order(around, point.pairs, point.round, list(of)) if is_whole(asked, point) else []:
         yield label, whole_s(asked, point)
         try:
             with peer.across(asked, around, of[label], point.pairs) as one:

@@ -13,7 +13,7 @@ from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.experiments import columns
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
-from labkit.experiments.serving import Here, There
+from labkit.experiments.serving import Here, There, guests_cpu
 from labkit.observers.receivers import receivers
 from labkit.traffic import iperf3
 
@@ -45,6 +45,7 @@ class Standing(abc.ABC):
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
     qdisc: str
+    boxed: dict[str, Any] = field(default_factory=dict)  # what rows tell of what programs run in
     doubts: list[str] = field(default_factory=list)
 
     @property
@@ -67,6 +68,7 @@ class Standing(abc.ABC):
             **columns.now(),
             "qdisc": self.qdisc,
             "offloads": _short(self.offloads) or None,
+            **self.boxed,
             "doubts": "; ".join(doubtful) or None,
         }
         return self.arm, {"status": "ok", **told, **metrics}
@@ -86,10 +88,9 @@ class Standing(abc.ABC):
 
     def stands_in(self, asked: Datapaths) -> None:
         """Doubt a baseline that is not the one that was asked for."""
-        if self.arm.role == "baseline" and self.arm.topology != asked.topology[0]:
-            self.doubts.append(
-                f"{asked.topology[0]} cannot be measured here, so this is the baseline instead"
-            )
+        first = Arm(asked.topology[0], "baseline", asked.endpoint[0])
+        if self.arm.role == "baseline" and self.arm != first:
+            self.doubts.append(f"{first.name} cannot be measured here, so this is the baseline instead")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +111,26 @@ class Live(Standing):
             receivers(self.pairs, asked.protocol, asked.datagram_bytes) as counters,
             iperf3.flows(self.pairs) as flows,
         ):
-            yield flows, Here(flows, counters)
+            yield flows, Here(flows, counters, self._ends)
+
+    def elsewhere(self) -> Callable[[], dict[str, Any]]:
+        """From now on, the CPU time of guests: what is called afterwards gives columns."""
+        return guests_cpu(self._ends)
+
+    @property
+    def _ends(self) -> list[Endpoint]:
+        return [end for pair in self.pairs for end in (pair.client, pair.server)]
 
 
-def live(arm: Arm, topology: topologies.Topology) -> Live:
-    """An arm whose two sides are on this host, looked at."""
+def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Live:
+    """An arm whose two sides are on this host, which `accelerator` runs, looked at."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
+    boxed = {} if client.box is None else client.box.told
+    emulated = boxed.get("guest_accelerator") == "tcg" != accelerator
+    words = "the guests' CPUs are emulated and this machine's are not: what differs from other arms is the emulation"
     return Live(
+        boxed=boxed,
+        doubts=[words] if emulated else [],
         arm=arm,
         topology=topology,
         offloads=offloads(client),

@@ -53,6 +53,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 def _value(name: str, given: Any, kind: Any) -> Any:
     value = given
     if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
+        value = [] if value in ("none", "") else value
+    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
         value = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     if isinstance(value, str) and value.lower() in ("none", "null", ""):
         value = None

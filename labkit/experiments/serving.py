@@ -6,12 +6,13 @@ It may be on this host or on another; a run asks for the same of both (`There`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from labkit import machine
+from labkit.endpoints import Endpoint
 from labkit.observers.receivers import Receivers
 from labkit.traffic import iperf3, pages
 
@@ -50,9 +51,10 @@ class There(Protocol):
 class Here:
     """The servers of these flows are on this host."""
 
-    def __init__(self, flows: iperf3.Flows, counters: Receivers) -> None:
-        self._flows, self._counters = flows, counters
+    def __init__(self, flows: iperf3.Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
+        self._flows, self._counters, self._ends = flows, counters, ends
         self._before = counters.each()
+        self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
         """Whether no flow has carried data yet."""
@@ -64,15 +66,39 @@ class Here:
 
     def window(self, for_s: float) -> Window:
         """Count for so long, or until all flows have ended."""
-        return window(self._counters, self._flows.wait, for_s)
+        used = guests_cpu(self._ends)
+        seen = window(self._counters, self._flows.wait, for_s)
+        self._used = used()
+        return seen
 
     def pages(self) -> list[pages.Page]:
         """The servers' own JSON, after their ends."""
         return self._flows.server_pages()
 
     def told(self, _seen: Window) -> dict[str, Any]:
-        """Nothing: the CPU time is this machine's, which the run reads itself."""
-        return {}
+        """The CPU time of guests, as their own kernels tell it; this machine's the run reads itself."""
+        return self._used
+
+
+def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[], dict[str, Any]]:
+    """From now on, the CPU time that guests' own kernels tell of: what is called afterwards gives columns."""
+    files = [end.open("/proc/stat") for end in ends if end.box is not None and end.box.kernel is not None]
+    if not files:
+        return dict
+
+    def now() -> list[machine.CpuTimes]:
+        return [machine.cpu_times_of(file.read().splitlines()[0]) for file in files]
+
+    before = now()
+
+    def used() -> dict[str, Any]:
+        passed = [after - then for after, then in zip(now(), before, strict=True)]
+        return {
+            "guest_cpu_s": sum(one.busy_s for one in passed),
+            "guest_softirq_s": sum(one.softirq_s for one in passed),
+        }
+
+    return used
 
 
 def carrying(counters: Receivers, before: list[int], within_s: float, ended: Callable[[], bool]) -> bool:

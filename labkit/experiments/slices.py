@@ -118,4 +118,4 @@ def _end(sender: Sender, artefacts: Path) -> None:
         client.signal(signal.SIGINT)
     sender.flows.go()
     pages, _interrupted = sender.flows.finish(time.monotonic() + 2)
-    records.write_artefact(artefacts / f"{sender.live.arm.label.replace(' ', '_')}-slices.json.gz", pages)
+    records.write_artefact(artefacts / f"{sender.live.arm.stem}-slices.json.gz", pages)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from labkit.experiments.looks import Standing
 from labkit.experiments.serving import There, Window
 from labkit.traffic import iperf3, pages, ping
 
+Counting = Callable[[], AbstractContextManager[None]]
+
 START_S = 5.0  # until every flow carries data
 TOGETHER = 0.5  # of its duration all flows have to run at once
 OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
@@ -22,28 +26,41 @@ OVERLOAD = 0.01
 SATURATED = 0.95  # of a CPU, by each sender
 
 
-def measure(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
-    """One run of one arm. What fails is a row with iperf3's or ping's own words."""
+def measure(
+    asked: Datapaths,
+    live: Standing,
+    artefacts: Path,
+    counting: Counting | None = None,
+    suffix: str = "",
+) -> Measured:
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted, and `received_count`
+    is then of that time, for UDP as well. `suffix` is of its artefact.
+
+    What fails is a row with iperf3's or ping's own words.
+    """
     try:
-        return _ping(asked, live) if asked.protocol == "ping" else _iperf3(asked, live, artefacts)
+        if asked.protocol == "ping":
+            return _ping(asked, live, counting)
+        return _iperf3(asked, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
     except Failed as error:
         return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
 
-def _ping(asked: Datapaths, live: Standing) -> Measured:
+def _ping(asked: Datapaths, live: Standing, counting: Counting | None) -> Measured:
     elsewhere = live.elsewhere()
-    times, begin = machine.cpu_times(), time.monotonic()
-    found = ping.latency(live.pairs, asked.duration_s, asked.length_bytes)
-    used, window = machine.cpu_times() - times, time.monotonic() - begin
+    with (counting or nullcontext)():
+        times, begin = machine.cpu_times(), time.monotonic()
+        found = ping.latency(live.pairs, asked.duration_s, asked.length_bytes)
+        used, window = machine.cpu_times() - times, time.monotonic() - begin
     row = {"method": "whole", "window_s": window, **_machine(used), **elsewhere(), **found}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 
-def _iperf3(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
+def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting | None) -> Measured:
     with live.serving(asked) as (flows, there):
-        used, seen = _counted(asked.load(), flows, there)
+        used, seen = _counted(asked.load(), flows, there, counting or nullcontext)
         found, problem = flows.finish(time.monotonic() + START_S + iperf3.GRACE_S, there.pages)
-    records.write_artefact(artefacts / f"{live.arm.label.replace(' ', '_')}.json.gz", found)
+    records.write_artefact(artefact, found)
     if problem:
         raise Failed(problem)
     row: dict[str, Any] = {
@@ -57,6 +74,8 @@ def _iperf3(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
         **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
         **pages.metrics(found, asked.protocol),
     }
+    if counting is not None:
+        row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row["iperf3_bps"]
     stolen = [*machine.stolen(used.steal_s, seen.window_s), *seen.doubts]
@@ -67,7 +86,9 @@ def _iperf3(asked: Datapaths, live: Standing, artefacts: Path) -> Measured:
     )
 
 
-def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There) -> tuple[machine.CpuTimes, Window]:
+def _counted(
+    load: iperf3.Load, flows: iperf3.Flows, there: There, counting: Counting
+) -> tuple[machine.CpuTimes, Window]:
     """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
 
     All flows run at once from when the last one carries data until when the first one may end.
@@ -79,10 +100,11 @@ def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There) -> tuple[mach
     flows.go()
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + load.omit_s)
-    times = machine.cpu_times()
-    left_s = earliest + load.omit_s + load.duration_s - time.monotonic()
-    seen = there.window(max(0.0, left_s) if running else 0.0)
-    return machine.cpu_times() - times, seen
+    with counting():
+        times = machine.cpu_times()
+        left_s = earliest + load.omit_s + load.duration_s - time.monotonic()
+        seen = there.window(max(0.0, left_s) if running else 0.0)
+        return machine.cpu_times() - times, seen
 
 
 def _machine(used: machine.CpuTimes) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from labkit import process
 from labkit.errors import BadInput
-from labkit.hosts import here, shape, ssh
+from labkit.hosts import here, ssh
+from labkit.qemu import shape
 
 KINDS = "here (the running kernel), vm:KERNEL (a lab VM), ssh:NAME (another machine)"
 
@@ -33,7 +34,7 @@ def resolved(where: str) -> str:
     check(where)
     if not where.startswith("vm:"):
         return where
-    from labkit.hosts import kernels
+    from labkit.qemu import kernels
 
     name, *options = where.removeprefix("vm:").split(",")
     return ",".join([f"vm:{kernels.find(name).release}", *options])
@@ -44,7 +45,7 @@ def identified(where: str) -> str:
     found = resolved(where)
     if not where.startswith("vm:"):
         return found
-    from labkit.hosts import kernels
+    from labkit.qemu import kernels
 
     return f"{found} {kernels.find(where.removeprefix('vm:').split(',')[0]).digest}"
 

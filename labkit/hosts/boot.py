@@ -10,7 +10,6 @@ null). Says {"event": "started"}, and at the end
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 import time
@@ -20,30 +19,11 @@ from typing import Any
 import msgspec
 
 from labkit import process
-from labkit.errors import Failed, LabkitError
+from labkit.errors import LabkitError
+from labkit.scratch import bind_read_only
 
-# linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
-SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 SOCKET_S = 30.0
 GRACE_S = 1.0
-
-
-class _Attributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
-
-
-def bind_read_only(root: Path) -> None:
-    """All of the machine's files once more at `root`, read-only with all that is mounted below; in this mount namespace
-    alone. Raises Failed where the kernel cannot (Linux before 5.12)."""
-    process.output(["mount", "--make-rprivate", "/"])
-    process.output(["mount", "--rbind", "/", str(root)])
-    asked = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = AT_RECURSIVE
-    path = os.fsencode(root)
-    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(asked), ctypes.sizeof(asked)) != 0:
-        words = os.strerror(ctypes.get_errno())
-        raise Failed(f"the machine's files cannot be shown read-only to a lab VM (mount_setattr: {words})")
 
 
 def _say(event: dict[str, Any]) -> None:

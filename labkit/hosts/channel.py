@@ -16,7 +16,7 @@ import msgspec
 import labkit
 from labkit import process
 from labkit.errors import BadInput, Failed
-from labkit.hosts import console
+from labkit.qemu import console
 
 SILENCE_S = 30.0  # the guest beats every second
 # A guest that was not given the CPU between one host's going and the next one's coming has seen neither (the port tells

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from labkit import process
 from labkit.errors import BadInput, Failed, Unsupported
-from labkit.hosts import kernels
+from labkit.qemu import kernels
 
 ARCHITECTURE = kernels.ARCHITECTURE
 SHORT = {ARCHITECTURE: f"linux-image-{ARCHITECTURE}", "cloud": f"linux-image-cloud-{ARCHITECTURE}"}

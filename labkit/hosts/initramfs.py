@@ -3,72 +3,16 @@ with them as the root."""
 
 from __future__ import annotations
 
-import lzma
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from labkit.errors import Unsupported
-from labkit.hosts.kernels import Kernel
+from labkit.qemu import archive
+from labkit.qemu.kernels import Kernel
 
 # What reaches the file systems and the channel; all else is loaded from the root.
 MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
-SUFFIXES = (".ko", ".ko.xz")
 FIRST_WORDS = "labkit: the lab VM's own user space begins"
-
-
-def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """A cpio archive in the form that the kernel unpacks ("newc"; Documentation/driver-api/early-userspace/
-    buffer-format.rst): path to mode and content."""
-    packed = bytearray()
-    for number, (name, (mode, content)) in enumerate([*entries.items(), ("TRAILER!!!", (0, b""))], 1):
-        path = name.encode() + b"\0"
-        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(path), 0)
-        packed += b"070701" + b"".join(b"%08x" % field for field in fields) + path
-        packed += bytes(-len(packed) % 4) + content
-        packed += bytes(-len(packed) % 4)
-    return bytes(packed)
-
-
-def load_order(modules: Path, names: Iterable[str]) -> list[Path]:
-    """The files of the modules and of those that they need, in the order in which they are loaded.
-
-    `modules` is the kernel's lib/modules/RELEASE, whose modules.dep and modules.builtin depmod(8) wrote. Raises
-    Unsupported for a module that this kernel does not have.
-    """
-    needs = {}
-    for line in (modules / "modules.dep").read_text().splitlines():
-        path, _, others = line.partition(":")
-        needs[path] = others.split()
-    by_name = {_name(path): path for path in needs}
-    builtin = {_name(path) for path in (modules / "modules.builtin").read_text().split()}
-    order: list[Path] = []
-    for name in names:
-        if name in builtin:
-            continue
-        if name not in by_name:
-            raise Unsupported(
-                f"the kernel {modules.name} has no {name}, without which a lab VM cannot reach this machine's files:"
-                " take another one (labkit kernels)"
-            )
-        first = by_name[name]
-        # modules.dep lists what a module needs, direct needs first: backwards is the order of loading
-        order += [one for path in [*reversed(needs[first]), first] if (one := modules / path) not in order]
-    return order
-
-
-def _name(path: str) -> str:
-    return path.rsplit("/", 1)[-1].split(".ko")[0].replace("-", "_")
-
-
-def _content(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix == ".xz":  # busybox's insmod does not unpack
-        content = lzma.decompress(content)
-    elif path.suffix != ".ko":
-        raise Unsupported(f"{path} is compressed in a way that labkit does not unpack; take another kernel")
-    return content
 
 
 def initramfs(
@@ -77,17 +21,12 @@ def initramfs(
     """The initramfs: its script mounts the root (read-only, under a layer in memory), `folder` (writable), the kernel's
     own modules and configuration where a Linux looks for them, what it needs beside, and becomes `argv` with
     `environment`. Raises Unsupported without a static busybox."""
-    busybox = next((found for name in ("busybox-static", "busybox") if (found := shutil.which(name))), None)
-    if busybox is None:
-        raise Unsupported("the program busybox is not here: install the Debian package busybox-static")
-    files = load_order(kernel.modules, MODULES) if kernel.modules else []
+    modules = archive.modules(kernel, MODULES)
     entries = dict.fromkeys(("bin", "modules", "lower", "over", "new"), (0o040755, b""))
-    entries["bin/busybox"] = (0o100755, Path(busybox).read_bytes())
-    for path in files:
-        entries[f"modules/{_name(path.name)}.ko"] = (0o100644, _content(path))
-    script = _script([f"{_name(path.name)}.ko" for path in files], kernel, folder, environment, argv)
+    entries |= {"bin/busybox": archive.busybox(), **modules}
+    script = _script([Path(name).name for name in modules], kernel, folder, environment, argv)
     entries["init"] = (0o100755, script.encode())
-    return archive(entries)
+    return archive.archive(entries)
 
 
 # cgroup2 and the rest are mounted where the kernel has them; a lab that lacks one says so when it is needed.

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from labkit.hosts import here, shape, vm
+from labkit.hosts import here, vm
 from labkit.hosts.channel import Guest
+from labkit.qemu import shape
 
 Lend = Callable[[str], bool]
 

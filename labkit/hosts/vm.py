@@ -7,15 +7,12 @@ that booted it, in whatever way that ends.
 from __future__ import annotations
 
 import compileall
-import fcntl
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +22,15 @@ import msgspec
 import labkit
 from labkit import machine, process
 from labkit.errors import Failed
-from labkit.hosts import boot, channel, here, initramfs, kernels, kvm, qemu, shape
+from labkit.hosts import boot, channel, here, initramfs
 from labkit.hosts.channel import Guest, Talk
-from labkit.hosts.shape import Shape
+from labkit.qemu import command, kernels, kvm, shape
+from labkit.qemu.shape import Shape
+from labkit.scratch import short_folder
 
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
 KVM_S = 30.0
-UNLOCKED_S = 10.0  # a new folder is not locked at once
 LOOKING = ("doctor", "draw", "live")  # requests that measure nothing
 LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
 
@@ -106,7 +104,11 @@ def _attempt(
     with ExitStack() as attempt:
         guest = attempt.enter_context(started(where, asked, kernel, folder, wire, accelerated))
         if accelerated:
-            kvm.check(guest)
+            kvm.check(
+                guest.scratch / "console",
+                initramfs.FIRST_WORDS,
+                lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
+            )
         talk = Talk(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
         stack.push(attempt.pop_all())
     return guest, talk
@@ -123,21 +125,21 @@ def started(
 ) -> Iterator[Guest]:
     """QEMU and virtiofsd, held by a process that dies with us."""
     wire = wire or Wire()
-    with _scratch() as scratch:
+    with short_folder("labkit-vm-") as scratch:
         if folder is not None:
             with _told(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             folder = folder.resolve()  # the guest has no link in its way
-        shares = [qemu.Share("root", scratch / "root.bound", True)]
-        shares += [qemu.Share("folder", scratch / "folder.bound", False)] if folder else []
+        shares = [command.Share("root", scratch / "root.bound", True)]
+        shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
         argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)
         )
-        programs = [qemu.virtiofsd(share, scratch / share.tag) for share in shares]
-        programs.append(qemu.command(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))
+        programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
+        programs.append(command.argv(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))
         told = {
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
@@ -168,32 +170,6 @@ def _told(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Failed(f"cannot make {folder}: {error.strerror}") from None
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for sockets, whose paths must be short, locked (flock(2)) as long as its owner lives; those of killed
-    owners are removed."""
-    top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
-    for left in top.glob("labkit-vm-*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > UNLOCKED_S:
-                with _locked(left):
-                    shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="labkit-vm-", dir=top, ignore_cleanup_errors=True) as scratch:
-        with _locked(Path(scratch)):
-            yield Path(scratch)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError if somebody else has it locked."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _environment(asked: Shape, folder: Path | None) -> dict[str, str]:

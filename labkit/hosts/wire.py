@@ -5,10 +5,8 @@ Nobody but two QEMUs holds it, by the descriptors of the taps: the kernel frees 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,13 +15,10 @@ from pathlib import Path
 import msgspec
 
 from labkit import netlink, process
-from labkit.errors import Failed, LabkitError, Unsupported
+from labkit.errors import Failed, LabkitError
 from labkit.hosts import here
 from labkit.hosts.vm import Wire
 
-# linux/if_tun.h
-TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 2, 0x1000, 0x4000
-TUN = "/dev/net/tun"
 BRIDGE = netlink.FIRST_INDEX
 LARGEST_MTU = 65521  # of a tap (drivers/net/tun.c)
 # What waits for a rate at a time: 50 ms of it, as an ordinary switch has.
@@ -37,7 +32,7 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
 
     Raises Unsupported where there are no taps, and Failed in the words of what this kernel or user cannot.
     """
-    _check()
+    netlink.check_taps()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     user = [] if here.privileged() else ["--user", "--map-root-user"]
     argv = ["unshare", *user, "--net", "--", sys.executable, "-m", "labkit.hosts.wire"]
@@ -65,24 +60,6 @@ def _nic(fd: int, number: int) -> Wire:
     return Wire(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
 
 
-def _check() -> None:
-    """Raises Unsupported where there are no taps."""
-    try:
-        os.close(os.open(TUN, os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        raise Unsupported(
-            f"two lab VMs are joined by taps, and {TUN} cannot be opened ({error.strerror}): `modprobe tun` as root"
-            " makes it, and in a container it has to be passed in"
-        ) from None
-
-
-def _tap(name: str) -> int:
-    """A new tap's descriptor."""
-    fd = os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
-    return fd
-
-
 def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
     """In a network namespace of its own: the bridge and the taps; returns the descriptors of these."""
     Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # the cable itself says nothing
@@ -90,7 +67,7 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
     kernel.do(netlink.new_link("bridge", "wire", index=BRIDGE, mtu_bytes=LARGEST_MTU))
     fds = []
     for name in ("one", "other"):
-        fds.append(_tap(name))
+        fds += netlink.new_tap(name)
         index = netlink.index_of(name)
         kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
         if rate_bps is not None:

@@ -4,7 +4,18 @@ pyroute2 encodes the messages; they travel over one plain socket per namespace, 
 own `IPRoute` object costs several milliseconds per namespace, which is most of what building 256 of them takes.
 """
 
-from labkit.netlink.dumps import Hop, Link, Route, addresses, id_of, links, remotes, routes, static_routes
+from labkit.netlink.dumps import (
+    Hop,
+    Link,
+    Route,
+    addresses,
+    id_of,
+    links,
+    qdiscs,
+    remotes,
+    routes,
+    static_routes,
+)
 from labkit.netlink.messages import (
     FIRST_INDEX,
     Message,
@@ -23,11 +34,12 @@ from labkit.netlink.messages import (
 )
 from labkit.netlink.netns import index_of, inside, new_namespaces
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
+from labkit.netlink.taps import Tap, check_taps, new_tap
 from labkit.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses",
-    "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_ingress",
-    "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "remotes", "routes",
-    "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
+    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "Tap", "addresses",
+    "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
+    "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
 ]  # fmt: skip

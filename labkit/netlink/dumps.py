@@ -21,11 +21,11 @@ from labkit.netlink.messages import (
     RTM_NEWROUTE,
     Message,
 )
-from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg
+from labkit.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg
 from labkit.netlink.sockets import Netlink
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
-RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID = 18, 22, 26, 30, 90
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETQDISC, RTM_GETNSID = 18, 22, 26, 30, 38, 90
 NLM_F_DUMP = 0x300
 RTEXT_FILTER_SKIP_STATS = 8
 RTM_F_CLONED = 0x200
@@ -148,6 +148,18 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
         for one in found
         if one["flags"] & NTF_SELF and one.get_attr("NDA_LLADDR") == NO_MAC and one.get_attr("NDA_DST")
     ]
+
+
+def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
+    """Every queueing discipline of the socket's namespace that counts: the index of its interface, its kind and handle,
+    and packets, bytes, drops, overlimits, qlen, backlog (struct tc_stats)."""
+    found = []
+    for one in _dump(kernel, tcmsg(), RTM_GETQDISC, "list queueing disciplines"):
+        if (stats := one.get_attr("TCA_STATS")) is not None:
+            name = f"{one.get_attr('TCA_KIND')} {one['handle'] >> 16:x}:"
+            numbers = ("packets", "bytes", "drop", "overlimits", "qlen", "backlog")
+            found.append((one["index"], name, {number: int(stats[number]) for number in numbers}))
+    return found
 
 
 def id_of(kernel: Netlink, netns: int) -> int | None:

@@ -81,7 +81,7 @@ def new_link(
     if peer is not None:
         far = {
             "attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes, peer.get("mac")),
-            "index": peer["index"],
+            "index": peer.get("index", 0),
         }
         inner.append(("VETH_INFO_PEER", far))
     if inner:

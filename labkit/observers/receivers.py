@@ -3,14 +3,12 @@ ms."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO
 
 from labkit import netlink
-from labkit.endpoints import Endpoint, Pair
+from labkit.endpoints import Endpoint, Pair, Reading
 
 IN_UDP = ("vxlan", "geneve")  # kinds of tunnels
 ATTEMPTS = 4  # to read two counters at one moment
@@ -53,8 +51,8 @@ class Receivers:
         servers: Sequence[Endpoint],
         protocol: str,
         length_bytes: int | None,
-        files: list[IO[str]],
-        client_files: list[IO[str]],
+        files: list[Reading],
+        client_files: list[Reading],
     ) -> None:
         self._servers = servers
         self._protocol = protocol
@@ -70,7 +68,7 @@ class Receivers:
             counts = self.each()
             sent = [_datagrams(client)[1] for client in self._client_files]
             return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent) if sent else None)
-        read = [server.namespace.netlink.counters(server.index) for server in self._servers]
+        read = [server.counters() for server in self._servers]
         return Got(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
     def each(self) -> list[int]:
@@ -78,7 +76,7 @@ class Receivers:
         if self._protocol == "udp":
             ends = zip(self._servers, self._files, self._outside, strict=True)
             return [_of_load(server, file, outside) for server, file, outside in ends]
-        return [server.namespace.netlink.counters(server.index).received_bytes for server in self._servers]
+        return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
         """Whether at each server data has arrived since `before` (of `each`): more than setting up a flow
@@ -103,13 +101,13 @@ def server_receivers(
     with ExitStack() as stack:
         path = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
         files, client_files = (
-            [stack.enter_context(end.namespace.open(path)) for end in ends] if protocol == "udp" else []
+            [stack.enter_context(end.open(path)) for end in ends] if protocol == "udp" else []
             for ends in (servers, clients)
         )
         yield Receivers(servers, protocol, length_bytes, files, client_files)
 
 
-def _of_load(server: Endpoint, file: IO[str], outside: list[int]) -> int:
+def _of_load(server: Endpoint, file: Reading, outside: list[int]) -> int:
     """Datagrams that a server has got without those that tunnels take packets out of. The two are not read at one
     moment: again while packets come between, and in the end by the middle of what was before and after."""
     for _ in range(ATTEMPTS if outside else 1):
@@ -133,8 +131,8 @@ def _outside(server: Endpoint) -> list[int]:
     return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in IN_UDP]
 
 
-def _datagrams(file: IO[str]) -> tuple[int, int]:
-    return datagrams(os.pread(file.fileno(), 1 << 16, 0).decode())
+def _datagrams(file: Reading) -> tuple[int, int]:
+    return datagrams(file.read())
 
 
 def datagrams(text: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from labkit.process.programs import (
     interactive,
     output,
     run,
+    streamed,
     wait,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "interactive",
     "output",
     "run",
+    "streamed",
     "wait",
 ]

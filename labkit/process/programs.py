@@ -57,8 +57,10 @@ class Running:
         *,
         stdin: int | IO[bytes] | None = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        stops: signal.Signals = signal.SIGSTOP,
     ) -> None:
         self.argv = list(argv)
+        self._stops = stops  # another one where the program stands for one that is elsewhere
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
@@ -87,6 +89,22 @@ class Running:
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.Signals(number))
+
+    def hold(self) -> None:
+        """Stop it where it is, until `go`."""
+        self.signal(self._stops)
+
+    def held(self, deadline: float) -> bool:
+        """Wait until it has stopped; False when it has ended, or not in time (time.monotonic())."""
+        while time.monotonic() < deadline and not self.poll():
+            if os.waitid(os.P_PIDFD, self._pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+                return True
+            time.sleep(0.002)
+        return False
+
+    def go(self) -> None:
+        """Let it go on."""
+        self.signal(signal.SIGCONT)
 
     def poll(self) -> bool:
         """Whether it has ended."""
@@ -207,13 +225,14 @@ def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
             program.ended()
 
 
-def ahead_of_load() -> bool:
-    """Let this process run before those that it starts (SCHED_FIFO, not inherited); False without the privilege.
+def ahead_of_load(pid: int = 0) -> bool:
+    """Let this process, or the one with this number, run before those that it starts and before the load (SCHED_FIFO,
+    not inherited); False without the privilege.
 
     Who holds and releases 256 busy programs on two CPUs would else wait for each in turn: a slice took 3.5 s.
     """
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
         return False
     return True
@@ -227,3 +246,22 @@ def interactive(
         return subprocess.run(
             [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
         ).returncode
+
+
+@contextlib.contextmanager
+def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
+    """What a program prints, to be read while it runs; afterwards it has ended, also when not all was read.
+
+    Raises Failed with its words when it does not end with 0 although all was read.
+    """
+    with tempfile.TemporaryFile() as said, startable(argv):
+        popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        assert popen.stdout is not None
+        try:
+            yield popen.stdout
+            if not popen.stdout.read(1) and popen.wait() != 0:
+                raise Failed(Ended(argv, popen.returncode, "", content_of(said), 0.0).words())
+        finally:
+            popen.kill()
+            popen.wait()
+            popen.stdout.close()

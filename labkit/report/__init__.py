@@ -13,14 +13,15 @@ from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
+from nbformat import NotebookNode
 from plotly.offline import get_plotlyjs
 
-from labkit import records
+from labkit import flame, records
 from labkit.report import notebook as notebooks
 from labkit.report import runs
 from labkit.report.images import images
 
-__all__ = ["html", "images"]
+__all__ = ["html", "images", "page"]
 
 _PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -39,15 +40,23 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
     Failed when `out` cannot be written.
     """
     paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
-    documents = [notebooks.read(path) for path in paths]
-    title = next((found for found in map(notebooks.title, documents) if found), paths[0].stem)
-    told = runs.told([path.parent for path in paths])
-    page = _PAGES.get_template("report.html.j2").render(
+    return page([notebooks.read(path) for path in paths], [path.parent for path in paths], out, paths[0].stem)
+
+
+def page(documents: Sequence[NotebookNode], folders: Sequence[Path], out: Path, name: str) -> Path:
+    """Write notebooks that are no files, with what is known of the runs in these folders; `name` is the title of a page
+    whose notebooks have no heading."""
+    title = next((found for found in map(notebooks.title, documents) if found), name)
+    pieces = [notebooks.blocks(document, title) for document in documents]
+    flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
+    text = _PAGES.get_template("report.html.j2").render(
         title=title,
-        notebooks=[notebooks.blocks(document, title) for document in documents],
-        told=told,
+        notebooks=pieces,
+        told=runs.told(folders),
         plotlyjs=Markup(get_plotlyjs()),
+        flame_css=Markup(flame.style()) if flames else "",
+        flame_js=Markup(flame.script()) if flames else "",
         nonce=secrets.token_urlsafe(16),
     )
-    records.write(out, page.encode())
+    records.write(out, text.encode())
     return out

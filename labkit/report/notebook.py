@@ -18,6 +18,7 @@ import nbformat
 from markupsafe import Markup
 from nbconvert.filters.highlight import Highlight2HTML
 
+from labkit import flame
 from labkit.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -42,7 +43,7 @@ _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "param
 
 @dataclass(frozen=True)
 class Block:
-    """One piece of the page. kind: prose, code, table, figure, image, text, stderr or error."""
+    """One piece of the page. kind: prose, code, table, figure, flame, image, text, stderr or error."""
 
     kind: str
     content: str
@@ -84,7 +85,8 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
                 found.append(Block("prose", Markup(_of_cell(source))))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
             words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
-            found.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
+            if cell.source.strip():
+                found.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
             found += [block for output in cell.outputs for block in _output(output)]
     return found
 
@@ -115,6 +117,8 @@ def _shown(data: dict[str, Any]) -> Iterator[Block]:
         figure = data[PLOTLY]
         height = (figure.get("layout") or {}).get("height") or 450
         yield Block("figure", _json(figure), {"height": int(height)})
+    elif flame.MIME in data:
+        yield Block("flame", _script_json(data[flame.MIME]))
     elif "text/markdown" in data:
         yield Block("prose", Markup(_of_output(data["text/markdown"])))
     elif "text/html" in data:
@@ -133,6 +137,9 @@ def _colourless(text: str) -> str:
 
 
 def _json(figure: dict[str, Any]) -> str:
+    return _script_json({name: figure[name] for name in ("data", "layout", "config") if name in figure})
+
+
+def _script_json(content: Any) -> str:
     """JSON that can stand in a script element: in it, `</script>` or `<!--` would end or derail the page."""
-    kept = {name: figure[name] for name in ("data", "layout", "config") if name in figure}
-    return Markup(json.dumps(kept, separators=(",", ":")).replace("<", "\\u003c"))
+    return Markup(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))

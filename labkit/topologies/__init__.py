@@ -9,10 +9,12 @@ from labkit.topologies.network import build as build_network
 from labkit.topologies.network import check as check_network
 from labkit.topologies.parts import Network
 from labkit.topologies.state import state
-from labkit.topologies.table import TABLE, build, check_carries, check_names, half
+from labkit.topologies.table import ENDPOINTS, TABLE, build, check_carries, check_guests, check_names, half
 from labkit.topologies.told import State
+from labkit.topologies.ways import Step, ways
 
 __all__ = [
-    "ACROSS", "CLIENTS", "SERVERS", "TABLE", "Network", "Spec", "State", "Topology", "build", "build_network",
-    "check_carries", "check_names", "check_network", "far_ends", "half", "state",
+    "ACROSS", "CLIENTS", "ENDPOINTS", "SERVERS", "TABLE", "Network", "Spec", "State", "Step", "Topology", "build",
+    "build_network", "check_carries", "check_guests", "check_names", "check_network", "far_ends", "half", "state",
+    "ways",
 ]  # fmt: skip

@@ -30,6 +30,8 @@ class Spec:
     """What a topology is asked for. `parent`: a NIC of the machine under macvlan and ipvlan, reached through
     `machine_netns`.
 
+    `endpoint`: what programs run in, a namespace, a container or a guest; `guest` is what the latter is (guest.parse).
+
     `side`: only the clients' ends (1) or the servers' (2) are built, the others are on another host; `ours` then is
     what the MAC addresses of both sides have in common.
     """
@@ -42,6 +44,8 @@ class Spec:
     side: int | None = None
     ours: bytes = _OURS
     delay_s: float | None = None
+    endpoint: str = "namespace"
+    guest: str = "debian"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def state(topology: Topology) -> State:
 
 
 def _end(endpoint: endpoints.Endpoint) -> End:
-    return End(endpoint.name, endpoint.namespace.name, endpoint.interface, endpoint.address)
+    return End(endpoint.name, endpoint.namespace.name, endpoint.tap or endpoint.interface, endpoint.address)
 
 
 @contextmanager

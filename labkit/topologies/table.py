@@ -9,6 +9,7 @@ from labkit.endpoints import Endpoint
 from labkit.errors import BadInput
 from labkit.topologies import network, tunnels
 from labkit.topologies.base import Builder, Spec, Topology, entered
+from labkit.topologies.boxes import boxed, tap_bridge
 from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed
@@ -23,6 +24,8 @@ TABLE: dict[str, Builder] = {
     **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
     "overlay": network.overlay,
 }
+GUESTS: dict[str, Builder] = {"veth_bridge": tap_bridge}
+ENDPOINTS = ("namespace", "container", "guest")
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
 # reachability must fail.
@@ -54,7 +57,21 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        yield entered(stack, builder(name, spec))
+        if spec.endpoint == "guest":
+            check_guests([name])
+            yield entered(stack, GUESTS[name](name, spec))
+            return
+        topology = entered(stack, builder(name, spec))
+        yield stack.enter_context(boxed(topology)) if spec.endpoint == "container" else topology
+
+
+def check_guests(asked: Iterable[str]) -> None:
+    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable."""
+    for name in asked:
+        if name not in GUESTS:
+            raise BadInput(
+                f"{name} has no place for a guest's tap: with endpoint=guest there is {', '.join(GUESTS)}"
+            )
 
 
 @contextmanager

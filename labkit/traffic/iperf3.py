@@ -5,17 +5,16 @@ What it wrote is read in `labkit.traffic.pages` (iperf3 3.12; `tests/samples` ha
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from labkit import process
-from labkit.endpoints import Endpoint, FarPair, Pair
+from labkit.endpoints import Endpoint, FarPair, Pair, Reading
 from labkit.errors import Failed, Unsupported
 from labkit.traffic import pages
 
@@ -97,12 +96,12 @@ class Servers:
     def __init__(self, programs: list[process.Running], ends: Sequence[Endpoint]) -> None:
         self.programs = programs  # in which each is from its start, for whoever has to end them
         for end in ends:
-            programs.append(process.Running([*end.prefix, *server_argv(end.address)]))
+            programs.append(end.start(server_argv(end.address)))
 
     def finish(self, deadline: float) -> list[pages.Page]:
         """Wait for their ends, kill those that still run at the deadline, and return the JSON of each."""
         for program in process.wait(self.programs, deadline):
-            program.signal(signal.SIGCONT)
+            program.go()
             program.kill()
         return [pages.page(program) for program in self.programs]
 
@@ -116,10 +115,8 @@ class Flow:
         self.client: process.Running | None = None
 
     def connect(self, load: Load) -> None:
-        """Start the client."""
-        self.client = process.Running(
-            [*self.pair.client.prefix, *client_argv(load, self.pair.server.address)]
-        )
+        """Start the client, held."""
+        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
 
     def programs(self) -> list[process.Running]:
         """The processes that were started."""
@@ -145,8 +142,10 @@ class Flows:
         for flow in self.flows:
             flow.connect(load)
             assert flow.client is not None
-            flow.client.signal(signal.SIGSTOP)
             self.programs.append(flow.client)
+        deadline = time.monotonic() + START_S
+        for client in self.clients:
+            client.held(deadline)
 
     @property
     def clients(self) -> list[process.Running]:
@@ -156,12 +155,12 @@ class Flows:
     def go(self) -> None:
         """Let all senders send."""
         for client in self.clients:
-            client.signal(signal.SIGCONT)
+            client.go()
 
     def hold(self) -> None:
         """Stop all senders where they are."""
         for client in self.clients:
-            client.signal(signal.SIGSTOP)
+            client.hold()
 
     def wait(self, until: float) -> bool:
         """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
@@ -188,7 +187,7 @@ class Flows:
             program.signal(signal.SIGINT)
         late_words = f"iperf3 did not end {GRACE_S:.0f} s after its time and was ended" if late else None
         for program in process.wait(self.clients, time.monotonic() + LAST_WORDS_S):
-            program.signal(signal.SIGCONT)
+            program.go()
             program.kill()
         ends = zip(self.clients, (served or self.server_pages)(), strict=True)
         found = [{"client": pages.page(client), "server": page} for client, page in ends]
@@ -233,7 +232,7 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running])
     wanted = f":{PORT:04X} "
     deadline = time.monotonic() + START_S
     for server, program in zip(servers, programs, strict=True):
-        tables = [server.namespace.open(f"/proc/net/{name}") for name in ("tcp6", "tcp")]
+        tables = [server.open(f"/proc/net/{name}") for name in ("tcp6", "tcp")]
         try:
             while not any(_listens(table, wanted) for table in tables):
                 if program.poll():
@@ -246,9 +245,8 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running])
                 table.close()
 
 
-def _listens(table: IO[str], wanted: str) -> bool:
-    text = os.pread(table.fileno(), 1 << 16, 0).decode()
-    return any(wanted in line and line.split()[3] == "0A" for line in text.splitlines()[1:])
+def _listens(table: Reading, wanted: str) -> bool:
+    return any(wanted in line and line.split()[3] == "0A" for line in table.read().splitlines()[1:])
 
 
 def _why(flow: Flow) -> str:

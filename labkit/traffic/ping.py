@@ -105,4 +105,4 @@ def argv(address: str, options: list[str]) -> list[str]:
 
 
 def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
-    return process.Running([*client.prefix, *argv(address, options)])
+    return client.start(argv(address, options))

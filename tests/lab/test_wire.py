@@ -63,7 +63,7 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_no_taps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "TUN", "/dev/net/none")
+    monkeypatch.setattr("labkit.netlink.taps.TUN", "/dev/net/none")
     with (
         pytest.raises(Unsupported, match=r"/dev/net/none cannot be opened \(No such file.*`modprobe tun`"),
         wire.wire(None, 1500),

@@ -19,11 +19,13 @@ from conftest import ROOT, Need
 MEASURING = {
     "errors": 0, "units": 0,
     "process": 1, "netlink": 1, "records": 1, "packets": 1,
-    "endpoints": 2, "machine": 2, "scratch": 2,
-    "hosts": 3, "topologies": 3, "traffic": 3, "observers": 3,
-    "experiments": 4, "capabilities": 4, "standing": 4, "notebook_kernel": 4,
-    "agent": 5, "launch": 5,
-    "guest": 6, "__main__": 6,
+    "machine": 2, "scratch": 2,
+    "qemu": 3,
+    "endpoints": 4, "hosts": 4,
+    "topologies": 5, "traffic": 5, "observers": 5,
+    "experiments": 6, "capabilities": 6, "standing": 6, "notebook_kernel": 6,
+    "agent": 7, "launch": 7,
+    "guest": 8, "__main__": 8,
 }  # fmt: skip
 READING = {
     "stats": 2, "theme": 2, "loading": 2,
@@ -31,12 +33,12 @@ READING = {
     "figures": 4, "comparison": 4,
 }  # fmt: skip
 DRIVERS = {
-    "progress": 6, "overlay": 6, "terminal": 7, "drawing": 6, "relay": 6, "written": 6,
-    "run": 7, "report": 7, "doctor": 7, "jupyter": 7, "kernelspecs": 7,
-    "execution": 8, "notebook": 8, "live": 8,
-    "sweep": 9, "arguments": 9, "bootable": 9,
-    "fleet": 10,
-    "cli": 11,
+    "progress": 8, "overlay": 8, "terminal": 9, "drawing": 8, "relay": 8, "written": 8,
+    "run": 9, "report": 9, "doctor": 9, "jupyter": 9, "kernelspecs": 9,
+    "execution": 10, "notebook": 10, "live": 10,
+    "sweep": 11, "why": 11, "arguments": 11, "bootable": 11,
+    "fleet": 12,
+    "cli": 13,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
 SHARED = {"errors", "units", "records"}  # what the reading wing may have from the measuring wing
@@ -46,6 +48,7 @@ LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside
 LONGEST_MODULE, LONGEST_FUNCTION = 300, 40
 LONG: dict[str, str] = {
     "labkit/stats.py": "effects, controls and verdicts are read together",
+    "labkit/endpoints/inside.py": "it is carried into guests and containers as one file",
     "tests/lab/test_datapaths.py": "one experiment, looked at from many sides",
     "tests/unit/test_stats.py": "one table of claims about verdicts",
     "tests/simulated.py rows": "a table of what a row holds",

@@ -15,8 +15,8 @@ from worlds import MARK, marked, until
 
 from labkit import kernelspecs, notebook_kernel
 from labkit.errors import BadInput, Failed
-from labkit.hosts import kernels
 from labkit.jupyter import LabProvisioner
+from labkit.qemu import kernels
 
 CONNECTION = {
     "shell_port": 50001, "iopub_port": 50002, "stdin_port": 50003, "control_port": 50004, "hb_port": 50005,

@@ -15,7 +15,8 @@ from conftest import ROOT
 
 from labkit import bootable, cli
 from labkit.errors import BadInput, Failed, Unsupported
-from labkit.hosts import debian, kernels
+from labkit.hosts import debian
+from labkit.qemu import kernels
 
 AMD64 = "6.1.0-56-amd64"
 Make = Callable[..., Path]

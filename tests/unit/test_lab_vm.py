@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import BadInput, Failed, Unsupported
-from labkit.hosts import initramfs, kvm, qemu, shape
-from labkit.hosts.channel import Guest
-from labkit.hosts.kernels import Kernel
-from labkit.hosts.shape import Shape
+from labkit.hosts import initramfs
+from labkit.qemu import archive, command, kvm, shape
+from labkit.qemu.kernels import Kernel
+from labkit.qemu.shape import Shape
 
 
 def test_a_shape_is_read_from_a_word() -> None:
@@ -46,14 +46,14 @@ def test_a_shape_that_cannot_be_is_refused(word: str, says: str) -> None:
         shape.parse(word)
 
 
-def command(asked: str, folder: Path, **more: bool) -> list[str]:
-    shares = [qemu.Share("root", folder, True)]
-    return qemu.command(shape.parse(asked), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
+def words_of(asked: str, folder: Path, **more: bool) -> list[str]:
+    shares = [command.Share("root", folder, True)]
+    return command.argv(shape.parse(asked), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
 
 
 def test_the_profile_chooses_qemus_threads(tmp_path: Path) -> None:
-    assert "tcg,thread=multi" in command("vm:x", tmp_path)
-    words = command("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
+    assert "tcg,thread=multi" in words_of("vm:x", tmp_path)
+    words = words_of("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
     assert "tcg,thread=single" in words
     assert words[words.index("-smp") + 1] == "3"
     assert words[words.index("-append") + 1].endswith(" a=1")
@@ -78,10 +78,10 @@ def test_modules_are_loaded_after_what_they_need(tmp_path: Path) -> None:
         {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
         "kernel/built.ko\n",
     )
-    order = initramfs.load_order(made, ["built", "a_b", "c"])
+    order = archive.load_order(made, ["built", "a_b", "c"])
     assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
     with pytest.raises(Unsupported, match=r"9\.9-test has no gone"):
-        initramfs.load_order(made, ["gone"])
+        archive.load_order(made, ["gone"])
 
 
 @pytest.mark.needs("busybox")
@@ -114,11 +114,10 @@ def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     assert kvm.worth_trying()
     console = tmp_path / "console"
     console.write_text(f"BIOS\r\n{initramfs.FIRST_WORDS}\r\n")
-    guest = Guest("vm:x", tmp_path, None)
-    kvm.check(guest)
+    kvm.check(console, initramfs.FIRST_WORDS, lambda: None)
     console.write_text("BIOS\r\n")
     with pytest.raises(Failed, match="KVM does not work here"):
-        kvm.check(guest)
+        kvm.check(console, initramfs.FIRST_WORDS, lambda: None)
     assert kvm.worth_trying()
     kvm.remember()
     assert not kvm.worth_trying()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labkit.endpoints.namespace import Opened
 from labkit.netlink import LinkCounters
 from labkit.observers import receivers
 from labkit.observers.receivers import Got
@@ -34,7 +35,7 @@ def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: i
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
     asked = iter(taken_out)
-    with path.open() as file:
+    with Opened(str(path)) as file:
         assert receivers._of_load(server(asked), file, [100]) == expected
     assert list(asked) == []
 
@@ -42,7 +43,7 @@ def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: i
 def test_without_a_tunnel_all_are(tmp_path: Path) -> None:
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
-    with path.open() as file:
+    with Opened(str(path)) as file:
         assert receivers._of_load(server(iter(())), file, []) == 100
 
 

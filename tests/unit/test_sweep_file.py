@@ -13,8 +13,8 @@ from conftest import ROOT
 from labkit import hosts, sweep
 from labkit.errors import BadInput
 from labkit.experiments.overlay import PARTS
-from labkit.hosts.kernels import Kernel
 from labkit.progress import Bar
+from labkit.qemu.kernels import Kernel
 
 GOOD: dict[str, Any] = {
     "notebook": "01_datapaths",
@@ -74,7 +74,7 @@ def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.Monkey
         image = project / f"vmlinuz-{build}"
         image.write_text(build)
         kernel = Kernel(release, image, None, "store")
-        monkeypatch.setattr("labkit.hosts.kernels.find", lambda name, kernel=kernel: kernel)
+        monkeypatch.setattr("labkit.qemu.kernels.find", lambda name, kernel=kernel: kernel)
         assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
         folders.append(sweep.load(written(project, content)).folder)
     assert len(set(folders)) == 3

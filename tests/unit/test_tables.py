@@ -232,10 +232,11 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 
 
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
-    compared = {"topology"}
+    compared = {"topology", "endpoint"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
     asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
-    assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured
+    how_it_is_observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
+    assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured | how_it_is_observed
 
 
 def test_null_and_unknown_columns() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.hosts import ticks
+from labkit.qemu import ticks
 
 
 def test_the_rate_is_the_same_twice_and_near_what_the_kernel_says() -> None:

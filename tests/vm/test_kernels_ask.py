@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit import bootable, cli
-from labkit.hosts import kernels
+from labkit.qemu import kernels
 
 
 def test_a_kernel_is_asked_once(

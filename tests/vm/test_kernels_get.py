@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.hosts import debian, kernels
+from labkit.hosts import debian
+from labkit.qemu import kernels
 
 pytestmark = pytest.mark.needs("apt", "depmod")
 

@@ -15,7 +15,7 @@ from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
 
 from labkit import live
 from labkit.errors import BadInput, Failed
-from labkit.hosts import console
+from labkit.qemu import console
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from labkit import machine
 from labkit.errors import Failed
-from labkit.hosts import initramfs
-from labkit.hosts.channel import Guest
 
 DEVICE = Path("/dev/kvm")
 FIRST_WORDS_S = 15.0  # a kernel under KVM is there within 2
@@ -36,17 +35,16 @@ class Silent(Failed):
     """QEMU runs, and nothing comes of it."""
 
 
-def check(guest: Guest) -> None:
-    """Wait for the first words of a guest that has just been started with KVM. Raises Silent if they are late, Failed
-    with QEMU's words if it has ended."""
+def check(console: Path, first_words: str, ended: Callable[[], str | None]) -> None:
+    """Wait for the first words on the console of what has just been started with KVM. Raises Silent if they are late,
+    Failed with what `ended` tells if it tells that QEMU has ended."""
     deadline = time.monotonic() + FIRST_WORDS_S
-    words = initramfs.FIRST_WORDS.encode()
     while time.monotonic() < deadline:
         with suppress(OSError):
-            if words in (guest.scratch / "console").read_bytes():
+            if first_words.encode() in console.read_bytes():
                 return
-        if guest.gone():
-            raise Failed(f"the lab VM did not boot: {guest.ended()}")
+        if words := ended():
+            raise Failed(words)
         time.sleep(0.05)
     raise Silent(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
 

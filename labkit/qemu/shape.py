@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from labkit.errors import BadInput
@@ -30,7 +30,12 @@ class Shape:
     fresh: bool = False
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
+Read = Callable[[str], object]
+
+
+def number(least: int, most: int) -> Read:
+    """Reads a number within these bounds."""
+
     def read(text: str) -> int:
         if not re.fullmatch(r"\d{1,6}", text) or not least <= int(text) <= most:
             raise ValueError(f"a number from {least} to {most}")
@@ -39,13 +44,20 @@ def _number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _profile(text: str) -> str:
-    if text not in PROFILES:
-        raise ValueError(" or ".join(PROFILES))
-    return text
+def one_of(*known: str) -> Read:
+    """Reads one of these words."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError(" or ".join(known))
+        return text
+
+    return read
 
 
-def _words(form: str) -> Callable[[str], tuple[str, ...]]:
+def words(form: str) -> Read:
+    """Reads words of a form with + between them."""
+
     def read(text: str) -> tuple[str, ...]:
         words = tuple(text.split("+"))
         if not all(re.fullmatch(form, word) for word in words):
@@ -55,37 +67,44 @@ def _words(form: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-_READ: dict[str, Callable[[str], object]] = {
-    "cpus": _number(1, 64),
-    "memory_mib": _number(512, 262144),
-    "profile": _profile,
-    "append": _words(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
-    "modules": _words(r"[A-Za-z0-9_-]+"),
+FIELDS: dict[str, Read] = {
+    "cpus": number(1, 64),
+    "memory_mib": number(512, 262144),
+    "profile": one_of(*PROFILES),
+    "append": words(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
+    "modules": words(r"[A-Za-z0-9_-]+"),
 }
 
 
 def parse(where: str) -> Shape:
     """The shape that a `where` asks for. Raises BadInput in one sentence for what is none."""
-    kernel, *rest = where.removeprefix("vm:").split(",")
+    kernel, given = read(
+        f"where={where}", "a lab VM", where.removeprefix("vm:"), {**FIELDS, "fresh": None}, FORM
+    )
+    return Shape(kernel, **given)  # type: ignore[arg-type]
+
+
+def read(
+    said: str, what: str, text: str, fields: Mapping[str, Read | None], form: str
+) -> tuple[str, dict[str, object]]:
+    """The kernel and the options of a word of this form; an option that is None takes no value. `said` is what was
+    said, and `what` it is, for the error. Raises BadInput in one sentence."""
+    kernel, *rest = text.split(",")
     if not re.fullmatch(r"[A-Za-z0-9_.+~/-]+", kernel):
-        raise BadInput(f"where={where}: a lab VM is asked for as {FORM}")
+        raise BadInput(f"{said}: {what} is asked for as {form}")
     given: dict[str, object] = {}
     for word in rest:
         name, equals, value = word.partition("=")
         if name in given:
-            raise BadInput(f"where={where}: {name} is given twice")
-        if word == "fresh":
-            given["fresh"] = True
-            continue
-        if name not in _READ or not equals:
-            raise BadInput(
-                f"where={where}: {word!r} is none of {', '.join(_READ)}, fresh; the form is {FORM}"
-            )
+            raise BadInput(f"{said}: {name} is given twice")
+        if name not in fields or bool(equals) != (fields[name] is not None):
+            raise BadInput(f"{said}: {word!r} is none of {', '.join(fields)}; the form is {form}")
+        reads = fields[name]
         try:
-            given[name] = _READ[name](value)
+            given[name] = True if reads is None else reads(value)
         except ValueError as error:
-            raise BadInput(f"where={where}: {name} takes {error}") from None
-    return Shape(kernel, **given)  # type: ignore[arg-type]
+            raise BadInput(f"{said}: {name} takes {error}") from None
+    return kernel, given
 
 
 def check(where: str) -> None:

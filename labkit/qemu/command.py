@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import machine
 from labkit.errors import Unsupported
-from labkit.hosts import ticks
-from labkit.hosts.shape import Shape
+from labkit.qemu import ticks
+from labkit.qemu.shape import Shape
 
-CHANNEL = "labkit"  # the name of the virtio-serial port; in the guest /sys/class/virtio-ports/*/name
+CHANNEL = "labkit"  # the name of a lab VM's virtio-serial port; in the guest /sys/class/virtio-ports/*/name
+PORTS = {CHANNEL: "channel"}  # a port's name in the guest, and its socket
 
 # mitigations=off and CPU model qemu64 make an emulated CPU several times as fast; the command line is in every row's
 # environment. tsc=reliable: an emulated clock is not to be watched.
@@ -56,11 +57,18 @@ def _emulated() -> list[str]:
     return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
 
 
-def command(
-    shape: Shape, kernel: Path, scratch: Path, shares: Sequence[Share], *, kvm: bool, more: Sequence[str] = ()
+def argv(
+    shape: Shape,
+    kernel: Path,
+    scratch: Path,
+    shares: Sequence[Share] = (),
+    *,
+    kvm: bool,
+    more: Sequence[str] = (),
+    ports: Mapping[str, str] = PORTS,
 ) -> list[str]:
-    """The words that run a lab VM whose sockets, initramfs and console are files of `scratch`; `more` are further words
-    (a NIC)."""
+    """The words that run a machine whose sockets, initramfs and console are files of `scratch`; `more` are further
+    words (a NIC), `ports` its virtio-serial ports with their sockets."""
     threads = "single" if shape.profile == "tracing" else "multi"
     runs = ["-accel", "kvm", "-cpu", "host"] if kvm else ["-accel", f"tcg,thread={threads}", "-cpu", "qemu64"]
     memory = f"memory-backend-memfd,id=mem,size={shape.memory_mib}M,share=on"
@@ -68,17 +76,18 @@ def command(
     for share in shares:
         files += ["-chardev", f"socket,id={share.tag},path={scratch / share.tag}"]
         files += ["-device", f"vhost-user-fs-pci,chardev={share.tag},tag={share.tag},queue-size=1024"]
+    serial = ["-device", f"virtio-serial-pci,max_ports={len(ports) + 1}"]  # port 0 is a console's
+    for name, path in ports.items():
+        serial += ["-chardev", f"socket,id={path},path={scratch / path},server=on,wait=off"]
+        serial += ["-device", f"virtserialport,chardev={path},name={name}"]
     return [
         system(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
         "-smp", str(shape.cpus), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # No new programs and no other user's rights, whatever a guest makes of QEMU.
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny",
         "-serial", f"file:{scratch / 'console'}",
-        "-device", "virtio-serial-pci",
-        "-chardev", f"socket,id=channel,path={scratch / 'channel'},server=on,wait=off",
-        "-device", f"virtserialport,chardev=channel,name={CHANNEL}",
         "-device", "virtio-rng-pci",
-        *files, *more,
+        *serial, *files, *more,
         "-kernel", str(kernel), "-initrd", str(scratch / "initramfs"),
         "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulated()), *shape.append]),
     ]  # fmt: skip

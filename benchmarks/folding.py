@@ -1,0 +1,105 @@
+"""Folding 100 MB of `perf script` text beside whoever else folds: inferno-collapse-perf or stackcollapse-perf.pl where
+one of them is in PATH, else twelve lines of Perl that do the same (no Debian package has either).
+
+The text is a real one (tests/samples), over and over, each time with another offset in its innermost function. CPU
+time is compared: every one of them runs on one CPU, and others may need it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note
+
+SAMPLE = ROOT / "tests/samples/perf-script-6.1.txt"
+BOUND, MOST_MB = 4, 200
+REFERENCES = {
+    "inferno-collapse-perf": ["inferno-collapse-perf", "--all", "--nthreads=1"],
+    "stackcollapse-perf.pl": ["stackcollapse-perf.pl", "--kernel"],
+}
+PERL = r"""
+my ($process, @stack, %counts);
+sub done { $counts{join ";", $process, reverse @stack}++ if defined $process; undef $process; @stack = () }
+while (<>) {
+  chomp;
+  if ($_ eq "") { done() }
+  elsif (/^\s*[0-9a-f]+ (.+) \((.*)\)$/) {
+    my ($name, $place) = ($1, $2);
+    $name =~ s/\+0x[0-9a-f]+$//; $name =~ tr/;/:/; $name .= "_[k]" if $place =~ /^\[kernel/; push @stack, $name
+  }
+  elsif (/^(\S.+?)\s+(-?\d+)/) { $process = $1; $process =~ tr/ /_/ }
+}
+done(); print "$_ $counts{$_}\n" for sort keys %counts;
+"""
+OURS = """
+import json, re, sys
+from labkit.observers.folding import Folding, blocks
+with Folding() as found, open(sys.argv[1], "rb") as text:
+    found.read(blocks(text))
+    stacks_count = sum(1 for _ in found.lines())
+    told = {"samples_count": found.samples_count, "stacks_count": stacks_count, "unread_count": found.unread_count}
+    # not getrusage's, which begins with what whoever started us had
+    print(json.dumps({**told, "kB": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])}))
+"""
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """The ratio to the reference, and the memory."""
+    megabytes = 10 if quick else 100
+    note(f"folding {megabytes} MB of perf script text")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "perf.txt"
+        text(path, megabytes)
+        name, argv = reference()
+        own, theirs = [], []
+        for _ in range(3):
+            told, seconds = _taken([sys.executable, "-c", OURS, str(path)])
+            own.append(seconds)
+            theirs.append(_taken([*argv, str(path)])[1])
+    seen = json.loads(told)
+    more = f"CPU time; {seen['samples_count']:,} samples, {seen['stacks_count']} stacks, {seen['unread_count']} unread"
+    yield at_most(f"folding {megabytes} MB of perf script", median(own), median(theirs), name, BOUND, more)
+    memory = seen["kB"] / 1000
+    yield Promise("its memory", f"{memory:.0f} MB", bound=f"< {MOST_MB} MB", kept=memory < MOST_MB)
+
+
+def text(path: Path, megabytes: int) -> None:
+    """A perf script text of so many MB, always the same."""
+    draw = random.Random(megabytes)
+    samples = [one for one in SAMPLE.read_bytes().split(b"\n\n") if b"LOST" not in one and one.strip()]
+    size = 0
+    with open(path, "wb") as file:
+        while size < megabytes * 1_000_000:
+            offset = b"+0x%x " % draw.randrange(1, 200)
+            size += file.write(re.sub(rb"\+0x[0-9a-f]+ ", offset, draw.choice(samples), count=1) + b"\n\n")
+
+
+def reference() -> tuple[str, list[str]]:
+    """Whoever else folds on this machine: its name, and how it is called with a path."""
+    for name, argv in REFERENCES.items():
+        if shutil.which(name):
+            return name, argv
+    return "twelve lines of Perl", ["perl", "-e", PERL]
+
+
+def _taken(argv: Sequence[str]) -> tuple[str, float]:
+    """What a program prints, and the CPU-seconds that it took."""
+    before = os.times()
+    try:
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise NotMeasuredError(f"there is no {argv[0]} to compare with") from None
+    after = os.times()
+    if done.returncode:
+        raise NotMeasuredError(f"{argv[0]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return done.stdout, used

@@ -1,0 +1,173 @@
+"""OCI containers: programs run by runc(8) or crun(1) from a bundle that is made here, with the machine's own files as
+their root, read-only. No image, no registry.
+
+A container has its own mount, PID, IPC, UTS and (where there are cgroups of version 2) cgroup namespace, a control
+group, the capabilities of Docker's default, and a system call filter; its network namespace is one that a topology
+made. Interfaces and counters are therefore those of the namespace; what differs is what surrounds the programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from labkit import machine, process
+from labkit.endpoints import inside, outside
+from labkit.endpoints.namespace import Namespace
+from labkit.errors import Failed, Unsupported
+from labkit.scratch import machines_files, short_folder
+
+RUNTIMES = ("runc", "crun")
+OURS = "labkit"  # the control group that ours are in
+START_S = 20.0
+PLACE = "/run/labkit"  # in the container: the folder of its socket
+# Docker's default (docker-run(1), "Runtime privilege and Linux capabilities").
+CAPABILITIES = (
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW",
+    "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+)  # fmt: skip
+# What Docker's default profile keeps from containers ("Significant syscalls blocked by the default profile").
+DENIED = (
+    "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module",
+    "finit_module", "get_kernel_syms", "get_mempolicy", "init_module", "ioperm", "iopl", "kcmp",
+    "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind", "mount", "move_pages",
+    "nfsservctl", "open_by_handle_at", "perf_event_open", "pivot_root", "process_vm_readv",
+    "process_vm_writev", "ptrace", "query_module", "quotactl", "reboot", "request_key", "set_mempolicy",
+    "setns", "settimeofday", "swapon", "swapoff", "sysfs", "_sysctl", "umount", "umount2", "unshare",
+    "uselib", "userfaultfd", "ustat", "vm86", "vm86old",
+)  # fmt: skip
+_TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]}
+
+
+class Container:
+    """A container that runs: its name, the folder of its socket, and what rows tell of it."""
+
+    def __init__(self, name: str, folder: Path, runtime: str) -> None:
+        self.name = name
+        self.folder = folder
+        self.told: dict[str, Any] = {"container_runtime": runtime}
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+        return [sys.executable, "-I", "-S", outside.__file__, str(self.folder), "--"]
+
+    @property
+    def kernel(self) -> None:
+        """Its kernel is this one."""
+        return
+
+
+def runtime() -> str:
+    """The path of runc or crun. Raises Unsupported where there is neither."""
+    found = [path for name in RUNTIMES if os.path.isabs(path := machine.program(name))]
+    if not found:
+        raise Unsupported(
+            "containers need runc or crun, and neither is here: install the Debian package runc, or leave"
+            " endpoint=container out"
+        )
+    return found[0]
+
+
+def version(path: str) -> str:
+    """`runc 1.1.5+ds1`"""
+    words = process.output([path, "--version"]).split()
+    return f"{Path(path).name} {words[2] if len(words) > 2 else '?'}"
+
+
+@contextmanager
+def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
+    """A container in each of these network namespaces, of the same name, until the block ends.
+
+    Raises Unsupported without runc and crun, Failed with their words when they cannot.
+    """
+    path = runtime()
+    told = version(path)
+    _remove_empty_groups()
+    with short_folder("labkit-oci-") as scratch, ExitStack() as stack:
+        stack.callback(_remove_empty_groups)
+        root = stack.enter_context(machines_files())
+        made = []
+        for space in spaces:
+            bundle = scratch / space.name
+            bundle.mkdir()
+            own = Container(space.name, bundle, told)
+            (bundle / "config.json").write_text(json.dumps(config(own, space, root)))
+            words = [path, "--root", str(scratch / "state")]
+            name = f"{OURS}-{os.getpid()}-{scratch.name[-8:]}-{space.name}"
+            # It may be half made when it fails.
+            stack.callback(process.run, [*words, "delete", "--force", name])
+            process.output([*words, "run", "--detach", "--bundle", str(bundle), name], START_S)
+            made.append(own)
+        for own in made:
+            _wait(own)
+        yield made
+
+
+def _wait(own: Container) -> None:
+    """Until it can be talked to."""
+    deadline = time.monotonic() + START_S
+    while not (own.folder / outside.SOCKET).exists():
+        if time.monotonic() > deadline:
+            raise Failed(f"the container {own.name} was not ready within {START_S:.0f} s")
+        time.sleep(0.002)
+
+
+def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
+    """The configuration of its bundle (OCI Runtime Specification 1.0)."""
+    capabilities = [f"CAP_{name}" for name in CAPABILITIES]
+    kinds: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        kinds.append({"type": "cgroup"})
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+        {"destination": "/dev", **_TMPFS, "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+        {"destination": "/dev/shm", **_TMPFS},
+        {"destination": "/run", **_TMPFS},
+        {"destination": PLACE, "type": "bind", "source": str(own.folder), "options": ["bind", "rw"]},
+    ]  # fmt: skip
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": own.name,
+        "root": {"path": str(root), "readonly": True},
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": [sys.executable, "-I", "-S", inside.__file__, "socket", f"{PLACE}/{outside.SOCKET}"],
+            "env": [f"PATH={os.environ.get('PATH', os.defpath)}", "LC_ALL=C.UTF-8", "TMPDIR=/dev/shm"],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+        },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [*kinds, {"type": "network", "path": f"/proc/{os.getpid()}/fd/{space.fd}"}],
+            "cgroupsPath": f"/{OURS}/{os.getpid()}-{own.folder.parent.name[-8:]}-{own.name}",
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "seccomp": {
+                "defaultAction": "SCMP_ACT_ALLOW",
+                "syscalls": [{"names": list(DENIED), "action": "SCMP_ACT_ERRNO"}],
+            },
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        },
+    }
+
+
+def _remove_empty_groups() -> None:
+    """Remove our control groups that nobody is in: with a killed experiment its programs go, and these stay."""
+    top = Path("/sys/fs/cgroup")
+    for group in [
+        *top.glob(f"{OURS}/*/"),
+        *top.glob(f"*/{OURS}/*/"),
+        *top.glob(OURS),
+        *top.glob(f"*/{OURS}"),
+    ]:
+        with suppress(OSError):
+            group.rmdir()

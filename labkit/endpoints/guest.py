@@ -1,0 +1,271 @@
+"""Guests: machines that QEMU runs, with a NIC (virtio-net) on a tap, a kernel, and a first file system that holds what
+load needs and nothing else.
+
+They are asked over virtio-serial ports, which are not the measured network. A guest ends with whoever booted it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from labkit import netlink, process
+from labkit.endpoints import firmware, outside
+from labkit.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.qemu import command, console, kernels, kvm, shape
+from labkit.scratch import short_folder
+
+FORM = (
+    "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
+[,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
+)
+GRACE_S = 5.0  # for QEMU to end, once its sockets have
+VHOST = Path("/dev/vhost-net")
+# virtio-net's features that shift work between a guest and this machine (virtio 1.2, 5.1.3).
+OFFLOADS = (
+    "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6",
+    "host_ecn", "host_ufo",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A guest that is asked for. `queues`: pairs of queues of its NIC. `offloads`: whether checksums and segmentation
+    may be left to the other side. `vhost`: auto is on where KVM and the kernel's vhost-net are. `programs` are packed
+    beside those of the load."""
+
+    machine: shape.Shape
+    queues: int = 1
+    offloads: bool = True
+    vhost: str = "auto"
+    programs: tuple[str, ...] = ()
+    boot_s: int = 120
+
+
+def parse(text: str) -> Asked:
+    """The guest that a word asks for. Raises BadInput in one sentence for what is none."""
+    own = {
+        "queues": shape.number(1, 64),
+        "offloads": shape.one_of("on", "off"),
+        "vhost": shape.one_of("auto", "on", "off"),
+        "programs": shape.words(r"[A-Za-z0-9_.+-]+"),
+        "boot_s": shape.number(1, 3600),
+    }
+    fields = {"cpus": shape.number(1, 64), "memory_mib": shape.number(128, 262144)}
+    fields = {**shape.FIELDS, **fields, **own}
+    kernel, given = shape.read(f"guest={text}", "a guest", text, fields, FORM)
+    more = {name: given.pop(name) for name in own if name in given}
+    if "offloads" in more:
+        more["offloads"] = more["offloads"] == "on"
+    made = shape.Shape(kernel, **{"cpus": 1, "memory_mib": 384, **given})  # type: ignore[arg-type]
+    asked = Asked(made, **more)  # type: ignore[arg-type]
+    if asked.queues > made.cpus:
+        raise BadInput(
+            f"guest={text}: a guest uses as many queues as it has CPUs: say cpus={asked.queues} or more"
+        )
+    return asked
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A guest's NIC: the guest's name, the descriptors of its tap's queues, and what the guest gives its eth0: an
+    address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
+
+    name: str
+    fds: Sequence[int]
+    mtu_bytes: int
+    address: str
+    partner: str
+    mac: str
+    partner_mac: str
+
+
+class Reading:
+    """A file in a guest."""
+
+    def __init__(self, guest: Guest, path: str) -> None:
+        self._guest, self._path = guest, path
+
+    def read(self) -> str:
+        """All of it, as it is now."""
+        return self._guest.read(self._path).decode()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+
+class Guest:
+    """A guest that runs."""
+
+    def __init__(self, name: str, folder: Path, qemu: process.Running, told: dict[str, Any]) -> None:
+        self.name = name
+        self.folder = folder
+        self.told = told
+        self._qemu = qemu
+        self._talk: outside.Conversation | None = None
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+        return [sys.executable, "-I", "-S", outside.__file__, str(self.folder), "--"]
+
+    @property
+    def kernel(self) -> Self:
+        """It has a kernel of its own."""
+        return self
+
+    def greet(self, deadline: float) -> None:
+        """Wait until it answers. Raises Failed with the last words of its console when it does not in time."""
+        try:
+            self._talk = outside.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
+        except (outside.Over, OSError):
+            self._still(time.monotonic() + GRACE_S)
+            process.wait([self._qemu], time.monotonic() + GRACE_S)
+            self._still(0)
+
+    def _still(self, deadline: float) -> None:
+        """Raises Failed when it has ended, or it is too late."""
+        path = self.folder / "console"
+        if self._qemu.poll():
+            raise Failed(
+                f"the guest {self.name} did not boot: {self._qemu.ended().words()}{console.last_words(path)}"
+            )
+        if panic := console.panic(path):
+            raise Failed(f"the guest {self.name} did not boot: {panic}{console.last_words(path)}")
+        if time.monotonic() > deadline:
+            raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
+
+    def _ask(self, kind: bytes, content: bytes) -> bytes:
+        assert self._talk is not None
+        try:
+            return self._talk.ask(kind, content)
+        except (outside.Over, TimeoutError):
+            last = console.last_words(self.folder / "console")
+            how = f"has gone ({self._qemu.ended().words()})" if self._qemu.poll() else "does not answer"
+            raise Failed(f"the guest {self.name} {how}{last}") from None
+        except OSError as error:
+            raise Failed(f"in the guest {self.name}: {error.strerror}: {error.filename}") from None
+
+    def read(self, path: str) -> bytes:
+        """The content of a file in it. Raises Failed."""
+        return self._ask(b"F", os.fsencode(path))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in it. Raises Failed."""
+        self._ask(b"W", os.fsencode(path) + b"\0" + content)
+
+    def open(self, path: str) -> Reading:
+        """A file as it reads in it."""
+        return Reading(self, path)
+
+    def counters(self, interface: str) -> netlink.LinkCounters:
+        """What an interface in it has received."""
+        for line in self.read("/proc/net/dev").decode().splitlines():
+            name, _, values = line.partition(":")
+            if name.strip() == interface:
+                received = values.split()
+                return netlink.LinkCounters(int(received[0]), int(received[1]))
+        raise Failed(f"the guest {self.name} has no interface {interface}")
+
+    def sysctl(self, name: str, value: int) -> None:
+        """Set net.`name` in it."""
+        self.write(f"/proc/sys/net/{name}", str(value).encode())
+
+
+@contextmanager
+def guests(text: str, nics: Sequence[Nic]) -> Iterator[list[Guest]]:
+    """A guest for each NIC, up and answering, until the block ends.
+
+    Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
+    last words for one that does not boot.
+    """
+    asked = parse(text)
+    kernel = kernels.find(asked.machine.kernel)
+    if asked.vhost == "on" and not os.access(VHOST, os.R_OK | os.W_OK):
+        raise Unsupported(
+            f"guest={text}: {VHOST} cannot be opened: `modprobe vhost_net` as root makes it; vhost=auto does without"
+        )
+    with ExitStack() as stack:
+        yield _booted(stack, asked, kernel, nics)
+
+
+def _booted(stack: ExitStack, asked: Asked, kernel: kernels.Kernel, nics: Sequence[Nic]) -> list[Guest]:
+    """Guests that answer; they end with the stack. That KVM is silent where emulation is not is remembered. Emulated
+    boots fail now and then, and are tried twice."""
+    first: LabkitError | None = None
+    for accelerated in [True] * kvm.worth_trying() + [False, False]:
+        with ExitStack() as attempt:
+            try:
+                made = attempt.enter_context(_started(asked, kernel, nics, accelerated))
+                deadline = time.monotonic() + asked.boot_s
+                for one in made:
+                    one.greet(deadline)
+                if isinstance(first, kvm.Silent):
+                    kvm.remember()
+                stack.push(attempt.pop_all())
+                return made
+            except Failed as error:
+                if "in time" in str(error) or (first is not None and not accelerated):
+                    raise
+                first = error
+    raise AssertionError("a loop that returns or raises")
+
+
+@contextmanager
+def _started(
+    asked: Asked, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
+) -> Iterator[list[Guest]]:
+    """The guests as they boot."""
+    vhost = asked.vhost == "on" or (
+        asked.vhost == "auto" and accelerated and os.access(VHOST, os.R_OK | os.W_OK)
+    )
+    told = {
+        "guest_kernel": kernel.release,
+        "guest_accelerator": "kvm" if accelerated else "tcg",
+        "guest_cpus_count": asked.machine.cpus,
+        "guest_queues_count": asked.queues,
+        "guest_vhost": vhost,
+    }
+    ports = {f"{outside.NAMES}{number}": f"{outside.LOCKS}{number}" for number in range(outside.PORTS)}
+    with short_folder("labkit-guest-") as scratch, process.all_ended([]) as running:
+        made = []
+        for nic in nics:
+            folder = scratch / nic.name
+            folder.mkdir()
+            files = firmware.packed(kernel, asked.programs) + firmware.own(
+                nic, kernel, asked.machine.modules, outside.PORTS
+            )
+            (folder / "initramfs").write_bytes(files)
+            words = nic_words(asked, nic, vhost)
+            argv = command.argv(asked.machine, kernel.image, folder, kvm=accelerated, more=words, ports=ports)
+            running.append(process.Running(argv, pass_fds=nic.fds))
+            made.append(Guest(nic.name, folder, running[-1], told))
+        if accelerated:
+            for one in made:
+                kvm.check(one.folder / "console", firmware.FIRST_WORDS, lambda: None)
+        yield made
+
+
+def nic_words(asked: Asked, nic: Nic, vhost: bool) -> list[str]:
+    """QEMU's words for a guest's NIC and its cable."""
+    fds = "fd=" if len(nic.fds) == 1 else "fds="
+    cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
+    # Without a ROM to boot from: it is a file of another package.
+    device = f"virtio-net-pci,netdev=nic,mac={nic.mac},romfile=,host_mtu={nic.mtu_bytes}"
+    if len(nic.fds) > 1:
+        device += f",mq=on,vectors={2 * len(nic.fds) + 2}"  # one for each queue, and two (linux virtio_net)
+    if not asked.offloads:
+        device += "".join(f",{name}=off" for name in OFFLOADS)
+    return ["-netdev", cable, "-device", device]

@@ -1,0 +1,75 @@
+"""The observers that an experiment may ask for, each with what it needs of the experiment. TABLE is the one place to
+add a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit import topologies
+from labkit.observers import perf_record, perf_stat
+from labkit.observers.counters import Counters, counters
+from labkit.observers.loss import losses
+from labkit.observers.told import Told, Watch
+
+if TYPE_CHECKING:
+    from labkit.experiments.asked import Datapaths
+
+
+@dataclass(frozen=True)
+class Observer:
+    """`check` raises what makes it impossible here, before anything is measured. `armed` is given what was asked for,
+    what stands, and the beginning of the path of an artefact of its own."""
+
+    check: Callable[[Datapaths], object]
+    armed: Callable[[Datapaths, topologies.Topology, Path], AbstractContextManager[Watch]]
+
+
+class _Losses:
+    """The counters, and what they tell of the way of each pair."""
+
+    def __init__(self, asked: Datapaths, topology: topologies.Topology, counted: Counters) -> None:
+        self._asked, self._counted = asked, counted
+        state = topologies.state(topology)
+        self._pairs = [
+            (client.name, server.name, [(step.namespace, step.interface, step.direction) for step in way])
+            for (client, server), way in zip(state.pairs, topologies.ways(state), strict=True)
+        ]
+        self.counting = counted.counting
+
+    def told(self) -> Told:
+        """The counts by place, and `loss`: the hops of each pair."""
+        changed = self._counted.told().observed
+        return Told(
+            {**changed, "loss": losses(changed, self._pairs, self._asked.protocol, self._asked.family)}
+        )
+
+
+@contextmanager
+def _counters(asked: Datapaths, topology: topologies.Topology, _stem: Path) -> Iterator[Watch]:
+    with counters(topology.namespaces) as counted:
+        yield _Losses(asked, topology, counted)
+
+
+def _perf_stat(
+    asked: Datapaths, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[Watch]:
+    return perf_stat.perf_stat(asked.events)
+
+
+def _perf_record(
+    asked: Datapaths, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[Watch]:
+    folded = stem.with_name(f"{stem.name}.folded.gz")
+    return perf_record.perf_record(folded, frequency_hz=asked.sample_hz, keep=asked.keep_perf_data)
+
+
+TABLE = {
+    "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
+    "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
+    "counters": Observer(lambda _asked: None, _counters),
+}
+NAMES = tuple(TABLE)

@@ -1,0 +1,139 @@
+"""Profiles: whole runs of every arm under each observer, one observer at a time, after the rounds that measure.
+
+They never enter a comparison (METHOD rule 10). In the same rounds every arm also runs without an observer, so that what
+an observer cost stands beside what it saw.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabkitError
+from labkit.experiments import arms, columns, events, whole
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm, Measured
+from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.looks import Live
+from labkit.experiments.observing import TABLE
+
+METHOD = "profile"
+ARMING_S = 1.0  # about, and to read what was seen
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One round of profiles for one number of pairs."""
+
+    pairs: int
+    round: int
+
+    @property
+    def name(self) -> str:
+        """`8-p3`"""
+        return f"{self.pairs}-p{self.round}"
+
+
+def points(asked: Datapaths) -> list[Profile]:
+    """All points, round by round."""
+    rounds = asked.profile_rounds if asked.observe else 0
+    return [Profile(pairs, number) for number in range(rounds) for pairs in asked.pairs]
+
+
+def check(asked: Datapaths) -> None:
+    """Raises Unsupported or BadInput, in one sentence, for an observer that cannot be used on this machine."""
+    for name in asked.observe:
+        TABLE[name].check(asked)
+
+
+def planned_s(asked: Datapaths, arms_count: int) -> float:
+    """About how many seconds a point takes."""
+    runs = 1 + len(asked.observe)
+    return arms_count * (0.1 + runs * (asked.omit_s + asked.duration_s + 0.3) + len(asked.observe) * ARMING_S)
+
+
+def measure(
+    asked: Datapaths,
+    around: Surroundings,
+    left: list[Profile],
+    usable: list[Arm],
+    spent_of: tuple[float, float],
+) -> Iterator[Event]:
+    """The rows of each point, with progress between; `spent_of` are planned seconds, until now and in all."""
+    spent, total = spent_of
+    for point in left:
+        pairs = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}"
+        what = f"{pairs}, profile {point.round + 1} of {asked.profile_rounds}"
+        found: list[Measured] = []
+        each_s = planned_s(asked, len(usable)) / (len(usable) * (1 + len(asked.observe)))
+        for stage in _measure(asked, around, point, usable, found):
+            yield events.progress(f"{what}: {stage}", spent, total)
+            spent += each_s
+        named = {"point": point.name, "round": point.round}
+        _tell_overhead(asked, found)
+        rows = [
+            columns.row_of(asked, around, arm, point.pairs, {**named, **metrics}) for arm, metrics in found
+        ]
+        yield events.rows(point.name, rows)
+
+
+def _measure(
+    asked: Datapaths, around: Surroundings, point: Profile, usable: list[Arm], found: list[Measured]
+) -> Iterator[str]:
+    """Measure one point: yields each stage as it begins."""
+    rng = random.Random(f"{around.seed} {point.name}")
+    observers: list[str | None] = [None, *asked.observe]
+    with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
+        found += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        of = {one.arm.label: one for one in live}
+        for observer in rng.sample(observers, len(observers)):
+            for label in columns.order(around, point.pairs, point.round, list(of)):
+                yield f"{label}, {observer or 'not observed'}"
+                found.append(_observed(asked, of[label], observer, around.folder, point.name))
+
+
+def _observed(asked: Datapaths, live: Live, observer: str | None, folder: Path, point: str) -> Measured:
+    """One whole run of an arm under an observer, or under none."""
+    artefacts = folder / "artefacts" / point
+    suffix = f"-{observer or 'not_observed'}"
+    own: dict[str, Any] = {"method": METHOD, "observer": observer}
+    if observer is None:
+        arm, metrics = whole.measure(asked, live, artefacts, nullcontext, suffix)
+        return arm, {**metrics, **own}
+    try:
+        with TABLE[observer].armed(asked, live.topology, artefacts / f"{live.arm.stem}{suffix}") as watch:
+            arm, metrics = whole.measure(asked, live, artefacts, watch.counting, suffix)
+            told = watch.told()
+    except LabkitError as error:
+        return live.arm, {"status": "failed", "reason": f"{observer}: {error}", **own}
+    doubts = "; ".join(filter(None, [metrics.get("doubts"), *told.doubts]))
+    seen = {
+        "observed": told.observed,
+        "artefact": str(told.artefact.relative_to(folder)) if told.artefact else None,
+        "lost_samples_count": told.lost_samples_count,
+        "doubts": doubts or None,
+    }
+    return arm, {**metrics, **own, **seen}
+
+
+def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
+    """What each observer left of the throughput (of the rate of pings) that its arm had without one in this round."""
+    without = {
+        arm.label: _speed(asked, metrics) for arm, metrics in found if metrics.get("observer", "") is None
+    }
+    for arm, metrics in found:
+        speed, usual = _speed(asked, metrics), without.get(arm.label)
+        if metrics.get("observer") and speed and usual:
+            metrics["overhead_ratio"] = speed / usual
+
+
+def _speed(asked: Datapaths, metrics: dict[str, Any]) -> float | None:
+    if metrics.get("status") != "ok":
+        return None
+    if asked.protocol == "ping":
+        return 1 / metrics["latency_p50_s"] if metrics["latency_p50_s"] else None
+    return float(metrics["throughput_bps"])

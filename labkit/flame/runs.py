@@ -1,0 +1,50 @@
+"""The profiles that runs left: rows of the observer perf_record, and the folded stacks beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit.errors import BadInput
+from labkit.flame import folded
+from labkit.flame.arm import Arm, Round
+
+OBSERVER = "perf_record"
+# What ran outside of the experiment has this name in its profiles (labkit.observers.folding).
+WITHIN = r"(?!elsewhere$).*"
+# A segment of TCP is as long as offloads make it, and a ping is answered: each has its own unit of work.
+USUAL = {"udp": "packet", "tcp": "gigabyte"}
+
+
+def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
+    """One arm from its rows as `loading.profiles` gives them (of one point alone): a round for each profile that went
+    well. Raises BadInput where there is none."""
+    rows = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
+    if rows.empty:
+        raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
+    told = [observed(value) for value in rows["observed"]]
+    rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), told, strict=True)]
+    return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in told}))).only(processes)
+
+
+def _round(row: pd.Series, told: Mapping[str, Any]) -> Round:
+    stacks = folded.read(Path(row["folder"]) / row["artefact"])
+    hertz = told.get("frequency_hz")
+    if not isinstance(hertz, int | float) or hertz <= 0:
+        raise BadInput(f"{row['artefact']} does not say how often it was sampled (frequency_hz is {hertz})")
+    count, size, cpu = (_known(row[name]) for name in ("received_count", "received_bytes", "cpu_s"))
+    return Round(stacks, 1 / hertz, count, size, cpu)
+
+
+def _known(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def observed(value: Any) -> dict[str, Any]:
+    """What an observer saw, from a row: an object, or the text of one."""
+    found = json.loads(value) if isinstance(value, str) else value
+    return found if isinstance(found, dict) else {}

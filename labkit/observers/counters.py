@@ -1,0 +1,159 @@
+"""counters: what the kernel counts anyway, before and after the traffic.
+
+Of each namespace its interfaces (/proc/net/dev), queueing disciplines and MIBs (/proc/net/snmp, netstat, snmp6:
+RFC 4293, 4113, 4022 and Linux's own); of each CPU the softirqs of the network, what its backlog dropped and how often
+its budget was squeezed (/proc/net/softnet_stat), and its softirq time (/proc/stat). All of them are read before the
+first and after the last packet, so that nothing is on its way while they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from labkit import netlink
+from labkit.endpoints import Namespace
+from labkit.machine.cpu_time import TICKS_PER_S
+from labkit.observers.told import Told
+
+# The columns of /proc/net/dev: those of reception, then those of transmission (net/core/net-procfs.c).
+INTERFACE = (
+    "rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo_errors", "rx_frame_errors", "rx_compressed",
+    "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
+    "tx_carrier_errors", "tx_compressed",
+)  # fmt: skip
+SOFTNET = {
+    0: "processed",
+    1: "dropped",
+    2: "time_squeeze",
+    9: "received_rps",
+    10: "flow_limit",
+}  # hexadecimal
+SOFTNET_CPU = 12  # the column that names the CPU (Linux 5.10); before, lines are CPUs in order
+SOFTIRQS = ("NET_RX", "NET_TX")
+# They are no counts but limits and states.
+STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
+
+Counts = dict[str, Any]  # nested by place; the innermost are numbers
+
+
+class Counters:
+    """What was counted between two readings of these namespaces."""
+
+    def __init__(self, namespaces: Sequence[Namespace]) -> None:
+        self._namespaces = namespaces
+        self._before = read(namespaces)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Nothing begins or ends here: all packets are counted, also those before the window that is measured."""
+        yield
+
+    def told(self) -> Told:
+        """What has changed since it was armed, nested by place; what has not is left out."""
+        return Told(changes(self._before, read(self._namespaces)))
+
+
+@contextmanager
+def counters(namespaces: Sequence[Namespace]) -> Iterator[Counters]:
+    """The counters of these namespaces and of this machine's CPUs, read now; `told` reads them again."""
+    yield Counters(namespaces)
+
+
+def read(namespaces: Sequence[Namespace]) -> Counts:
+    """All counters now: namespaces by name (interfaces, qdiscs, mibs), and cpus by number. 0.5 ms a namespace."""
+    return {"namespaces": {space.name: _of_namespace(space) for space in namespaces}, "cpus": _cpus()}
+
+
+def _of_namespace(space: Namespace) -> Counts:
+    def text(name: str) -> str:
+        with space.open(f"/proc/net/{name}") as file:
+            return file.read()
+
+    names = {link.index: link.name for link in netlink.links(space.netlink)}
+    disciplines: dict[str, dict[str, Counts]] = {}
+    for index, name, counts in netlink.qdiscs(space.netlink):
+        disciplines.setdefault(names.get(index, str(index)), {})[name] = dict(counts)
+    return {
+        "interfaces": interfaces(text("dev")),
+        "qdiscs": disciplines,
+        "mibs": {**mibs(text("snmp")), **mibs(text("netstat")), **_mibs6(space)},
+    }
+
+
+def _mibs6(space: Namespace) -> Counts:
+    try:
+        with space.open("/proc/net/snmp6") as file:
+            return mibs6(file.read())
+    except FileNotFoundError:  # a kernel without IPv6
+        return {}
+
+
+def interfaces(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/dev as interface to INTERFACE's names."""
+    found = {}
+    for line in text.splitlines()[2:]:
+        name, _, numbers = line.rpartition(":")
+        found[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
+    return found
+
+
+def mibs(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/snmp or netstat as group (Ip, Udp, TcpExt …) to the kernel's names; states are left out."""
+    lines = [line.split() for line in text.splitlines() if line]
+    found = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        both = zip(names[1:], map(int, values[1:]), strict=True)
+        found[names[0].rstrip(":")] = {name: value for name, value in both if name not in STATES}
+    return found
+
+
+def mibs6(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/snmp6 in the groups Ip6, Icmp6, Udp6, UdpLite6."""
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        name, value = line.split()
+        group, _, rest = name.partition("6")
+        found.setdefault(f"{group}6", {})[rest] = int(value)
+    return found
+
+
+def _cpus() -> Counts:
+    with open("/proc/net/softnet_stat") as one, open("/proc/softirqs") as two, open("/proc/stat") as three:
+        return cpus(one.read(), two.read(), three.read())
+
+
+def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
+    """What each CPU did for the network: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
+    found: Counts = {}
+    for number, line in enumerate(softnet.splitlines()):
+        fields = [int(word, 16) for word in line.split()]
+        cpu = fields[SOFTNET_CPU] if len(fields) > SOFTNET_CPU else number
+        found[str(cpu)] = {name: fields[at] for at, name in SOFTNET.items() if at < len(fields)}
+    head, *lines = softirqs.splitlines()
+    for line in lines:
+        name, *values = line.split()
+        if name.rstrip(":") in SOFTIRQS:
+            for cpu_name, value in zip(head.split(), values, strict=False):
+                found.setdefault(cpu_name.removeprefix("CPU"), {})[name.rstrip(":")] = int(value)
+    for line in stat.splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            of = found.setdefault(name.removeprefix("cpu"), {})
+            of |= {"irq_s": int(values[5]) / TICKS_PER_S, "softirq_s": int(values[6]) / TICKS_PER_S}
+    return found
+
+
+def changes(before: Counts, after: Counts) -> Counts:
+    """What is more or less afterwards, place by place; what is alike is left out."""
+    found: Counts = {}
+    for name, now in after.items():
+        then = before.get(name)
+        if isinstance(now, dict):
+            inner = changes(then or {}, now)
+            if inner:
+                found[name] = inner
+        elif now != (then or 0):
+            found[name] = round(now - (then or 0), 6)
+    return found

@@ -1,0 +1,112 @@
+"""Why is B slower than A? `labkit why A B`: the verdict, where the CPU's time goes, counters, and loss per hop, of two
+arms of a run or of two runs, on one page that works offline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from nbformat import from_dict
+
+from labkit import comparison, figures, flame, report, tables
+from labkit.errors import BadInput
+from labkit.flame import runs
+from labkit.report.notebook import PLOTLY
+from labkit.why import counts, sides
+from labkit.why.sides import Point, Side
+
+__all__ = ["page"]
+
+Cell = dict[str, Any]
+
+
+def page(
+    left: str, right: str | None, out: Path | None = None, processes: str = runs.WITHIN
+) -> tuple[Path, list[str]]:
+    """Write the page, and return its path and what it found, in sentences.
+
+    left, right: the folder of a run, `FOLDER:ARM`, or for right an arm of left's run; without right the run's baseline
+    is compared with its only variant. processes: whose time counts, a regular expression. The page is why.html in
+    left's folder if `out` is None. Raises BadInput for what cannot be compared, or was not profiled.
+    """
+    asked = sides.asked(left, right)
+    points = list(sides.points(asked))
+    told = [(point, *_differences(point, processes)) for point in points]
+    names = f"{asked[1].name} against {asked[0].name}"
+    cells = [_prose(f"# Why do they differ? {names}"), *_verdict(asked)]
+    for point, difference, why_not in told:
+        cells += _cells(point, difference, why_not, headed=len(points) > 1)
+    document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
+    path = out or asked[0].folder / "why.html"
+    folders = list(dict.fromkeys(side.folder for side in asked if side is not None))
+    report.page([document], folders, path, names)
+    return path, [flame.sentence(one) if one else why_not for _, one, why_not in told]
+
+
+def _differences(point: Point, processes: str) -> tuple[flame.Difference | None, str]:
+    """The profiles of a point compared, or why they cannot be."""
+    try:
+        left, right, *control = (runs.arm(rows, name, processes) for name, rows in point.named())
+        per = runs.USUAL.get(point.protocol, "cpu_second")
+        return flame.difference(left, right, control[0] if control else None, per), ""
+    except BadInput as error:
+        return None, str(error)
+
+
+def _verdict(asked: tuple[Side, Side, Side | None]) -> Iterator[Cell]:
+    """What the rounds that measured say, which profiles are no part of (METHOD rule 10)."""
+    left, right, _ = asked
+    if left.folder == right.folder:
+        found = tables.verdicts(left.rows)
+        found = found[found["topology"].isin([left.topology, right.topology])]
+    elif left.topology == right.topology:
+        found, _doubts = comparison.compare(left.folder, right.folder)
+        found = found[found["topology"].eq(left.topology)]
+    else:
+        found = pd.DataFrame({"sentence": []})
+    lines = [f"- {_plain(sentence)}" for sentence in found["sentence"]]
+    nothing = "The speed of different arms of two runs is not compared: measure them in one."
+    yield _prose("## Verdict", "\n".join(lines) or nothing)
+
+
+def _cells(point: Point, difference: flame.Difference | None, why_not: str, headed: bool) -> Iterator[Cell]:
+    heading = f"## Where the time goes{f': {_plain(point.words)}' if headed else ''}"
+    if difference is None:
+        yield _prose(heading, f"{_plain(why_not)}.")
+    else:
+        yield _prose(heading, f"{_plain(flame.sentence(difference))}.")
+        yield _shown(flame.drawn(difference))
+        yield _shown(figures.functions(difference.functions()))
+        yield _prose("### By function: self time", "What stands above the total adds up to it.")
+        yield _shown(flame.shown(difference))
+        yield _prose("### By function: with all that it called")
+        yield _shown(flame.shown(difference, inclusive=True))
+    for title, words, table in counts.tables(point):
+        yield _prose(f"## {title}", words)
+        if table is not None:
+            yield _shown(table)
+
+
+def _prose(*paragraphs: str) -> Cell:
+    return {"cell_type": "markdown", "metadata": {}, "source": "\n\n".join(paragraphs)}
+
+
+def _plain(text: str) -> str:
+    """Words from elsewhere in Markdown: no character of them has a meaning."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def _shown(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
+    if isinstance(what, pd.DataFrame):
+        data: Cell = {"text/html": what.to_html(border=0)}
+    elif isinstance(what, flame.Flame):
+        data = {flame.MIME: what.data}
+    else:
+        data = {PLOTLY: json.loads(what.to_json())}
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"cell_type": "code", "metadata": {}, "source": "", "outputs": [output], "execution_count": None}

@@ -1,0 +1,205 @@
+"""What was counted beside both sides' traffic: perf's events and the kernel's counters per packet, and loss per hop."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit import stats
+from labkit.flame.runs import observed
+from labkit.flame.spread import compared, half_interval
+from labkit.why.sides import Point
+
+Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
+Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and packets
+MOST = 15
+THOUSAND = 1000
+ALL = "in all"
+NOT = "Not recorded: run it with observe={}."
+
+
+def tables(point: Point) -> Iterator[Table]:
+    """Each with its title; without a table, its words say why there is none."""
+    yield _events(point)
+    yield _counters(point)
+    yield _losses(point)
+    yield _overhead(point)
+
+
+def _of(point: Point, observer: str) -> list[list[tuple[dict[str, Any], pd.Series]]]:
+    """What an observer saw on the left and on the right, round by round, each with its row."""
+    found = []
+    for _, rows in list(point.named())[:2]:
+        own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
+        found.append([(observed(row["observed"]), row) for _, row in own.iterrows()])
+    return found
+
+
+def _events(point: Point) -> Table:
+    title = "Events that perf counted"
+    seen = _of(point, "perf_stat")
+    if not all(seen):
+        return title, NOT.format("perf_stat"), None
+    counts: Counted = []
+    absent: dict[str, str] = {}
+    for rounds in seen:
+        events = [told.get("events", {}) for told, _ in rounds]
+        known = [
+            {name: one["count"] for name, one in each.items() if one["count"] is not None} for each in events
+        ]
+        counts.append([(each, row["received_count"]) for each, (_, row) in zip(known, rounds, strict=True)])
+        absent |= {
+            name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
+        }
+    words = "Per 1,000 packets that arrived."
+    words += (
+        f" Not counted here: {', '.join(f'{name} ({why})' for name, why in absent.items())}."
+        if absent
+        else ""
+    )
+    return title, words, _compared(point, counts, everything=True)
+
+
+def _counters(point: Point) -> Table:
+    title = "The kernel's counters"
+    seen = _of(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    counts: Counted = [[(_flat(told), _arrived(told, row)) for told, row in rounds] for rounds in seen]
+    table = _compared(point, counts, everything=False)
+    if not len(table):
+        return title, "No counter differs by more than the spread between rounds.", None
+    return (
+        title,
+        "Per 1,000 packets that arrived: what differs by more than the spread between rounds, the most first.",
+        table,
+    )
+
+
+def _arrived(told: dict[str, Any], row: pd.Series) -> float:
+    """Datagrams that arrived while the counters counted, which is a little longer than the window of the row."""
+    received = [one.get("received_count") for one in told.get("loss", []) if one.get("unit") == "datagrams"]
+    known = [count for count in received if count]
+    return float(sum(known)) if known and len(known) == len(received) else float(row["received_count"])
+
+
+def _flat(told: dict[str, Any]) -> dict[str, int]:
+    """Counters by place, as one level; of pairs and of CPUs the sums."""
+    found: Counter[str] = Counter()
+    for space, kinds in told.get("namespaces", {}).items():
+        for kind in kinds.values():
+            for group, counts in kind.items():
+                for name, count in counts.items():
+                    if isinstance(count, int | float):
+                        found[f"{_numberless(space)}: {group} {name}"] += round(count)
+    for counts in told.get("cpus", {}).values():
+        for name, count in counts.items():
+            if isinstance(count, int | float) and not name.endswith("_s"):
+                found[f"CPUs: {name}"] += round(count)
+    return dict(found)
+
+
+def _numberless(text: str) -> str:
+    """Pairs together: `client3:eth0 sends` is one of `client:eth0 sends`."""
+    return re.sub(r"\b(client|server)\d+\b", r"\1", text)
+
+
+def _compared(point: Point, counts: Counted, everything: bool) -> pd.DataFrame:
+    """Counts of both sides' rounds per packet: those that stand out, or all of them."""
+    counts = [[(told, work) for told, work in rounds if work and np.isfinite(work)] for rounds in counts]
+    names = sorted({name for rounds in counts for told, _ in rounds for name in told})
+    if not names or not all(counts):
+        return pd.DataFrame()
+    matrices = [
+        np.array([[round(told.get(name, 0)) for told, _ in rounds] for name in names]) for rounds in counts
+    ]
+    each = [np.array([THOUSAND / work for _, work in rounds]) for rounds in counts]
+    found = compared(matrices[0], each[0], matrices[1], each[1])
+    heads = [side.name for side in point.sides[:2] if side is not None]
+    table = pd.DataFrame(
+        {
+            heads[0]: _said(found.left.mean, found.left.half),
+            heads[1]: _said(found.right.mean, found.right.half),
+            "difference": _said(found.difference, found.half, sign=True),
+            "stands out": np.where(found.stands_out, "yes", "no"),
+        },
+        index=names,
+    )
+    order = np.argsort(-np.abs(found.difference))
+    return (
+        table.iloc[order] if everything else table.iloc[[at for at in order if found.stands_out[at]][:MOST]]
+    )
+
+
+def _said(middle: Any, half: Any, sign: bool = False) -> list[str]:
+    """Numbers with half their intervals, as many digits as these leave sure and one more."""
+    said = []
+    for value, by in zip(middle, half, strict=True):
+        least = by if by > 0 else abs(value) / 1000 or 1.0
+        decimals = max(0, 1 - math.floor(math.log10(least)))
+        text = f"{value:{'+' if sign else ''},.{decimals}f}"
+        said.append(text if np.isnan(by) or by == 0 else f"{text} ± {by:,.{decimals}f}")
+    return said
+
+
+def _losses(point: Point) -> Table:
+    title = "Loss per hop"
+    seen = _of(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    columns: dict[str, dict[str, str]] = {}
+    for (name, _), rounds in zip(point.named(), seen, strict=False):
+        hops = [found for told, _ in rounds if (found := _hops(told))]
+        for place in dict.fromkeys(place for found in hops for place in found):
+            shares = np.array([found.get(place, 0.0) for found in hops])
+            [said] = _said([100 * shares.mean()], [100 * half_interval(shares)])
+            columns.setdefault(name, {})[place] = f"{said} %"
+    if not columns:
+        return title, "The way of the packets is not known.", None
+    places = list(dict.fromkeys(place for own in columns.values() for place in own if place != ALL))
+    table = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
+    return (
+        title,
+        "Of what was sent; mean of the rounds with its 95 % interval; hops in the order of the way.",
+        table,
+    )
+
+
+def _hops(told: dict[str, Any]) -> dict[str, float]:
+    """Of what was sent, the share that each hop lost, over all pairs; and of all hops together."""
+    pairs = [one for one in told.get("loss", []) if one.get("sent_count")]
+    sent = sum(one["sent_count"] for one in pairs)
+    found: Counter[str] = Counter()
+    for one in pairs:
+        for hop in one["hops"]:
+            found[_numberless(hop["at"])] += hop["lost_count"] or 0
+        found["unexplained"] += one.get("unexplained_count") or 0
+    if not sent:
+        return {}
+    all_of_it = {ALL: sum(one.get("lost_count") or 0 for one in pairs) / sent}
+    return {place: count / sent for place, count in found.items()} | all_of_it
+
+
+def _overhead(point: Point) -> Table:
+    """What observing left of the throughput."""
+    found: dict[str, dict[str, str]] = {}
+    for name, rows in list(point.named())[:2]:
+        for observer, own in rows[rows["overhead_ratio"].notna()].groupby("observer"):
+            ratios = np.log(own["overhead_ratio"].astype(float).to_numpy())
+            effect = stats.effect(ratios)
+            found.setdefault(str(observer), {})[name] = stats.ratio_text(
+                effect.ratio, effect.low, effect.high
+            )
+    if not found:
+        return "What observing cost", "Not known.", None
+    return (
+        "What observing cost",
+        "Throughput with the observer, to that without.",
+        pd.DataFrame(found).T.fillna("–"),
+    )

@@ -1,0 +1,78 @@
+"""Profiles of one UDP flow over a veth, with and without nftables rules at the receiver: a cause that is known.
+
+A program, run as an experiment's process is. Arguments: a folder, rounds, rules. Leaves ARM-ROUND.folded.gz there, and
+prints a JSON list of what each round was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from labkit import machine, process, topologies
+from labkit.endpoints import Namespace, Pair
+from labkit.observers.perf_record import FREQUENCY_HZ, perf_record
+from labkit.traffic import iperf3
+
+WINDOW_S = 1.0
+LOAD = iperf3.Load("udp", length_bytes=64, duration_s=30, omit_s=0)  # its end is ours
+
+
+def ruled(space: Namespace, count: int) -> None:
+    """Let every packet that a namespace receives pass so many rules that do not match it."""
+    rules = "\n".join(f"udp dport {10_000 + number} drop" for number in range(count))
+    with tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
+        file.write(
+            f"table ip planted {{\nchain input {{\ntype filter hook input priority 0\n{rules}\n}}\n}}\n"
+        )
+        file.flush()
+        process.output([*space.prefix, "nft", "-f", file.name], 60)
+
+
+def received(pair: Pair) -> int:
+    """Datagrams that the server has read."""
+    with pair.server.namespace.open("/proc/net/snmp") as file:
+        names, values = (line.split() for line in file if line.startswith("Udp:"))
+    return int(dict(zip(names, values, strict=True))["InDatagrams"])
+
+
+def profile(folded: Path, rules: int) -> dict[str, Any]:
+    """One round: a fresh topology, and a second of its traffic."""
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        if rules:
+            ruled(pair.server.namespace, rules)
+        with perf_record(folded) as watch:
+            with iperf3.flows(net.pairs) as flows:
+                flows.start(LOAD)
+                while received(pair) < 1000:
+                    assert not flows.early_end(), flows.early_end()
+                    time.sleep(0.01)
+                with watch.counting():
+                    count, used = received(pair), machine.cpu_times()
+                    time.sleep(WINDOW_S)
+                    count, used = received(pair) - count, machine.cpu_times() - used
+            told = watch.told().observed
+    return {
+        "event": told["event"],
+        "work": {"period_s": 1 / FREQUENCY_HZ, "received_count": count, "cpu_s": used.busy_s},
+    }
+
+
+def main(folder: Path, rounds: int, rules: int) -> list[dict[str, Any]]:
+    found = []
+    for number in range(rounds):
+        for arm in ("without", "with")[:: -1 if number % 2 else 1]:
+            path = folder / f"{arm}-{number}.folded.gz"
+            found.append({"arm": arm, "folded": str(path), **profile(path, rules if arm == "with" else 0)})
+    return found
+
+
+if __name__ == "__main__":
+    os.chdir("/")
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

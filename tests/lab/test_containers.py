@@ -1,0 +1,136 @@
+"""Containers as endpoints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, World, until, world
+
+from labkit.endpoints import container
+from labkit.errors import Unsupported
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, user=False) as made:
+        yield made
+        assert until(lambda: not made.processes(), 20), made.processes()
+
+
+def groups() -> set[Path]:
+    """The control groups of labkit's containers that are there."""
+    return {path for pattern in ("labkit/*/", "*/labkit/*/") for path in GROUPS.glob(pattern)}
+
+
+LOOK = """
+import json, sys, time
+from labkit import process, topologies
+spec = topologies.Spec(endpoint="container", family=6)
+with topologies.build("veth", spec) as topology:
+    [pair] = topology.pairs
+    client, server = pair.client, pair.server
+    def said(*argv):
+        ended = process.run([*client.prefix, *argv])
+        return [ended.returncode, ended.stdout, ended.stderr]
+    found = {
+        "said": {word: said(*word.split()) for word in sys.argv[1:]},
+        "ping": said("ping", "-n", "-c2", "-i0.2", server.address),
+        "long": len(said("head", "-c3000000", "/dev/zero")[1]),
+        "signal": said("sh", "-c", "kill -TERM $$")[0],
+        "before": server.counters().received_bytes,
+    }
+    program = client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
+    assert program.held(time.monotonic() + 20)
+    found["held"] = program.said()
+    program.go()
+    while not program.said():
+        time.sleep(0.01)
+    program.hold()
+    lengths = [-1, 0]
+    while lengths[-1] != lengths[-2]:
+        time.sleep(0.5)
+        lengths.append(len(program.said()))
+    program.kill()
+    program.ended()
+    while "sleep 0.01" in said("ps", "ax", "-o", "args")[1]:
+        time.sleep(0.01)
+    print(json.dumps(found))
+"""
+
+
+@pytest.mark.needs("root", "veth", "runc", "ping")
+def test_programs_run_in_a_container(machine: World) -> None:
+    asked = (
+        "hostname",
+        "unshare --net true",
+        "touch /etc/labkit-was-here",
+        "no-program",
+        "cat /proc/self/status",
+    )
+    argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
+    before = groups()
+    done = machine.run(*argv, sys.executable, "-c", LOOK, *asked, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    said = found["said"]
+    assert said["hostname"] == [0, "client0\n", ""]
+    assert "not permitted" in said["unshare --net true"][2]  # the system call filter
+    assert "Read-only" in said["touch /etc/labkit-was-here"][2]
+    assert said["no-program"][0] == 127
+    status = dict(
+        line.split(":\t") for line in said["cat /proc/self/status"][1].splitlines() if ":\t" in line
+    )
+    assert status["Seccomp"] == "2"
+    assert not int(status["CapEff"], 16) >> 21 & 1  # CAP_SYS_ADMIN
+    assert found["ping"][0] == 0, found["ping"]
+    assert found["long"] == 3000000
+    assert found["signal"] == -15
+    assert found["held"] == ""
+    assert groups() <= before
+    assert not list(machine.folder.glob("tmp/*"))
+
+
+@pytest.mark.needs("root", "bridge", "runc", "iperf3")
+def test_containers_and_namespaces_are_compared(machine: World) -> None:
+    words = ("topology=veth_bridge", "endpoint=namespace,container", "duration_s=2", "slices=3")
+    rows = machine.rows(*words, timeout=200)
+    arms = {row["arm"]: row for row in rows}
+    assert set(arms) == {"veth_bridge", "veth_bridge (again)", "veth_bridge/container"}
+    row = arms["veth_bridge/container"]
+    assert (row["topology"], row["endpoint"]) == ("veth_bridge", "container")
+    assert row["container_runtime"].startswith(("runc ", "crun "))
+    assert arms["veth_bridge"]["endpoint"] == "namespace"
+    of_it = [row for row in rows if row["arm"] == "veth_bridge/container"]
+    assert {row["method"] for row in of_it} == {"slice", "whole"}
+    assert {row["status"] for row in rows} <= {"ok", "invalid"}, [row["reason"] for row in rows]
+    assert any(row["throughput_bps"] for row in of_it)
+
+
+@pytest.mark.needs("root", "bridge", "runc", "ping")
+def test_a_killed_run_leaves_no_container(machine: World) -> None:
+    words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")
+    process = machine.start(*LABKIT, "run", "datapaths", *words, "duration_s=60")
+    assert until(lambda: machine.pids(lambda words: {"--", "-i0.002"} <= set(words)), 60), process.poll()
+    left = groups()
+    assert left
+    process.kill()
+    process.communicate()
+    assert until(lambda: not machine.processes(), 20), machine.processes()
+    assert until(
+        lambda: not any((group / "cgroup.procs").read_text() for group in left if group.exists()), 20
+    )
+    # The groups are empty, and gone when the next experiment has been.
+    machine.rows(*words, "duration_s=1")
+    assert not left & groups()
+
+
+def test_without_a_runtime_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "RUNTIMES", ("no-runc", "no-crun"))
+    with pytest.raises(Unsupported, match="install the Debian package runc"):
+        container.runtime()

@@ -1,0 +1,58 @@
+"""A cause that was planted in this kernel is named: 2,000 nftables rules that each packet of a UDP flow has to pass."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from labkit import flame
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")
+
+ROUNDS, RULES = 5, 2000
+FLOW = r"iperf3|swapper|ksoftirqd.*|kernel"  # a busy machine has much else to do
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
+    """Five rounds with the rules and five without, in the order A B B A."""
+    folder = tmp_path_factory.mktemp("profiles")
+    program = str(Path(__file__).with_name("ruled.py"))
+    argv = [*here.prefix(), sys.executable, program, str(folder), str(ROUNDS), str(RULES)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[flame.Round]] = {"without": [], "with": []}
+    for one in json.loads(done.stdout):
+        found[one["arm"]].append(flame.Round(flame.read(Path(one["folded"])), **one["work"]))
+    return {
+        name: flame.Arm(f"{name} rules", rounds, one["event"]).only(FLOW) for name, rounds in found.items()
+    }
+
+
+def test_the_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
+    one = flame.difference(arms["without"], arms["with"])
+    table = one.functions()
+    first, whole = table.iloc[0], table.iloc[-1]
+    assert first["function"] == "nft_do_chain"
+    assert first["stands_out"]
+    assert first["left_s"] == 0
+    # a rule is at least a comparison: some nanoseconds each
+    assert first["difference_low_s"] > RULES * 0.5e-9
+    assert first["difference_s"] > 0.4 * whole["difference_s"]
+    assert table["difference_s"][:-1].sum() == pytest.approx(whole["difference_s"], rel=1e-9)
+    assert "nft_do_chain" in flame.sentence(one)
+
+
+def test_the_way_to_them_is_coloured(arms: dict[str, flame.Arm]) -> None:
+    data = flame.drawn(flame.difference(arms["without"], arms["with"])).data
+    coloured = {
+        data["names"][name] for name, out in zip(data["name"], data["stands_out"], strict=True) if out
+    }
+    assert {"nft_do_chain", "nf_hook_slow", "ip_local_deliver"} <= coloured
+    assert len(coloured) < 0.5 * len(data["names"])

@@ -1,0 +1,185 @@
+"""Observers around real traffic: what they see, where packets are lost, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, until, world
+
+from labkit import loading
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+SENT = 3000  # of lossy.py
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, user=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def losses() -> list[dict[str, Any]]:
+    requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
+    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("lossy.py")), json.dumps(requests)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_losses_add_up_on_every_way(losses: list[dict[str, Any]]) -> None:
+    for one in losses:
+        for pair, read in zip(one["observed"]["loss"], one["read"], strict=True):
+            assert (pair["unit"], pair["sent_count"], pair["received_count"]) == ("datagrams", SENT, read), (
+                pair
+            )
+            # With IPv6 each interface that comes up reports its multicast groups to its neighbours (RFC 3810).
+            assert abs(pair["unexplained_count"]) <= (9 if one["family"] == 6 else 0), pair
+            explained = sum(hop["lost_count"] for hop in pair["hops"])
+            assert explained + pair["unexplained_count"] == pair["lost_count"] == SENT - read
+
+
+def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
+    losses: list[dict[str, Any]],
+) -> None:
+    for one in losses:
+        pairs = one["observed"]["loss"]
+        first, second = ([hop for hop in pair["hops"] if abs(hop["lost_count"]) > 9] for pair in pairs)
+        at = [hop["at"] for hop in second]
+        assert len(at) == 2, at
+        assert "UDP socket" in at[0]
+        assert "left unread" in at[1]
+        socket = "Udp" if one["family"] == 4 else "Udp6"
+        assert second[0]["why"][f"{socket} RcvbufErrors"] == second[0]["lost_count"]
+        if one is losses[0]:
+            [queue] = first
+            assert queue["at"] == "between:port0 to port1"
+            [(name, dropped)] = queue["why"].items()
+            assert name.startswith("qdisc tbf")
+            # A frame of another kind, such as a router's advertisement, may have been in the queue as well.
+            assert dropped == pytest.approx(queue["lost_count"], abs=9)
+            assert dropped > SENT / 10
+        else:
+            assert first == []
+
+
+@pytest.mark.needs("perf", "macvlan")
+def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> None:
+    words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
+    words += ["omit_s=0", "observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
+    rows = machine.rows(*words)
+    folder = only_run(machine)
+    profiles = [row for row in rows if row["method"] == "profile"]
+    arms = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
+    observers = {None, "perf_stat", "perf_record", "counters"}
+    assert {(row["arm"], row["observer"]) for row in profiles} == {
+        (arm, one) for arm in arms for one in observers
+    }
+    assert {(row["status"], row["reason"], row["point"]) for row in profiles} == {("ok", None, "1-p0")}
+    for row in profiles:
+        assert row["received_count"] * 400 == row["received_bytes"] > 0
+        assert (row["observer"] is None) == (row["overhead_ratio"] is None) == (row["observed"] is None)
+        seen = row["observed"]
+        if row["observer"] == "perf_stat":
+            stat(row, seen["events"])
+        elif row["observer"] == "perf_record":
+            record(row, seen, folder)
+        elif row["observer"] == "counters":
+            [loss] = seen["loss"]
+            assert loss["sent_count"] >= row["sent_count"] > 0
+            assert loss["received_count"] >= row["received_count"]
+            assert abs(loss["unexplained_count"]) <= 5
+            assert sum(cpu.get("NET_RX", 0) for cpu in seen["cpus"].values()) > 0
+    assert {row["method"] for row in rows} == {"profile", "whole"}
+    assert (
+        len(loading.load(folder)) == len(rows) - len(profiles) == len(loading.measured(loading.load(folder)))
+    )
+    assert len(loading.profiles(folder)) == len(profiles)
+    assert len(loading.measured(loading.profiles(folder))) == 0
+    done = machine.labkit("why", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "a single round has no spread" in done.stdout
+    assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
+
+
+def stat(row: dict[str, Any], events: dict[str, Any]) -> None:
+    """Counted as long as the window, and no longer; or not, with the reason."""
+    assert len(events) == 16
+    clock = events["task-clock"]
+    assert clock["count"] == pytest.approx(row["window_s"] * row["cpus_count"], rel=0.3)
+    assert events["context-switches"]["count"] > 0
+    for event in events.values():
+        assert (event["count"] is None) == (event["reason"] is not None)
+
+
+def record(row: dict[str, Any], seen: dict[str, Any], folder: Path) -> None:
+    assert (seen["event"] == "cpu-clock") == ("interrupts are off" in seen.get("told", ""))
+    lines = gzip.decompress((folder / row["artefact"]).read_bytes()).decode().splitlines()
+    assert len(lines) == seen["stacks_count"]
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == seen["samples_count"]
+    sending = [line for line in lines if line.startswith("iperf3;") and ";udp_sendmsg_[k]" in line]
+    assert sending, lines[:20]
+    if seen["event"] == "cpu-clock" and not row["lost_samples_count"]:
+        assert seen["samples_count"] <= 1.3 * row["window_s"] * row["cpus_count"] * seen["frequency_hz"]
+    assert (folder / row["artefact"]).with_name(seen["perf_data"]).read_bytes()[:8] == b"PERFILE2"
+
+
+@pytest.mark.needs("perf")
+@pytest.mark.parametrize("observer", ["perf_stat", "perf_record"])
+def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
+    words = ["duration_s=4", "whole_runs=0", "slices=1", f"observe={observer}"]
+    process = machine.start(*LABKIT, "run", "datapaths", *words)
+    # It may be the run without an observer that comes first.
+    assert until(lambda: machine.pids(lambda words: "--delay=-1" in words and "setpriv" not in words[0]), 60)
+    assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 30)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert until(lambda: not machine.processes(), 5), machine.processes()
+    assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+    left = [path.name for path in only_run(machine).rglob("*") if "perf" in path.name]
+    assert left == []
+
+
+@pytest.mark.needs("perf")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["observe=perf_stat", "events=cycles,contxt-switches"], "event contxt-switches (did you mean context-sw"),
+        (["observe=perf_stat", "events=nothing:here"], "this machine has none of the events nothing:here"),
+        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe watches one host"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_observed_is_said_before_anything_is_measured(
+    words: list[str], said: str, machine: World
+) -> None:
+    sentence = one_sentence(machine.labkit("run", "datapaths", *words))
+    assert said in sentence
+    assert not list(machine.data.rglob("*.jsonl"))
+
+
+@pytest.mark.needs("perf", "user namespaces")
+def test_without_privilege(tmp_path: Path) -> None:
+    """Not perf, which says so first; but the counters of what is ours."""
+    with world(tmp_path, ORDINARY) as machine:
+        if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 0:
+            for observer in ("perf_stat", "perf_record"):
+                sentence = one_sentence(machine.labkit("run", "datapaths", f"observe={observer}"))
+                assert "may not watch the whole machine (kernel.perf_event_paranoid is" in sentence
+            assert not list(machine.data.rglob("*.jsonl"))
+        rows = machine.rows(
+            "protocol=udp", "duration_s=1", "omit_s=0", "observe=counters", "profile_rounds=1"
+        )
+        [seen] = [row["observed"] for row in rows if row["observer"] == "counters"]
+        assert abs(seen["loss"][0]["unexplained_count"]) <= 5

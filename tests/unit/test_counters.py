@@ -1,0 +1,223 @@
+"""What perf stat and the kernel's files say, read from real ones; and losses that add up, hop by hop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.errors import BadInput, Unsupported
+from labkit.experiments import Datapaths
+from labkit.machine import programs
+from labkit.observers import counters, loss, perf, perf_record, perf_stat
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+
+
+def sample(name: str) -> str:
+    return (SAMPLES / name).read_text()
+
+
+def test_perf_stat_where_there_is_no_hardware_counter() -> None:
+    found = perf_stat.parse(sample("perf-stat-6.1-no-counters.txt"))
+    assert found["task-clock"] == {"count": 0.43084, "running_ratio": 1.0, "reason": None, "unit": "s"}
+    assert found["context-switches"] == {"count": 675, "running_ratio": 1.0, "reason": None}
+    assert found["net:netif_rx"]["count"] == 36
+    for name in ("cycles", "LLC-loads"):
+        assert (found[name]["count"], found[name]["running_ratio"]) == (None, None)
+        assert "no such counter" in found[name]["reason"]
+    assert len(found) == 7
+
+
+def test_perf_stat_with_shared_counters_and_two_kinds_of_cpus() -> None:
+    """As perf-stat(1) describes its columns; this machine has no counters to share."""
+    text = (
+        "9000||cpu_core/cycles/|100|60.00||\n1000||cpu_atom/cycles/|100|40.00||\n"
+        "<not counted>||branches|0|0.00||\n500||LLC-loads|50|25.00||\n"
+    )
+    found = perf_stat.parse(text)
+    assert perf_stat.of_event(found, "cycles") == {"count": 10000, "running_ratio": 0.4, "reason": None}
+    assert perf_stat.of_event(found, "LLC-loads")["running_ratio"] == 0.25
+    assert "got no counter" in perf_stat.of_event(found, "branches")["reason"]
+    assert perf_stat.of_event(found, "instructions")["count"] is None
+
+
+@pytest.mark.parametrize("name", ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all"])
+def test_events_are_names_and_nothing_else(name: str) -> None:
+    with pytest.raises(BadInput, match="no name of an event"):
+        perf_stat.check((name,))
+
+
+def test_without_perf_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "_MORE_PATH", [])
+    for check in (
+        lambda: perf_stat.check(("page-faults",)),
+        lambda: perf_record.check(perf.Scope(cpus=(0,))),
+    ):
+        with pytest.raises(Unsupported, match="there is no perf here: install Debian's package linux-perf"):
+            check()
+
+
+def test_a_kernel_without_symbols(tmp_path: Path) -> None:
+    """Some first symbols are truly at 0: those of the per-CPU area."""
+    path = tmp_path / "kallsyms"
+    assert not perf.has_symbols(path)
+    path.write_text("0000000000000000 T startup_64\n" * 2000)
+    assert not perf.has_symbols(path)
+    path.write_text("0000000000000000 A fixed_percpu_data\nffffffff81000000 T startup_64\n")
+    assert perf.has_symbols(path)
+
+
+@pytest.mark.parametrize(
+    ("scope", "argv", "said"),
+    [
+        (perf.Scope(), ["-a"], "whole machine"),
+        (perf.Scope(cpus=(0, 2)), ["-C", "0,2"], "CPUs 0, 2"),
+        (perf.Scope(pids=(7,)), ["-p", "7"], "processes 7"),
+        (perf.Scope(cgroup="a/b"), ["-a", "-G", "a/b"], "whole machine, cgroup a/b"),
+    ],
+)
+def test_scopes(scope: perf.Scope, argv: list[str], said: str) -> None:
+    assert (scope.argv(), str(scope)) == (argv, said)
+
+
+def test_counters_of_a_namespace_in_which_udp_was_lost() -> None:
+    [(name, lo)] = counters.interfaces(sample("proc-net-dev-6.18.txt")).items()
+    assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
+    assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
+    udp = counters.mibs(sample("proc-net-snmp-6.18.txt"))["Udp"]
+    assert (udp["InDatagrams"], udp["RcvbufErrors"], udp["OutDatagrams"]) == (201309, 30023, 231332)
+    assert "DefaultTTL" not in counters.mibs(sample("proc-net-snmp-6.18.txt"))["Ip"]
+    assert {"TcpExt", "IpExt"} < set(counters.mibs(sample("proc-net-netstat-6.18.txt")))
+    six = counters.mibs6(sample("proc-net-snmp6-6.18.txt"))
+    assert {"Ip6", "Icmp6", "Udp6"} <= set(six)
+    assert "InDatagrams" in six["Udp6"]
+
+
+def test_counters_of_cpus() -> None:
+    found = counters.cpus(
+        sample("proc-net-softnet_stat-6.18.txt"),
+        sample("proc-softirqs-6.18.txt"),
+        "cpu  1 2 3 4 5 6 7 8 9 0\ncpu0 1 2 3 4 5 6 70 8 9 0\ncpu1 1 2 3 4 5 6 1 8 9 0\nintr 5\n",
+    )
+    assert set(found) == {"0", "1"}
+    assert {"processed", "dropped", "time_squeeze", "NET_RX", "NET_TX", "softirq_s", "irq_s"} <= set(
+        found["0"]
+    )
+    assert (found["0"]["softirq_s"], found["1"]["softirq_s"]) == (0.7, 0.01)
+    assert found["1"]["processed"] > 0
+
+
+def test_only_what_changed_is_told() -> None:
+    before = {"a": {"b": 1, "c": 2}, "d": 0.25}
+    assert counters.changes(before, {"a": {"b": 1, "c": 5}, "d": 0.5, "new": {"e": 1, "f": 0}}) == {
+        "a": {"c": 3},
+        "d": 0.25,
+        "new": {"e": 1},
+    }
+
+
+WAY = [
+    ("client0", "eth0", "out"),
+    ("between", "port0", "in"),
+    ("between", "port1", "out"),
+    ("server0", "eth0", "in"),
+]
+LOST = {"IP": 1, "sends": 2, "cable": 4, "bridge": 8, "port": 16, "last": 32, "to IP": 64, "in IP": 128, "socket": 256,
+        "unread": 512}  # fmt: skip
+
+
+def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
+    """The counters of a pair that lost so many datagrams in each hop, beside a few frames of iperf3's TCP."""
+    left, told = sent + others, iter(LOST.values())
+    eth0 = left - next(told) - (drop := next(told))
+    port0 = eth0 - next(told)
+    bridged = port0 - next(told)
+    port1 = bridged - (refused := next(told))
+    arrived = port1 - next(told)
+    received = arrived - next(told)
+    delivered = received - next(told)
+    errors, unread = next(told), next(told)
+    return {
+        "namespaces": {
+            "client0": {
+                "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
+                "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
+                "mibs": {"Ip": {"OutRequests": left}, "Udp": {"OutDatagrams": sent}},
+            },
+            "between": {
+                "interfaces": {
+                    "port0": {"rx_packets": port0},
+                    "port1": {"tx_packets": port1, "tx_dropped": refused},
+                }
+            },
+            "server0": {
+                "interfaces": {"eth0": {"rx_packets": arrived}},
+                "mibs": {
+                    "Ip": {"InReceives": received, "InDelivers": delivered, "InDiscards": 128},
+                    "Tcp": {"InSegs": others},
+                    "Udp": {
+                        "InDatagrams": delivered - others - errors - unread,
+                        "InErrors": errors,
+                        "RcvbufErrors": errors,
+                    },
+                },
+            },
+        }
+    }
+
+
+def test_losses_are_found_in_their_hops_and_add_up() -> None:
+    [found] = loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
+    assert [hop["lost_count"] for hop in found["hops"]] == list(LOST.values())
+    assert found["lost_count"] == found["sent_count"] - found["received_count"] == sum(LOST.values())
+    assert (found["unit"], found["unexplained_count"]) == ("datagrams", 0)
+    why = {hop["at"]: hop["why"] for hop in found["hops"] if hop["why"]}
+    assert why == {
+        "client0: IP to eth0": {"qdisc tbf 1: dropped": 1},
+        "client0:eth0 sends": {"tx_dropped": 2},
+        "between:port1 sends": {"tx_dropped": 16},
+        "server0: IP": {"Ip InDiscards": 128},
+        "server0: UDP socket": {"Udp RcvbufErrors": 256, "Udp InErrors": 256},
+    }
+
+
+def test_losses_of_other_traffic_are_told_in_frames() -> None:
+    [found] = loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
+    assert found["unit"] == "frames"
+    assert [hop["lost_count"] for hop in found["hops"]] == [2, 4, 8, 16, 32]
+    assert (found["lost_count"], found["unexplained_count"]) == (62, 0)
+
+
+def test_what_several_pairs_share_is_passed_through() -> None:
+    shared = (("parent", "out"), ("far", "in"), ("far", "out"), ("parent", "in"))
+    parent = [("between", *one) for one in shared]
+    ways = [
+        (f"client{number}", f"server{number}",
+         [(f"client{number}", "eth0", "out"), *parent, (f"server{number}", "eth0", "in")])
+        for number in range(2)
+    ]  # fmt: skip
+    first, second = loss.losses(lossy(), ways, "udp", 4)
+    assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
+    assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
+    assert (first["unexplained_count"], second["sent_count"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"observe": "perf"}, "observe=perf: there are perf_stat, perf_record, counters"),
+        ({"observe": "counters,counters"}, "observe has a value twice"),
+        ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
+        ({"sample_hz": 10**6}, "sample_hz"),
+    ],
+)
+def test_what_cannot_be_asked_for(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Datapaths.of(given)
+
+
+def test_none_is_no_observer() -> None:
+    assert Datapaths.of({"observe": "none"}).observe == ()

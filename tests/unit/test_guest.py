@@ -1,0 +1,119 @@
+"""What a guest is asked to be, and what it boots with; without booting any."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit import process
+from labkit.endpoints import firmware, guest
+from labkit.endpoints.guest import Nic
+from labkit.errors import BadInput, Failed
+from labkit.experiments import Datapaths
+from labkit.qemu.kernels import Kernel
+
+NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "fd00::2:1", "02:00:00:00:00:00", "02:00:00:00:00:01")
+KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all that it needs is built in
+
+
+def test_a_guest_is_read_from_a_word() -> None:
+    asked = guest.parse("debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1")
+    assert (asked.machine.kernel, asked.machine.cpus, asked.machine.append) == ("debian", 2, ("a=1",))
+    assert (asked.queues, asked.offloads, asked.vhost) == (2, False, "off")
+    assert (asked.programs, asked.boot_s) == (("perf", "tc"), 9)
+    assert guest.parse("debian") == guest.parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "a guest is asked for as KERNEL"),
+        ("debian,queues=2", "say cpus=2 or more"),
+        ("debian,offloads=maybe", "offloads takes on or off"),
+        ("debian,memory_mib=1", "memory_mib takes a number from 128"),
+        ("debian,fresh", "'fresh' is none of"),
+        ("debian,programs=../x", "programs takes words"),
+        ("debian,cpus=1,cpus=1", "cpus is given twice"),
+    ],
+)
+def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        guest.parse(word)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endpoint": "jail"}, "namespace, container, guest"),
+        ({"endpoint": "guest,guest"}, "none twice"),
+        ({"endpoint": "guest", "topology": "veth"}, "no place for a guest's tap"),
+        ({"guest": "debian"}, "say endpoint=guest"),
+        ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
+        ({"endpoint": "container", "nodes": "two", "where": "vm:debian"}, "leave endpoint out"),
+    ],
+)
+def test_endpoints_that_cannot_be_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        Datapaths.of(given)
+
+
+def test_queues_and_offloads_are_words_of_qemus() -> None:
+    words = guest.nic_words(guest.parse("debian,cpus=2,queues=2,offloads=off"), NIC, vhost=True)
+    assert words[1] == "tap,id=nic,fds=7:8,vhost=on"
+    assert "mq=on,vectors=6" in words[3]
+    assert "guest_tso4=off" in words[3]
+    assert "host_mtu=9000" in words[3]
+    assert "=off" not in guest.nic_words(guest.parse("debian"), NIC, vhost=False)[3]
+
+
+def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text("[    1.2] one\n[    2.3] waiting for nothing\n")
+    program = process.Running(["sleep", "100"])
+    with process.all_ended([program]):
+        late = guest.Guest("client0", tmp_path, program, {})
+        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last words: waiting for nothing"):
+            late.greet(time.monotonic() - 1)
+        program.kill()
+        program.ended()
+        with pytest.raises(
+            Failed, match=r"client0 did not boot: sleep was ended by SIGKILL; .*waiting for nothing"
+        ):
+            late.greet(time.monotonic() + 60)
+
+
+@pytest.mark.needs("busybox")
+def test_a_guests_files_are_whole(tmp_path: Path) -> None:
+    """Unpacked, they hold all that Python and the programs need: `inside` runs with them as its root."""
+    for content in (firmware.packed(KERNEL, ()), firmware.own(NIC, KERNEL, (), 16)):
+        subprocess.run(
+            ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True
+        )
+    subprocess.run(["busybox", "sh", "-n", tmp_path / "init"], check=True)
+    script = (tmp_path / "init").read_text()
+    assert "ip address add fd00::1:1/64 dev eth0 nodad" in script
+    assert "disable_ipv6" not in script
+    assert (tmp_path / "bin/cat").is_symlink()
+    with pytest.raises(BadInput, match="no program no-such-program"):
+        firmware.packed(KERNEL, ("no-such-program",))
+
+
+@pytest.mark.needs("root", "busybox", "iperf3")
+def test_a_guests_programs_start_with_its_files_alone(tmp_path: Path) -> None:
+    for content in (firmware.packed(KERNEL, ()), firmware.own(NIC, KERNEL, (), 16)):
+        subprocess.run(
+            ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True
+        )
+    script = (tmp_path / "init").read_text()
+    python = script.splitlines()[-1].split()[1]
+    for argv in (["iperf3", "--version"], ["ping", "-V"], [python, "-I", "-S", "/inside.py", "modules"]):
+        done = subprocess.run(
+            ["chroot", tmp_path, *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": firmware.PATH},
+        )
+        assert done.returncode == 0, done.stderr

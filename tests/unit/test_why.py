@@ -1,0 +1,157 @@
+"""`labkit why`: two arms of a made-up run on one page, and what is no question."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import made_profiles as made
+import made_rows
+import pytest
+
+from labkit import flame, why
+from labkit.cli import main
+from labkit.errors import BadInput
+
+ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
+PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
+HOPS = {"client0:eth0 sends": 0, "server0: UDP socket": 900}
+
+
+def observed(observer: str | None, number: int, arm: str) -> Any:
+    """What each observer tells, as those of labkit do."""
+    if observer == "perf_record":
+        return {"event": "cpu-clock", "frequency_hz": 1000, "samples_count": 1}
+    if observer == "perf_stat":
+        count = 4_000_000 + 1000 * number + 4_000_000 * (arm == "macvlan_bridge")
+        refused = {"count": None, "running_ratio": None, "reason": "this machine has no event cycles"}
+        return {
+            "events": {
+                "context-switches": {"count": count, "running_ratio": 1.0, "reason": None},
+                "cycles": refused,
+            }
+        }
+    if observer == "counters":
+        hops = [{"at": at, "lost_count": lost + number, "why": {}} for at, lost in HOPS.items()]
+        lost = sum(hop["lost_count"] for hop in hops)
+        pair = {"unit": "datagrams", "sent_count": 201_000, "received_count": 200_000, "lost_count": lost,
+                "hops": hops, "unexplained_count": 0}  # fmt: skip
+        packets = 200_000 + 10 * number + 200_000 * (arm == "macvlan_bridge")
+        return {
+            "namespaces": {"client0": {"interfaces": {"eth0": {"tx_packets": packets}}}},
+            "cpus": {},
+            "loss": [pair],
+        }
+    return None
+
+
+def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
+    """A run folder with five rounds of profiles."""
+    rows = made_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
+    for seed, (arm, role) in enumerate(arms.items()):
+        profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
+        for number, each in enumerate(profiled.rounds):
+            for observer in (None, "perf_record", "perf_stat", "counters"):
+                path = f"artefacts/1-p{number}/{seed}.folded.gz"
+                row = made_rows.ROW | {
+                    "arm": arm, "topology": arm.split()[0], "role": role, "round": number, "point": f"1-p{number}",
+                    "method": "profile", "protocol": "udp", "length_bytes": 64, "observer": observer,
+                    "observed": observed(observer, number, arm), "throughput_bps": 1e9,
+                    "overhead_ratio": observer and 0.9,
+                    "artefact": path if observer == "perf_record" else None, "received_count": each.received_count,
+                    "received_bytes": each.received_bytes, "cpu_s": each.cpu_s,
+                }  # fmt: skip
+                rows.append(row | changes)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(
+                gzip.compress((flame.text(each.stacks) + "elsewhere;x 999\n").encode())
+            )
+    made_rows.save(folder, rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("data") / "one")
+
+
+def words(page: Path) -> str:
+    """What a reader sees of it, and of figures what they are made of."""
+    text = page.read_text()
+    return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
+
+
+def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "macvlan_bridge takes" in said
+    assert "planted explains" in said
+    page = folder / "why.html"
+    assert str(page.name) in said
+    text = words(page)
+    for part in (
+        "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
+        "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
+        "other processes (elsewhere) and left out", "context-switches", "cycles (this machine has no event cycles)",
+        "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
+    ):  # fmt: skip
+        assert part in text, part
+    assert '<details class="code">' not in page.read_text(), "a page without cells has no code to fold away"
+    assert page.read_text().count('class="labkit-flame"><script type="application/json">') == 1
+
+
+@pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
+def test_arms_are_named_in_several_ways(folder: Path, tmp_path: Path, right: str) -> None:
+    page, [sentence] = why.page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert sentence.startswith("macvlan_bridge takes")
+    back, [sentence] = why.page(f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html")
+    assert " less CPU " in sentence
+    assert "A/A" not in words(back), "the control is that of the baseline"
+
+
+def test_two_runs(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "two", {"veth_bridge": "baseline"})
+    page, [sentence] = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    assert sentence.startswith("no evidence that veth_bridge (two) takes more or less CPU")
+    assert "veth_bridge (two) against veth_bridge (one)" in words(page)
+    _, [sentence] = why.page(str(other), f"{folder}:macvlan_bridge", tmp_path / "page.html")
+    assert "planted explains" in sentence
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "sentence"),
+    [
+        ("{one}", "ipvlan_l2", "is no folder of a run"),
+        ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
+        ("{one}", "{one}:macvlan_bridge", "say which"),
+        ("{one}:veth_bridge", None, "name the one to compare it with"),
+        ("{one}:veth_bridge", "veth_bridge", "are the same"),
+        ("nowhere", None, "nowhere is no folder"),
+        ("{one}:veth_bridge", "{elsewhere}", "differ in kernel"),
+        ("{one}:veth_bridge", "{bare}", "was not profiled: run it with observe=perf_record"),
+    ],
+)
+def test_what_is_no_question_is_one_sentence(
+    folder: Path, tmp_path: Path, left: str, right: str | None, sentence: str
+) -> None:
+    places = {"one": folder, "elsewhere": tmp_path / "elsewhere", "bare": tmp_path / "bare"}
+    if right == "{elsewhere}":
+        run(places["elsewhere"], {"veth_bridge": "baseline"}, kernel="6.12.0")
+    made_rows.save(places["bare"], made_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64))
+    with pytest.raises(BadInput, match=sentence):
+        why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
+
+
+def test_a_profile_that_is_lost_is_said_on_the_page(tmp_path: Path) -> None:
+    one = run(tmp_path / "one")
+    (one / "artefacts" / "1-p2" / "2.folded.gz").unlink()
+    page, [sentence] = why.page(str(one), None)
+    assert "there are no folded stacks" in sentence
+    assert "there are no folded stacks" in words(page)
+    assert "context-switches" in words(page)
+    rows = [json.loads(line) for line in (one / "rows" / "1-p0.jsonl").read_text().splitlines()]
+    assert rows

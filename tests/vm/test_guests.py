@@ -1,0 +1,59 @@
+"""Guests as endpoints. Each test boots as few as it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, World, one_sentence, until, world
+
+pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3")
+
+COMMON = ("topology=veth_bridge", "omit_s=0")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, user=False) as made:
+        before = made.interfaces()
+        yield made
+        assert until(lambda: not made.processes(), 20), made.processes()
+        assert made.interfaces() == before
+
+
+def test_a_guest_is_compared_with_a_namespace(lab_kernel: str, machine: World) -> None:
+    words = (*COMMON, "endpoint=namespace,guest", f"guest={lab_kernel},cpus=2,queues=2,offloads=off")
+    rows = machine.rows(*words, "protocol=udp", "duration_s=4", "mtu_bytes=1400", timeout=500)
+    [row] = [row for row in rows if row["arm"] == "veth_bridge/guest"]
+    assert row["status"] in ("ok", "invalid"), row["reason"]  # flows may not run together on a loaded machine
+    assert (row["topology"], row["endpoint"], row["guest_kernel"]) == ("veth_bridge", "guest", lab_kernel)
+    assert (row["guest_cpus_count"], row["guest_queues_count"]) == (2, 2)
+    assert "tx-checksumming" not in row["offloads"]
+    assert row["received_count"] <= row["sent_count"]
+    assert row["guest_cpu_s"] >= row["guest_softirq_s"] > 0
+    others = [other for other in rows if other is not row]
+    assert {other["guest_accelerator"] for other in others} == {None}
+    assert {other["guest"] for other in rows} == {row["guest"]}
+    if row["guest_accelerator"] == "tcg" != row["accelerator"]:
+        assert "emulated" in row["doubts"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [("boot_s=1", "did not boot in time"), ("append=rdinit=/nothing", "Kernel panic")]
+)
+def test_a_guest_that_does_not_boot(lab_kernel: str, machine: World, options: str, says: str) -> None:
+    words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel},{options}")
+    said = one_sentence(machine.labkit("run", "datapaths", *words, timeout=400))
+    assert said.startswith("veth_bridge/guest: the guest ")
+    assert says in said
+
+
+def test_a_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:
+    words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel}")
+    process = machine.start(*LABKIT, "run", "datapaths", *words)
+    booting = lambda: machine.pids(lambda argv: Path(argv[0]).name.startswith("qemu"))  # noqa: E731
+    assert until(lambda: len(booting()) == 2, 120), process.poll()
+    process.kill()
+    process.communicate()
+    assert until(lambda: not machine.processes(), 20), machine.processes()
