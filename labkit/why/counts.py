@@ -14,6 +14,7 @@ import pandas as pd
 from labkit import stats
 from labkit.flame.runs import observed
 from labkit.flame.spread import compared, half_interval
+from labkit.why import derived
 from labkit.why.sides import Point
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
@@ -26,7 +27,7 @@ NOT = "Not recorded: run it with observe={}."
 
 def tables(point: Point) -> Iterator[Table]:
     """Each with its title; without a table, its words say why there is none."""
-    yield _events(point)
+    yield from _events(point)
     yield _counters(point)
     yield _losses(point)
     yield _overhead(point)
@@ -41,11 +42,12 @@ def _of(point: Point, observer: str) -> list[list[tuple[dict[str, Any], pd.Serie
     return found
 
 
-def _events(point: Point) -> Table:
+def _events(point: Point) -> Iterator[Table]:
     title = "Events that perf counted"
     seen = _of(point, "perf_stat")
     if not all(seen):
-        return title, NOT.format("perf_stat"), None
+        yield title, NOT.format("perf_stat"), None
+        return
     counts: Counted = []
     absent: dict[str, str] = {}
     for rounds in seen:
@@ -63,7 +65,11 @@ def _events(point: Point) -> Table:
         if absent
         else ""
     )
-    return title, words, _compared(point, counts, everything=True)
+    yield title, words, _compared(point, counts, everything=True)
+    heads = [side.name for side in point.sides[:2] if side is not None]
+    followed = derived.table(heads, *([each for each, _ in rounds] for rounds in counts))
+    if len(followed):
+        yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
 
 
 def _counters(point: Point) -> Table:

@@ -28,12 +28,12 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
     if observer == "perf_stat":
         count = 4_000_000 + 1000 * number + 4_000_000 * (arm == "macvlan_bridge")
         refused = {"count": None, "running_ratio": None, "reason": "this machine has no event cycles"}
-        return {
-            "events": {
-                "context-switches": {"count": count, "running_ratio": 1.0, "reason": None},
-                "cycles": refused,
-            }
+        known = {"context-switches": count, "instructions:k": 2 * count, "cycles:k": 3 * count + 1000 * number,
+                 "LLC-loads": 1000, "LLC-load-misses": 10 + 10 * (arm == "macvlan_bridge")}  # fmt: skip
+        events = {
+            name: {"count": value, "running_ratio": 1.0, "reason": None} for name, value in known.items()
         }
+        return {"events": {**events, "cycles": refused}}
     if observer == "counters":
         hops = [{"at": at, "lost_count": lost + number, "why": {}} for at, lost in HOPS.items()]
         lost = sum(hop["lost_count"] for hop in hops)
@@ -96,6 +96,7 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
         "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
         "other processes (elsewhere) and left out", "context-switches", "cycles (this machine has no event cycles)",
+        "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.02 ± 0", "ratio 2 [2, 2]",
         "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
     ):  # fmt: skip
         assert part in text, part
