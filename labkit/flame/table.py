@@ -56,15 +56,28 @@ def sentence(difference: Difference) -> str:
     if not whole["stands_out"]:
         found = f"no evidence that {right} takes more or less CPU per {per} than {left}"
         found += f": {sides}, difference {_by(whole)}"
-        return found + (f"; of single functions {_names(outstanding)} differ" if len(outstanding) else "")
+        return found + (
+            f"; of single functions {_names(outstanding)} differ"
+            if len(outstanding)
+            else _with_callees(difference)
+        )
     word = "more" if whole["difference_s"] > 0 else "less"
     found = f"{right} takes {_by(whole)} {word} CPU per {per} than {left} ({sides})"
     if not len(outstanding):
-        return f"{found}; no single function stands out"
+        return f"{found}; no single function stands out{_with_callees(difference)}"
     share = outstanding["difference_s"].sum() / whole["difference_s"]
     return (
         f"{found}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {stats.percent(share)} of it"
     )
+
+
+def _with_callees(difference: Difference) -> str:
+    """The function that differs most together with what it called, where such a one stands out."""
+    first = difference.functions(1, inclusive=True).iloc[0]
+    if not first["stands_out"]:
+        return ""
+    word = "more" if first["difference_s"] > 0 else "less"
+    return f"; {first['function']} with all that it called takes {_by(first)} {word}"
 
 
 def _say(seconds: float) -> str:

@@ -53,18 +53,21 @@ def _events(point: Point) -> Iterator[Table]:
     for rounds in seen:
         events = [told.get("events", {}) for told, _ in rounds]
         known = [
-            {name: one["count"] for name, one in each.items() if one["count"] is not None} for each in events
+            {
+                f"{name}, s" if one.get("unit") == "s" else name: one["count"]
+                for name, one in each.items()
+                if one["count"] is not None
+            }
+            for each in events
         ]
         counts.append([(each, row["received_count"]) for each, (_, row) in zip(known, rounds, strict=True)])
         absent |= {
             name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
         }
     words = "Per 1,000 packets that arrived."
-    words += (
-        f" Not counted here: {', '.join(f'{name} ({why})' for name, why in absent.items())}."
-        if absent
-        else ""
-    )
+    for why in dict.fromkeys(absent.values()):
+        names = [name for name, reason in absent.items() if reason == why]
+        words += f" Not counted: {', '.join(names)}: {why}."
     yield title, words, _compared(point, counts, everything=True)
     heads = [side.name for side in point.sides[:2] if side is not None]
     followed = derived.table(heads, *([each for each, _ in rounds] for rounds in counts))
@@ -168,13 +171,24 @@ def _losses(point: Point) -> Table:
             columns.setdefault(name, {})[place] = f"{said} %"
     if not columns:
         return title, "The way of the packets is not known.", None
-    places = list(dict.fromkeys(place for own in columns.values() for place in own if place != ALL))
+    places = _merged([[place for place in own if place != ALL] for own in columns.values()])
     table = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
     return (
         title,
         "Of what was sent; mean of the rounds with its 95 % interval; hops in the order of the way.",
         table,
     )
+
+
+def _merged(ways: list[list[str]]) -> list[str]:
+    """The places of both ways, each in its order: what only one has stands where it was met."""
+    merged = ways[0]
+    for way in ways[1:]:
+        for at, place in enumerate(way):
+            if place not in merged:
+                after = next((merged.index(one) + 1 for one in reversed(way[:at]) if one in merged), 0)
+                merged = [*merged[:after], place, *merged[after:]]
+    return merged
 
 
 def _hops(told: dict[str, Any]) -> dict[str, float]:
