@@ -28,7 +28,7 @@ MEASURING = {
     "guest": 8, "__main__": 8,
 }  # fmt: skip
 READING = {
-    "stats": 2, "theme": 2, "loading": 2,
+    "stats": 2, "theme": 2, "loading": 2, "fitting": 2,
     "tables": 3, "flame": 3,
     "figures": 4, "comparison": 4,
 }  # fmt: skip

@@ -1,0 +1,198 @@
+"""What a datagram costs by its size: `cost = fixed + per byte * size` where it travels whole, and so much for each
+further fragment where IP has to cut it.
+
+The line is fitted through what fits the MTU alone: a fit through the steps beyond would take them for a cost of bytes.
+Beyond, the cost of a fragment is what is left over what the line says, and whether both together describe the points is
+asked by the test of lack of fit over all sizes (`fitting`). Every round is fitted by itself, so that arms are compared
+round by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from labkit import fitting, loading
+from labkit.fitting import Estimate, Fit, Floats
+from labkit.loading import GROUP, Key
+
+FEWEST_SIZES = 3  # two points are always on a line
+LOST = 0.01  # of what was sent
+IP_BYTES = {4: 20, 6: 40}
+UDP_BYTES = 8  # of an ICMP echo as well
+FRAGMENT_BYTES = {4: 0, 6: 8}  # the header of a fragment, beside IP's (RFC 8200, section 4.5)
+# What a datagram costs: a column of `per_round`, and what it is
+COSTS = {
+    "cpu_per_packet_s": "CPU time of a datagram received, whole machine",
+    "time_per_packet_s": "time from one datagram received to the next",
+    "rtt_s": "round-trip time p50",
+}
+OF = {"udp": ("cpu_per_packet_s", "time_per_packet_s"), "ping": ("rtt_s",)}
+BY = [name for name in GROUP if name != "length_bytes"]
+
+
+def largest_whole(mtu_bytes: float, family: float) -> int:
+    """The largest payload of a UDP datagram that is not fragmented."""
+    return int(mtu_bytes) - IP_BYTES[int(family)] - UDP_BYTES
+
+
+def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) -> int:
+    """In how many packets IP sends a UDP datagram with so much payload: all but the last fragment hold a multiple of 8
+    bytes (RFC 791, RFC 8200), and of IPv6 the kernel fills the last no more than the others (__ip6_append_data)."""
+    family = int(family)
+    carried, room = int(length_bytes) + UDP_BYTES, int(mtu_bytes) - IP_BYTES[family]
+    if carried <= room:
+        return 1
+    each = room // 8 * 8 - FRAGMENT_BYTES[family]
+    last = room if family == 4 else each
+    return 1 - (last - carried) // each
+
+
+def per_round(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each point (BY), arm, size and round: columns of COSTS (NaN where not measured), `fragments_count`,
+    `lost_ratio` (of what was sent), `packets_count`, `window_s`, `cpu_s`.
+
+    Of slices where there are any, else of whole runs. A round's cost is the sum of its CPU-seconds by the sum of its
+    datagrams: one slice has too few clock ticks for a ratio.
+    """
+    rows = loading.complete(rows)
+    ok = rows[rows["status"].eq("ok") & rows["protocol"].isin(list(OF)) & rows["length_bytes"].notna()]
+    slices = ok["method"].eq("slice")
+    ok = ok[slices] if slices.any() else ok
+    sent = ok["sent_count"].where(ok["protocol"].eq("udp"))
+    ok = ok.assign(
+        packets_count=(ok["received_bytes"] / ok["length_bytes"]).where(ok["protocol"].eq("udp")),
+        sent=sent,
+        of_sent=ok["received_count"].where(sent.notna()),
+        rtt_s=ok["latency_p50_s"].where(ok["protocol"].eq("ping")),
+    )
+    keys = [*BY, "arm", "role", "topology", "length_bytes", "folder", "round"]
+    grouped = ok.groupby(keys, dropna=False, sort=True)
+    # The sum of nothing is nothing, not 0.
+    found = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent"]].sum(min_count=1)
+    found = found.assign(rtt_s=grouped["rtt_s"].mean()).reset_index()
+    count = found["packets_count"].where(found["packets_count"] > 0)
+    found["cpu_per_packet_s"], found["time_per_packet_s"] = found["cpu_s"] / count, found["window_s"] / count
+    found["lost_ratio"] = (1 - found["of_sent"] / found["sent"].where(found["sent"] > 0)).clip(lower=0)
+    found["fragments_count"] = [
+        fragments_count(*one)
+        for one in found[["length_bytes", "mtu_bytes", "family"]].itertuples(index=False, name=None)
+    ]
+    return found.drop(columns=["sent", "of_sent"])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The cost of one arm by size. `fixed`, `byte`, `fragment`: seconds; of `fragment` for each beside the first, None
+    where none was measured or nothing was fitted. `why`: why there is no fit, else empty.
+
+    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; None without a fit) are rounds
+    x sizes; `setups`: the rounds' names, `coefficients` rounds x (fixed, byte, fragment).
+    """
+
+    key: Key
+    arm: str
+    role: str
+    topology: str
+    cost: str
+    lengths: Floats
+    fragments: Floats
+    values: Floats
+    setups: list[str]
+    lost_ratio: float
+    why: str = ""
+    fixed: Estimate | None = None
+    byte: Estimate | None = None
+    fragment: Estimate | None = None
+    coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    residuals: Floats | None = None
+    line: Fit | None = None  # of what travels whole
+    steps: Fit | None = None  # of all sizes, where some are fragmented
+
+    @property
+    def of(self) -> dict[str, object]:
+        """The columns of BY."""
+        return dict(zip(BY, self.key, strict=True))
+
+    def at(self, lengths: Floats, fragments: Floats) -> Floats:
+        """What the fit says of other sizes, in seconds; NaN beyond what it knows."""
+        if self.fixed is None or self.byte is None:
+            return np.full(np.shape(lengths), np.nan)
+        each = np.nan if self.fragment is None else self.fragment.value
+        return self.fixed.value + self.byte.value * lengths + np.where(fragments > 1, each * (fragments - 1), 0)
+
+
+def curves(rows: pd.DataFrame) -> list[Curve]:
+    """A curve for each point, cost and arm: the baseline first, its control last."""
+    return list(_curves(per_round(rows)))
+
+
+def _curves(rounds: pd.DataFrame) -> Iterator[Curve]:
+    order = {"baseline": 0, "variant": 1, "control": 2}
+    for key, group in loading.groups(rounds, BY):
+        for cost in OF[str(group["protocol"].iloc[0])]:
+            arms = dict(tuple(group[group[cost].notna()].groupby("arm", sort=False)))
+            for arm, rows in sorted(arms.items(), key=lambda one: order.get(one[1]["role"].iloc[0], 1)):
+                yield _curve(key, cost, str(arm), rows)
+
+
+def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
+    wide = _whole(
+        rows.assign(setup=rows["folder"] + ":" + rows["round"].astype(str)).pivot_table(
+            index="setup", columns="length_bytes", values=cost
+        )
+    )
+    lengths = wide.columns.to_numpy(float)
+    fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
+    return _fitted(
+        Curve(
+            key=key,
+            arm=arm,
+            role=str(rows["role"].iloc[0]),
+            topology=str(rows["topology"].iloc[0]),
+            cost=cost,
+            lengths=lengths,
+            fragments=fragments,
+            values=wide.to_numpy(float),
+            setups=list(wide.index),
+            lost_ratio=float(rows["lost_ratio"].max()),
+        )
+    )
+
+
+def _whole(wide: pd.DataFrame) -> pd.DataFrame:
+    """Without sizes that were measured in less than half of the rounds, then without rounds that lack one of the rest:
+    every round is fitted through the same sizes."""
+    often = wide.notna().mean() >= 0.5
+    return wide.loc[:, often].dropna()
+
+
+def _fitted(curve: Curve) -> Curve:
+    whole = curve.fragments == 1
+    if not len(curve.values):
+        return replace(curve, why="no round has all sizes")
+    if whole.sum() < FEWEST_SIZES:
+        return replace(curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}")
+    design = np.column_stack([np.ones_like(curve.lengths), curve.lengths, curve.fragments - 1])
+    line = fitting.fit(design[whole, :2], curve.values[:, whole])
+    straight = line.coefficients @ design[:, :2].T
+    coefficients, steps, fragment = line.coefficients, None, None
+    if not whole.all():
+        beyond = fitting.fit(design[~whole, 2:], curve.values[:, ~whole], straight[:, ~whole])
+        coefficients = np.column_stack([coefficients, beyond.coefficients])
+        fragment = fitting.mean(beyond.coefficients[:, 0])
+        steps = fitting.fit(design, curve.values)
+    said = coefficients @ design[:, : coefficients.shape[1]].T
+    return replace(
+        curve,
+        fixed=fitting.mean(coefficients[:, 0]),
+        byte=fitting.mean(coefficients[:, 1]),
+        fragment=fragment,
+        coefficients=coefficients,
+        residuals=(curve.values - said) / curve.values.mean(axis=0),
+        line=line,
+        steps=steps,
+    )
