@@ -40,8 +40,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit of each round: `coefficients` (rounds x regressors), and `residuals` (rounds x sizes) relative to the mean of
-    the size. `misfit_p`: how often points on a line would lie so far off it by chance; None where nothing can be
+    """A fit of each round: `coefficients` (rounds x regressors), and `residuals` (rounds x sizes) relative to the mean
+    of the size. `misfit_p`: how often points on a line would lie so far off it by chance; None where nothing can be
     told."""
 
     coefficients: Floats

@@ -19,6 +19,7 @@ from labkit import fitting, loading
 from labkit.fitting import Estimate, Fit, Floats
 from labkit.loading import GROUP, Key
 
+CONTROL_CONFIDENCE = 0.99  # the baseline against itself, as in `stats`
 FEWEST_SIZES = 3  # two points are always on a line
 LOST = 0.01  # of what was sent
 IP_BYTES = {4: 20, 6: 40}
@@ -52,8 +53,9 @@ def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) ->
 
 
 def per_round(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each point (BY), arm, size and round: columns of COSTS (NaN where not measured), `fragments_count`,
-    `lost_ratio` (of what was sent), `packets_count`, `window_s`, `cpu_s`.
+    """A line for each point (BY), arm, size and round: columns of COSTS (NaN where not measured), `fragments_count`
+    (of a datagram, computed), `seen_fragments_ratio` (as the senders' IP counted them), `lost_ratio` (of what was
+    sent), `packets_count`, `window_s`, `cpu_s`.
 
     Of slices where there are any, else of whole runs. A round's cost is the sum of its CPU-seconds by the sum of its
     datagrams: one slice has too few clock ticks for a ratio.
@@ -61,27 +63,32 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     rows = loading.complete(rows)
     ok = rows[rows["status"].eq("ok") & rows["protocol"].isin(list(OF)) & rows["length_bytes"].notna()]
     slices = ok["method"].eq("slice")
-    ok = ok[slices] if slices.any() else ok
+    ok = ok[slices | ~slices.groupby(ok["folder"]).transform("any")]
     sent = ok["sent_count"].where(ok["protocol"].eq("udp"))
     ok = ok.assign(
         packets_count=(ok["received_bytes"] / ok["length_bytes"]).where(ok["protocol"].eq("udp")),
         sent=sent,
         of_sent=ok["received_count"].where(sent.notna()),
+        cut_count=ok["fragments_count"].where(sent.gt(0)),
         rtt_s=ok["latency_p50_s"].where(ok["protocol"].eq("ping")),
     )
     keys = [*BY, "arm", "role", "topology", "length_bytes", "folder", "round"]
     grouped = ok.groupby(keys, dropna=False, sort=True)
     # The sum of nothing is nothing, not 0.
-    found = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent"]].sum(min_count=1)
+    found = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent", "cut_count"]].sum(min_count=1)
     found = found.assign(rtt_s=grouped["rtt_s"].mean()).reset_index()
     count = found["packets_count"].where(found["packets_count"] > 0)
     found["cpu_per_packet_s"], found["time_per_packet_s"] = found["cpu_s"] / count, found["window_s"] / count
     found["lost_ratio"] = (1 - found["of_sent"] / found["sent"].where(found["sent"] > 0)).clip(lower=0)
+    # As IP counts them: none, where a datagram travels whole
+    found["seen_fragments_ratio"] = (found["cut_count"] / found["sent"].where(found["sent"] > 0)).clip(
+        lower=1
+    )
     found["fragments_count"] = [
         fragments_count(*one)
         for one in found[["length_bytes", "mtu_bytes", "family"]].itertuples(index=False, name=None)
     ]
-    return found.drop(columns=["sent", "of_sent"])
+    return found.drop(columns=["sent", "of_sent", "cut_count"])
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ class Curve:
     """The cost of one arm by size. `fixed`, `byte`, `fragment`: seconds; of `fragment` for each beside the first, None
     where none was measured or nothing was fitted. `why`: why there is no fit, else empty.
 
-    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; None without a fit) are rounds
-    x sizes; `setups`: the rounds' names, `coefficients` rounds x (fixed, byte, fragment).
+    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; None without a fit) are
+    rounds x sizes; `setups`: the rounds' names, `coefficients` rounds x (fixed, byte, fragment).
     """
 
     key: Key
@@ -122,7 +129,9 @@ class Curve:
         if self.fixed is None or self.byte is None:
             return np.full(np.shape(lengths), np.nan)
         each = np.nan if self.fragment is None else self.fragment.value
-        return self.fixed.value + self.byte.value * lengths + np.where(fragments > 1, each * (fragments - 1), 0)
+        return (
+            self.fixed.value + self.byte.value * lengths + np.where(fragments > 1, each * (fragments - 1), 0)
+        )
 
 
 def curves(rows: pd.DataFrame) -> list[Curve]:
@@ -175,7 +184,9 @@ def _fitted(curve: Curve) -> Curve:
     if not len(curve.values):
         return replace(curve, why="no round has all sizes")
     if whole.sum() < FEWEST_SIZES:
-        return replace(curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}")
+        return replace(
+            curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}"
+        )
     design = np.column_stack([np.ones_like(curve.lengths), curve.lengths, curve.fragments - 1])
     line = fitting.fit(design[whole, :2], curve.values[:, whole])
     straight = line.coefficients @ design[:, :2].T
@@ -196,3 +207,55 @@ def _fitted(curve: Curve) -> Curve:
         line=line,
         steps=steps,
     )
+
+
+PARTS = ("fixed", "byte", "fragment")  # of a cost, in the order of `Curve.coefficients`
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """By how much an arm's costs differ from the baseline's, round by round, in seconds: `parts` (fixed, byte,
+    fragment) at 95 %. `control`: the baseline less itself, at 99 %; empty where it was not measured twice."""
+
+    curve: Curve
+    baseline: Curve
+    parts: dict[str, Estimate]
+    control: dict[str, Estimate]
+
+    def word(self, part: str) -> str:
+        """`dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
+        found, same = self.parts[part], self.control.get(part)
+        if found.low is None or same is None or same.low is None or same.excludes_zero:
+            return "no evidence"
+        if not found.excludes_zero:
+            return "no difference that stands out"
+        return "dearer" if found.value > 0 else "cheaper"
+
+
+def comparisons(found: list[Curve]) -> list[Comparison]:
+    """Every fitted variant against the baseline of its point, in rounds that both have; the baseline is the mean of
+    both its measurements."""
+    result = []
+    for curve in found:
+        beside = {
+            one.role: one for one in found if (one.key, one.cost) == (curve.key, curve.cost) and not one.why
+        }
+        baseline, control = beside.get("baseline"), beside.get("control")
+        if curve.role != "variant" or curve.why or baseline is None:
+            continue
+        base = _by_setup(baseline)
+        again = base if control is None else _by_setup(control)
+        middle = (base + again).dropna() / 2
+        parts = _differences(_by_setup(curve) - middle, fitting.CONFIDENCE)
+        own = {} if control is None else _differences(again - base, CONTROL_CONFIDENCE)
+        result.append(Comparison(curve, baseline, parts, own))
+    return result
+
+
+def _by_setup(curve: Curve) -> pd.DataFrame:
+    return pd.DataFrame(curve.coefficients, curve.setups, PARTS[: curve.coefficients.shape[1]])
+
+
+def _differences(table: pd.DataFrame, confidence: float) -> dict[str, Estimate]:
+    both = table.dropna(axis="columns", how="all").dropna()
+    return {str(name): fitting.mean(values, confidence) for name, values in both.items()} if len(both) else {}

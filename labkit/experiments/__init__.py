@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.experiments import datapaths, overlay
+from labkit.experiments import datapaths, overlay, packet_size
 from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.overlay import Overlay
+from labkit.experiments.packet_size import PacketSize
 from labkit.experiments.parameters import Parameters
 from labkit.experiments.peer import Peer
 from labkit.experiments.serve import answers
@@ -31,6 +32,7 @@ class Experiment:
 TABLE = {
     "datapaths": Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s),
     "overlay": Experiment(Overlay, overlay.HELP, overlay.run, overlay.planned_s),
+    "packet_size": Experiment(PacketSize, packet_size.HELP, packet_size.run, packet_size.planned_s),
 }
 
 

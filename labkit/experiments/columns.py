@@ -25,6 +25,7 @@ METRICS = [
     "received_count",
     "sent_bps",
     "sent_count",
+    "fragments_count",
     "lost_count",
     "out_of_order_count",
     "jitter_s",

@@ -68,6 +68,7 @@ class Sender:
                 "received_bytes": passed.received_bytes,
                 "received_count": passed.received_count,
                 "sent_count": passed.sent_count,
+                "fragments_count": passed.fragments_count,
                 "cpu_s": used.busy_s,
                 "softirq_s": used.softirq_s,
                 "steal_s": used.steal_s,

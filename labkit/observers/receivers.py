@@ -17,24 +17,25 @@ ATTEMPTS = 4  # to read two counters at one moment
 @dataclass(frozen=True)
 class Got:
     """bytes and packets since the beginning; for UDP datagrams that reached a socket, and their payload, and what was
-    sent where that is known."""
+    sent, and the fragments that IP made at the senders, where that is known."""
 
     received_bytes: int
     received_count: int
     sent_count: int | None = None
+    fragments_count: int | None = None
 
     def __sub__(self, other: Got) -> Got:
-        sent = (
-            None
-            if self.sent_count is None or other.sent_count is None
-            else self.sent_count - other.sent_count
-        )
         # Of a server with a tunnel the count may be late by a few (`_of_load`), but nothing is taken back.
         return Got(
             max(0, self.received_bytes - other.received_bytes),
             max(0, self.received_count - other.received_count),
-            sent,
+            _less(self.sent_count, other.sent_count),
+            _less(self.fragments_count, other.fragments_count),
         )
+
+
+def _less(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
 
 
 class Receivers:
@@ -66,8 +67,11 @@ class Receivers:
         if self._protocol == "udp":
             assert self._length_bytes is not None
             counts = self.each()
-            sent = [_datagrams(client)[1] for client in self._client_files]
-            return Got(sum(counts) * self._length_bytes, sum(counts), sum(sent) if sent else None)
+            of_received = sum(counts) * self._length_bytes, sum(counts)
+            texts = [client.read() for client in self._client_files]
+            if not texts:
+                return Got(*of_received)
+            return Got(*of_received, sum(datagrams(text)[1] for text in texts), sum(map(fragments, texts)))
         read = [server.counters() for server in self._servers]
         return Got(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
@@ -141,6 +145,17 @@ def datagrams(text: str) -> tuple[int, int]:
     if text.startswith("Ip6"):
         pairs = dict(line.split() for line in text.splitlines())
         return int(pairs["Udp6InDatagrams"]), int(pairs["Udp6OutDatagrams"])
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
-    table = dict(zip(names, values, strict=True))
+    table = _table(text, "Udp:")
     return int(table["InDatagrams"]), int(table["OutDatagrams"])
+
+
+def fragments(text: str) -> int:
+    """The fragments that IP has made in a namespace, from the same files; RFC 4293."""
+    if text.startswith("Ip6"):
+        return int(dict(line.split() for line in text.splitlines())["Ip6FragCreates"])
+    return int(_table(text, "Ip:")["FragCreates"])
+
+
+def _table(text: str, of: str) -> dict[str, str]:
+    names, values = (line.split() for line in text.splitlines() if line.startswith(of))
+    return dict(zip(names, values, strict=True))

@@ -15,7 +15,11 @@ FIXED, BYTE = 5e-6, 0.3e-9  # s, s a byte
 
 
 def rounds(
-    rng: np.random.Generator, expected: fitting.Floats, count: int = 5, noise: float = 0.04, mood: float = 0.05
+    rng: np.random.Generator,
+    expected: fitting.Floats,
+    count: int = 5,
+    noise: float = 0.04,
+    mood: float = 0.05,
 ) -> fitting.Floats:
     """Rounds of an expected cost: the noise grows with the cost, and each round has a mood of its own."""
     each = 1 + mood * rng.standard_normal((count, 1)) + noise * rng.standard_normal((count, expected.size))

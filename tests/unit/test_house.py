@@ -29,7 +29,7 @@ MEASURING = {
 }  # fmt: skip
 READING = {
     "stats": 2, "theme": 2, "loading": 2, "fitting": 2,
-    "tables": 3, "flame": 3,
+    "tables": 3, "flame": 3, "sizes": 3,
     "figures": 4, "comparison": 4,
 }  # fmt: skip
 DRIVERS = {

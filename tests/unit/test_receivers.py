@@ -48,5 +48,5 @@ def test_without_a_tunnel_all_are(tmp_path: Path) -> None:
 
 
 def test_nothing_is_taken_back() -> None:
-    assert Got(900, 9, 4) - Got(1000, 10, 1) == Got(0, 0, 3)
+    assert Got(900, 9, 4, 12) - Got(1000, 10, 1, 3) == Got(0, 0, 3, 9)
     assert Got(1000, 10) - Got(900, 9) == Got(100, 1, None)
