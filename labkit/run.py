@@ -149,6 +149,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "parameters": asked,
         "folder": str(folder),
         "seed": description["seed"],
+        "traces": not experiments.TRACERS.isdisjoint(asked.get("observe", ())),
     }
     if asked.get("nodes") == "two":
         request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}

@@ -11,6 +11,7 @@ from labkit.errors import BadInput
 from labkit.experiments import datapaths, overlay, packet_size
 from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.observing import TRACERS
 from labkit.experiments.overlay import Overlay
 from labkit.experiments.packet_size import PacketSize
 from labkit.experiments.parameters import Parameters
@@ -45,6 +46,7 @@ def find(name: str) -> Experiment:
 
 __all__ = [
     "TABLE",
+    "TRACERS",
     "Datapaths",
     "Event",
     "Experiment",

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Observer:
     """`check` raises what makes it impossible here, before anything is measured. `armed` is given what was asked for,
-    what stands, and the beginning of the path of an artefact of its own."""
+    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes the kernel's own
+    code while it watches."""
 
     check: Callable[[Datapaths], object]
     armed: Callable[[Datapaths, topologies.Topology, Path], AbstractContextManager[Watch]]
+    traces: bool = False
 
 
 class _Losses:
@@ -73,3 +75,4 @@ TABLE = {
     "counters": Observer(lambda _asked: None, _counters),
 }
 NAMES = tuple(TABLE)
+TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)

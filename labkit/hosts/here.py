@@ -19,6 +19,7 @@ import msgspec
 
 from labkit import machine, process
 from labkit.errors import Failed
+from labkit.hosts import guard
 
 CAP_SYS_ADMIN = 21
 LOCK = b"\0labkit-measuring"
@@ -53,17 +54,24 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
     """A labkit process, PID 1 of its own namespaces, that was told the request and what it cannot see from in there.
 
     Many sysctls of the machine (net.core.*) cannot be read from a network namespace of its own; a NIC of the machine
-    is reached by a descriptor of the machine's network namespace (None without privilege).
+    is reached by a descriptor of the machine's network namespace (None without privilege). One that traces gets a
+    guard.
     """
     with ExitStack() as stack:
         told: dict[str, Any] = {"machine": machine.describe(), "details": machine.details()}
-        pass_fds = []
+        watcher: process.Outliving | None = None
+        pass_fds: list[int] = []
         if privileged():
             pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
             stack.callback(os.close, pass_fds[0])
             told["machine_netns"] = pass_fds[0]
+        if request.get("traces"):
+            watcher = stack.enter_context(guard.standing())
+            pass_fds.append(watcher.fileno())
         argv = [*prefix(), sys.executable, "-m", "labkit.agent"]
         talk = process.Conversation(argv, msgspec.json.encode(told | request).decode(), pass_fds)
+        if watcher:
+            watcher.release()
         stack.callback(talk.end)
         yield talk
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +122,9 @@ def started(
     folder: Path | None,
     wire: Wire | None,
     accelerated: bool,
+    program: Sequence[str] = (sys.executable, "-m", "labkit.guest"),
 ) -> Iterator[Guest]:
-    """QEMU and virtiofsd, held by a process that dies with us."""
+    """QEMU and virtiofsd, held by a process that dies with us; `program` is the guest's first."""
     wire = wire or Wire()
     with short_folder("labkit-vm-") as scratch:
         if folder is not None:
@@ -134,9 +135,8 @@ def started(
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
-        argv = [sys.executable, "-m", "labkit.guest"]
         (scratch / "initramfs").write_bytes(
-            initramfs.initramfs(kernel, folder, _environment(asked, folder), argv)
+            initramfs.initramfs(kernel, folder, _environment(asked, folder), program)
         )
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
         programs.append(command.argv(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))

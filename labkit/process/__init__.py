@@ -6,6 +6,7 @@ from labkit.process.forked import Forked
 from labkit.process.programs import (
     DIE_WITH_US,
     Ended,
+    Outliving,
     Running,
     ahead_of_load,
     all_ended,
@@ -22,6 +23,7 @@ __all__ = [
     "Conversation",
     "Ended",
     "Forked",
+    "Outliving",
     "Running",
     "Talk",
     "ahead_of_load",

@@ -141,6 +141,33 @@ class Running:
         self.signal(signal.SIGKILL)
 
 
+class Outliving:
+    """A program in a session of its own that does not die with us: its standard input ends when the last process does
+    that has our end of it, and then it does its work."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        quiet = subprocess.DEVNULL
+        with startable(argv):
+            self._popen = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+            )
+
+    def fileno(self) -> int:
+        """The descriptor of our end, to be passed on to those that it is to outlive."""
+        assert self._popen.stdin is not None
+        return self._popen.stdin.fileno()
+
+    def release(self) -> None:
+        """Let go of our end; those that it was passed on to have theirs."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+
+    def ended(self) -> None:
+        """Let go, and wait until it has done its work."""
+        self.release()
+        self._popen.wait()
+
+
 @contextlib.contextmanager
 def startable(argv: Sequence[str]) -> Iterator[None]:
     """What goes wrong with the start of a program is raised as Unsupported, in one sentence."""

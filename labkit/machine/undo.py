@@ -1,0 +1,138 @@
+"""What labkit has changed of this machine's tracers and how it was: the one thing that the kernel does not collect with
+an experiment.
+
+A journal says it before it is done. It is locked (flock(2)) as long as its owner lives; whoever finds it unlocked, the
+guard that outlives an experiment, the next one to trace or the doctor, puts everything back as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from labkit.errors import Failed, Unsupported
+
+JOURNAL = Path("/run/labkit-tracing.jsonl")  # gone with the next boot, as all tracing is
+PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+GRACE_S = 5.0  # until the kernel has let go of what a killed process had open
+BUSY = (errno.EBUSY, errno.EAGAIN)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Write `text` into the file `path`; without a text, remove the folder `path`."""
+
+    path: str
+    text: str | None = None
+
+
+class Journal:
+    """The journal, ours: what is noted is put back when its block ends, last first."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def note(self, path: Path, text: str | None) -> None:
+        """What is to be done to put `path` back; to be called before it is changed."""
+        os.write(self._descriptor, msgspec.json.encode(Step(str(path), text)) + b"\n")
+
+
+@contextmanager
+def journal() -> Iterator[Journal]:
+    """The machine's journal, after what is left of a dead one was put back. Raises Unsupported while another process of
+    labkit's that lives has it, and without the right to write it; Failed when something could not be put back."""
+    try:
+        descriptor = _opened(create=True, patience_s=GRACE_S)
+    except BlockingIOError:
+        raise Unsupported("another labkit traces on this machine: run again when that has ended") from None
+    except OSError as error:
+        raise Unsupported(
+            f"{JOURNAL}, which tells how tracers were before, cannot be written ({error.strerror}): run as root"
+        ) from None
+    try:
+        _put_back(descriptor)
+        yield Journal(descriptor)
+    finally:
+        try:
+            _put_back(descriptor)
+            JOURNAL.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def left(patience_s: float = 0.0) -> list[str]:
+    """Put back what a dead process has left, and tell the files that it had changed; what one that lives has changed is
+    its own. Raises OSError without the right, Failed when something cannot be put back."""
+    try:
+        descriptor = _opened(create=False, patience_s=patience_s)
+    except (FileNotFoundError, BlockingIOError):
+        return []
+    try:
+        changed = [step.path for step in _steps(descriptor)]
+        _put_back(descriptor)
+        JOURNAL.unlink()
+        return changed
+    finally:
+        os.close(descriptor)
+
+
+def _opened(*, create: bool, patience_s: float) -> int:
+    """The journal, locked. Raises BlockingIOError when another one has it all the time."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        descriptor = os.open(JOURNAL, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # else its owner has just removed it
+                return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise
+            time.sleep(0.02)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _steps(descriptor: int) -> list[Step]:
+    lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True)
+    steps = [msgspec.json.decode(line, type=Step) for line in lines if line.endswith(b"\n")]
+    return [step for step in steps if any(Path(step.path).is_relative_to(place) for place in PLACES)]
+
+
+def _put_back(descriptor: int) -> None:
+    faults = []
+    for step in reversed(_steps(descriptor)):
+        try:
+            _undone(step)
+        except OSError as error:
+            faults.append(f"{step.path} ({error.strerror})")
+    os.ftruncate(descriptor, 0)
+    if faults:
+        raise Failed(f"tracing could not be put back as it was: {', '.join(faults)}")
+
+
+def _undone(step: Step) -> None:
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        try:
+            if step.text is None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(step.path)
+            else:
+                Path(step.path).write_text(step.text)
+            return
+        except OSError as error:
+            if error.errno not in BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,272 @@
+"""One session of the kernel's function tracer (Documentation/trace/ftrace.rst), undone on every way out.
+
+tracefs is not namespaced: whoever traces, traces the whole machine. So a session has an instance of its own where the
+kernel has function_graph in instances (Linux 6.11), else the one that all share, if nobody uses that. What it changes
+is in a journal (labkit.machine.undo) before it is changed, and a guard puts it back when we are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from labkit.errors import Failed, Unsupported
+from labkit.hosts import guard
+from labkit.machine import undo
+
+TRACER = "function_graph"
+NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # of a kernel function (linux/kallsyms.h: at most 511); no glob, no command
+OTHERWISE = "run with where=vm:debian,profile=tracing"
+# Of all instances: whoever traces with one function_graph has them in all.
+SHARED = {
+    "set_graph_function",
+    "set_graph_notrace",
+    "max_graph_depth",
+    "tracing_thresh",
+    "saved_cmdlines_size",
+}
+# What is otherwise than here, and would leave out calls or change what a time is.
+PLAIN = {
+    "tracing_thresh": "0",
+    "set_graph_notrace": "",
+    "set_ftrace_notrace": "",
+    "set_ftrace_pid": "",
+    "saved_cmdlines_size": "16384",
+    "options/funcgraph-irqs": "1",
+    "options/sleep-time": "1",
+    "options/overwrite": "1",
+}
+
+
+class Session:
+    """The tracer, armed: `folder` is its instance, or `top`, the folder of tracefs."""
+
+    def __init__(self, top: Path, folder: Path) -> None:
+        self.top, self.folder = top, folder
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """It traces while this is open."""
+        switch = self.folder / "tracing_on"
+        switch.write_text("1")
+        try:
+            yield
+        finally:
+            switch.write_text("0")
+
+    def cpus(self) -> list[Path]:
+        """The folders of the CPUs' buffers: trace_pipe_raw, stats."""
+        found = (self.folder / "per_cpu").glob("cpu[0-9]*")
+        return sorted(found, key=lambda path: int(path.name.removeprefix("cpu")))
+
+    def lost_count(self) -> int:
+        """Events that the buffers could not take, since it was armed: entries and exits of functions."""
+        return sum(lost((cpu / "stats").read_text()) for cpu in self.cpus())
+
+    def names(self) -> dict[int, str]:
+        """Processes by their number outside of all namespaces, as far as the kernel remembers them."""
+        lines = (self.top / "saved_cmdlines").read_text(errors="replace").splitlines()
+        found = {int(number): name for number, _, name in (line.partition(" ") for line in lines)}
+        return found | {0: "swapper"}
+
+
+def lost(stats: str) -> int:
+    """Events that were lost, from per_cpu/cpuN/stats: overwritten, and dropped."""
+    found = dict(re.findall(r"^([\w ]+): (\d+)$", stats, re.MULTILINE))
+    return sum(int(found.get(name, 0)) for name in ("overrun", "commit overrun", "dropped events"))
+
+
+def place() -> Path:
+    """The folder of tracefs. Raises Unsupported; nothing is mounted."""
+    for path in undo.PLACES:
+        with contextlib.suppress(OSError):
+            (path / "available_tracers").read_text()
+            return path
+    why = "it is not mounted" if os.geteuid() == 0 else "it is not for this user: run as root"
+    raise Unsupported(
+        f"the kernel's function tracer cannot be reached, tracefs is not in {undo.PLACES[0]}: {why}"
+    )
+
+
+def functions() -> list[str]:
+    """The functions that this kernel can trace now, in the order of their addresses; those of a module only while it is
+    loaded. Raises Unsupported."""
+    return [line.split()[0] for line in _read(place() / "available_filter_functions").splitlines()]
+
+
+def check() -> None:
+    """Raises Unsupported, in one sentence, where a session cannot be had: it is had for a moment."""
+    with session(filters=functions()[:1], buffer_kib=64):
+        pass
+
+
+@contextmanager
+def session(
+    *,
+    filters: Sequence[str] = (),
+    roots: Sequence[str] = (),
+    depth: int = 0,
+    buffer_kib: int = 65536,
+    options: Mapping[str, bool] | None = None,
+    clock: str = "local",
+) -> Iterator[Session]:
+    """function_graph, armed for the functions `filters` (none: all), within the functions `roots` (none: anywhere), to
+    a depth (0: any); it traces within `counting`. `buffer_kib` is of all CPUs together; `options` as in tracefs.
+
+    Arm it before traffic. Raises Unsupported without privilege, where the kernel does not have it or does not let it
+    be set, and while somebody else traces; Failed for a function that cannot be traced.
+    """
+    top = place()
+    _check(top)
+    with ExitStack() as stack:
+        if os.getpid() != 1:  # in an experiment it was started outside, before
+            stack.enter_context(guard.standing())
+        arming = Arming(top, stack.enter_context(undo.journal()))
+        arming.settle()
+        for name, on in (options or {}).items():
+            arming.set(f"options/{name}", "1" if on else "0")
+        arming.set("trace_clock", clock)
+        arming.buffer(max(64, buffer_kib // len(Session(top, arming.folder).cpus())))
+        arming.set("max_graph_depth", str(depth))
+        arming.set("set_ftrace_filter", "\n".join(filters))
+        arming.set("set_graph_function", "\n".join(roots))
+        arming.set("current_tracer", TRACER)
+        arming.write(arming.folder / "trace", "")
+        yield Session(top, arming.folder)
+
+
+@contextmanager
+def lent() -> Iterator[Path]:
+    """The shared folder of tracefs, for programs that trace on their own: afterwards everything is as it was, whatever
+    they leave, also when we are killed. Raises Unsupported as `session`."""
+    top = place()
+    _check(top)
+    with ExitStack() as stack:
+        if os.getpid() != 1:
+            stack.enter_context(guard.standing())
+        arming = Arming(top, stack.enter_context(undo.journal()))
+        for name in ("tracing_on", *PLAIN, "max_graph_depth", "set_graph_function", "set_ftrace_filter"):
+            arming.keep(name)
+        for name in ("kprobe_events", "current_tracer"):
+            arming.keep(name)
+        yield top
+
+
+class Arming:
+    """Settings of the tracer, each noted before it is changed."""
+
+    def __init__(self, top: Path, journal: undo.Journal) -> None:
+        self.top = self.folder = top
+        self._journal = journal
+
+    def settle(self) -> None:
+        """Find a place, off, and nothing set that others have left."""
+        if _in_instances(self.top):
+            self.folder = self.top / "instances" / f"labkit-{os.getpid():x}-{os.urandom(3).hex()}"
+            self._journal.note(self.folder, None)
+            self.folder.mkdir()
+        self.set("tracing_on", "0")
+        for name, text in PLAIN.items():
+            self.set(name, text)
+
+    def _path(self, name: str) -> Path:
+        return (self.top if name in SHARED else self.folder) / name
+
+    def keep(self, name: str) -> None:
+        """Have it put back as it is now."""
+        path = self._path(name)
+        if path.exists() and (path.parent == self.top or self.folder == self.top):
+            self._journal.note(path, writable(name, path.read_text()))
+
+    def set(self, name: str, text: str) -> None:
+        """Write a setting, unless it is so already; an option that the kernel does not have is as it is."""
+        path = self._path(name)
+        if path.exists() and writable(name, _read(path)).split() != text.split():
+            self.keep(name)
+            self.write(path, text)
+
+    def buffer(self, each_kib: int) -> None:
+        """Give each CPU a buffer."""
+        path = self.folder / "buffer_size_kb"
+        text = _read(path).strip()
+        if self.folder == self.top:
+            parts = [
+                f"{cpu.relative_to(self.top)}/buffer_size_kb" for cpu in Session(self.top, self.top).cpus()
+            ]
+            for name in parts if text == "X" else ["buffer_size_kb"]:
+                self.keep(name)
+        self.write(path, str(each_kib))
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of tracefs. Raises Unsupported where the kernel does not let it, Failed for what it refuses."""
+        try:
+            path.write_text(text)
+        except PermissionError as error:
+            raise Unsupported(
+                f"this kernel lists {TRACER} and does not let it be set ({error.strerror}): {OTHERWISE}"
+            ) from None
+        except OSError as error:
+            words = f" in {path.name}" if len(text) > 100 else f": {path.name} = {text!r}"
+            raise Failed(f"the kernel's tracer refuses ({error.strerror}){words}") from None
+
+
+def writable(name: str, text: str) -> str:
+    """What has to be written to have a setting as it reads."""
+    if name == "trace_clock":
+        return text.partition("[")[2].partition("]")[0]
+    if name.endswith("buffer_size_kb"):  # `7 (expanded: 1408)`: it is the latter with the first event
+        return text.split()[-1].rstrip(")")
+    if name.startswith("set_"):  # comments, commands, and modules behind the names
+        lines = [line for line in text.splitlines() if line and not line.startswith(("#", "no pid"))]
+        return "\n".join(line.split()[0] for line in lines if ":" not in line)
+    return text.strip()
+
+
+def _check(top: Path) -> None:
+    tracers = _read(top / "available_tracers").split()
+    if TRACER not in tracers:
+        raise Unsupported(f"this kernel has no tracer {TRACER} (it has {', '.join(tracers)}): {OTHERWISE}")
+    undo.left()
+    tracer, events = _read(top / "current_tracer").strip(), _read(top / "set_event").split()
+    if tracer != "nop" or events:
+        what = f"the tracer {tracer} is on" if tracer != "nop" else f"the event {events[0]} is traced"
+        raise Unsupported(
+            f"somebody else traces: {what} in {top}; end that"
+            " (echo nop > current_tracer; echo > set_event) and run again"
+        )
+
+
+@functools.cache
+def _in_instances(top: Path) -> bool:
+    """Whether this kernel has function_graph in instances; tried with one function, since all of them take long."""
+    own, size = top / "instances" / f"labkit-{os.getpid():x}-try", top / "buffer_size_kb"
+    before = _read(size)
+    try:
+        own.mkdir()
+    except OSError:
+        return False
+    try:
+        with open(top / "available_filter_functions") as file:
+            (own / "set_ftrace_filter").write_text(file.readline().split()[0])
+        (own / "current_tracer").write_text(TRACER)
+        return True
+    except OSError as error:
+        return error.errno != errno.EINVAL
+    finally:
+        own.rmdir()
+        # Before Linux 6.6 the shared buffer, still small, is then taken for one that has its size.
+        if _read(size) != before:
+            size.write_text(writable(size.name, before))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except PermissionError:
+        raise Unsupported(f"{path} is not for this user: run as root") from None

@@ -1,0 +1,52 @@
+"""The first process of a machine of QEMU's that tests have to themselves (tests/vm/machines.py): it runs the commands
+that it is told over the virtio-serial port, as root of a kernel of its own. Run as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from typing import Any
+
+from labkit import netlink
+from labkit.guest import Port
+
+
+def main() -> None:
+    """Answer requests, one JSON line each: `argv`, `env`, and `timeout_s`; without one it is only started."""
+    os.environ.pop("LABKIT_LAB_VM", None)
+    os.makedirs("/dev/net", exist_ok=True)
+    socket = netlink.Netlink()
+    socket.do(netlink.set_link(1))  # lo
+    socket.close()
+    port, said = Port(), b""
+    while True:
+        select.select([port.fd], [], [], 1.0)
+        try:
+            said += os.read(port.fd, 65536)
+        except BlockingIOError:
+            continue
+        while b"\n" in said:
+            line, _, said = said.partition(b"\n")
+            port.say(answer(json.loads(line)))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What became of the command: its pid, or how it ended and what it said."""
+    environment = os.environ | request["env"]
+    if request["timeout_s"] is None:
+        with open("/dev/null", "r+b") as nothing:
+            pid = subprocess.Popen(request["argv"], env=environment, stdin=nothing, start_new_session=True,
+                                   stdout=nothing, stderr=nothing).pid  # fmt: skip
+        return {"pid": pid}
+    try:
+        done = subprocess.run(request["argv"], env=environment, timeout=request["timeout_s"], text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, check=False)  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return {"returncode": None, "stdout": str(late.stdout), "stderr": str(late.stderr)}
+    return {"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+if __name__ == "__main__":
+    main()
