@@ -116,7 +116,7 @@ def _pale(color: str, share: float = 0.3) -> str:
 
 # Frames of flame graphs carry their own words, dark or white on them, whatever is behind the graph.
 FRAMES = {
-    "kernel": "#E9A368", "user": "#7DB7DD", "process": "#B9BDC2",
+    "kernel": "#E9A368", "module": "#6FC2A6", "user": "#7DB7DD", "process": "#B9BDC2",
     "more": _VERMILLION, "more_faint": "#F6D9C4", "less": _BLUE, "less_faint": "#C9DFF0", "same": "#C4C7CB",
     "hit": "#A0307A",
 }  # fmt: skip

@@ -5,6 +5,7 @@ another.
     why = flame.difference(left, right)      # per packet; a control (A/A) is worth having
     why.functions()                          # the functions that explain most, adding up to the whole
     flame.drawn(why)                         # the differential flame graph
+    flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_graph saw them
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 from labkit.flame.arm import PER, Arm, Round
 from labkit.flame.difference import Difference, difference
 from labkit.flame.folded import read, text
+from labkit.flame.packet import Packet, packets, packets_compared
 from labkit.flame.table import sentence, shown
 from labkit.flame.view import MIME, Flame, drawn, graph, script, style
 
 __all__ = [
-    "MIME", "PER", "Arm", "Difference", "Flame", "Round",
-    "difference", "drawn", "graph", "read", "script", "sentence", "shown", "style", "text",
+    "MIME", "PER", "Arm", "Difference", "Flame", "Packet", "Round",
+    "difference", "drawn", "graph", "packets", "packets_compared", "read", "script", "sentence", "shown", "style",
+    "text",
 ]  # fmt: skip

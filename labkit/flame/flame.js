@@ -3,6 +3,7 @@
 (() => {
 const ROW = 19, LEAST = 0.35, GAP = 0.6, FONT = 11.5, PATIENCE_MS = 150;
 const STEPS = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]];
+const KINDS = {module: "a module of the kernel"};
 const SVG = "http://www.w3.org/2000/svg";
 
 function made(kind, more = {}, ...inside) {
@@ -69,7 +70,8 @@ class Flame {
     this.tip = made("div", {className: "tip", hidden: true});
     const notes = data.notes.map(note => made("p", {textContent: note}));
     const head = made("p", {className: "head"}, made("strong", {textContent: data.title}), " ", data.subtitle);
-    const parts = [head, bar, this.legend(), this.box, made("div", {className: "notes"}, ...notes), this.tip];
+    const text = data.text ? [made("details", {}, made("summary", {textContent: data.text_words}), made("pre", {textContent: data.text}))] : [];
+    const parts = [head, bar, this.legend(), this.box, made("div", {className: "notes"}, ...notes), ...text, this.tip];
     this.place.replaceChildren(...parts);
     this.search.addEventListener("input", () => {
       clearTimeout(this.waiting);
@@ -96,7 +98,8 @@ class Flame {
     const {data} = this, {colors} = data;
     const key = (color, words) => made("span", {}, made("i", {style: `background:${color}`}), words);
     if (!data.right) {
-      return made("div", {className: "legend"}, key(colors.kernel, "kernel"), key(colors.user, "user"), key(colors.process, "process"));
+      const there = ["kernel", "module", "user", "process"].filter(kind => data.kinds.includes(kind));
+      return made("div", {className: "legend"}, ...there.map(kind => key(colors[kind], KINDS[kind] || kind)));
     }
     this.most = data.stands_out.reduce((most, out, at) => out ? Math.max(most, Math.abs(this.difference(at))) : most, 0);
     const same = key(colors.same, "does not stand out from the spread between rounds");
@@ -145,7 +148,7 @@ class Flame {
 
   render() {
     this.width = this.box.clientWidth || 900;
-    const x = this.placed(), {data, zoomed} = this, whole = this.value(zoomed) || 1;
+    const {data, zoomed} = this, x = this.placed(), whole = (!zoomed && data.span) || this.value(zoomed) || 1;
     const above = new Set();
     for (let at = this.parent[zoomed]; at >= 0; at = this.parent[at]) above.add(at);
     const pieces = [];
