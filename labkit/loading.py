@@ -129,7 +129,9 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
-    boxed = whole["endpoint"].isin(["container", "guest"])  # from here on an arm is what is compared
+    boxed = whole["endpoint"].notna() & whole["endpoint"].ne(
+        "namespace"
+    )  # from here on an arm is what is compared
     whole.loc[boxed, "topology"] = whole.loc[boxed, "arm"].str.removesuffix(" (again)")
     return whole
 

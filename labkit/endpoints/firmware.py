@@ -109,6 +109,17 @@ def _with_folders(entries: dict[str, Entry]) -> dict[str, Entry]:
     return {**folders, **entries}
 
 
+def _nic_lines(nic: Nic, ip: str) -> list[str]:
+    """What waits for eth0, and gives it its address."""
+    return [
+        f"tries={NIC_S * 100}",
+        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
+        f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
+        f"{ip} address add {nic.address} dev eth0{' nodad' if ':' in nic.address else ''}",
+        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+    ]
+
+
 def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
     """What is run first: mounts, modules, eth0 with its address, and then `inside` for ever."""
     ip, is_v6 = machine.program("ip"), ":" in nic.address
@@ -136,13 +147,9 @@ def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
             for name, value in sysctls.items()
         ),
         *(f"insmod /modules/{name}" for name in modules),
-        f"tries={NIC_S * 100}",
-        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
         f"hostname {shlex.quote(nic.name)}",
         f"{ip} link set lo up",
-        f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
-        f"{ip} address add {nic.address} dev eth0{' nodad' if is_v6 else ''}",
-        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+        *([] if not nic.fds else _nic_lines(nic, ip)),
         f"exec {shlex.quote(_python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
     ]
     return "\n".join(lines) + "\n"

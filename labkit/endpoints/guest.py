@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,9 +73,29 @@ def parse(text: str) -> Asked:
 
 
 @dataclass(frozen=True)
+class More:
+    """What guests are beyond what the word asks for: so many times its CPUs and its memory, more modules and
+    programs."""
+
+    times: int = 1
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def of(self, asked: Asked) -> Asked:
+        """The larger guest."""
+        one = asked.machine
+        made = replace(one, cpus=self.times * one.cpus, memory_mib=self.times * one.memory_mib)
+        made = replace(made, modules=(*one.modules, *self.modules))
+        return replace(asked, machine=made, programs=(*asked.programs, *self.programs))
+
+
+NO_MORE = More()
+
+
+@dataclass(frozen=True)
 class Nic:
-    """A guest's NIC: the guest's name, the descriptors of its tap's queues, and what the guest gives its eth0: an
-    address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
+    """A guest's NIC: the guest's name, the descriptors of its tap's queues (none: no NIC), and what the guest gives its
+    eth0: an address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
 
     name: str
     fds: Sequence[int]
@@ -170,9 +190,9 @@ class Guest:
         """A file as it reads in it."""
         return Reading(self, path)
 
-    def counters(self, interface: str) -> netlink.LinkCounters:
+    def counters(self, interface: str, path: str = "/proc/net/dev") -> netlink.LinkCounters:
         """What an interface in it has received."""
-        for line in self.read("/proc/net/dev").decode().splitlines():
+        for line in self.read(path).decode().splitlines():
             name, _, values = line.partition(":")
             if name.strip() == interface:
                 received = values.split()
@@ -185,13 +205,13 @@ class Guest:
 
 
 @contextmanager
-def guests(text: str, nics: Sequence[Nic]) -> Iterator[list[Guest]]:
+def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[list[Guest]]:
     """A guest for each NIC, up and answering, until the block ends.
 
     Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
     last words for one that does not boot.
     """
-    asked = parse(text)
+    asked = more.of(parse(text))
     kernel = kernels.find(asked.machine.kernel)
     if asked.vhost == "on" and not os.access(VHOST, os.R_OK | os.W_OK):
         raise Unsupported(
@@ -260,6 +280,8 @@ def _started(
 
 def nic_words(asked: Asked, nic: Nic, vhost: bool) -> list[str]:
     """QEMU's words for a guest's NIC and its cable."""
+    if not nic.fds:
+        return []
     fds = "fd=" if len(nic.fds) == 1 else "fds="
     cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
     # Without a ROM to boot from: it is a file of another package.

@@ -139,9 +139,10 @@ class Endpoint:
                 program.hold()
             return program
         # What stands in front of a program in a box can be told to stop it, and not be stopped itself in its place.
-        *words, ends = self.box.prefix
-        words += ["held"] if held else []
-        return process.Running([*words, ends, *argv], stops=signal.SIGTSTP)
+        words = self.box.prefix
+        ends = words.index("--")
+        told = ["held"] if held else []
+        return process.Running([*words[:ends], *told, *words[ends:], *argv], stops=signal.SIGTSTP)
 
     def open(self, path: str) -> Reading:
         """A file of the kernel's under /proc/net, as it reads at this end."""

@@ -21,7 +21,8 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
-    "endpoint": "what programs run in, compared as well: namespace, container (OCI), guest (a QEMU machine)",
+    "endpoint": "what programs run in, compared as well: namespace, container (OCI), guest (a QEMU machine each),"
+    " shared_guest (namespaces of one guest, with as many CPUs as those of all guests)",
     "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
@@ -133,7 +134,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     def _check_endpoints(self) -> None:
         for name in self.endpoint:
             one_of("endpoint", name, topologies.ENDPOINTS)
-        if "guest" in self.endpoint:
+        if self.in_guests:
             topologies.check_guests(self.topology)
             from labkit.endpoints import guest  # what only guests need
 
@@ -273,6 +274,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         )
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
         return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
+
+    @property
+    def in_guests(self) -> bool:
+        """Whether programs run in guests."""
+        return bool({*topologies.IN_GUESTS} & {*self.endpoint})
 
     @property
     def guest_word(self) -> str:

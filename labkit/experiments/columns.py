@@ -155,7 +155,7 @@ def row_of(
         "role": arm.role,
         "topology": arm.topology,
         "endpoint": arm.endpoint,
-        "guest": asked.guest_word if "guest" in asked.endpoint else None,
+        "guest": asked.guest_word if asked.in_guests else None,
         "pairs": pairs,
         **{name: getattr(asked, name) for name in PARAMETERS},
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from labkit import netlink
 from labkit.endpoints import Endpoint, Pair, namespaces
@@ -19,6 +20,11 @@ from labkit.topologies.base import (
     numbers,
 )
 from labkit.topologies.veth import BRIDGE
+
+if TYPE_CHECKING:
+    from labkit.endpoints.guest import Nic
+
+SHARED = "shared"  # the name of a guest that all ends share
 
 
 @contextmanager
@@ -41,7 +47,7 @@ def boxed(topology: Topology) -> Iterator[Topology]:
 @contextmanager
 def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
     """A tap from every guest to one Linux bridge, as `veth_bridge` has a veth from every namespace."""
-    from labkit.endpoints.guest import Nic, guests, parse  # what only guests need
+    from labkit.endpoints.guest import guests, parse  # what only guests need
 
     with namespaces([BETWEEN], family=spec.family) as [between], ExitStack() as stack:
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
@@ -53,13 +59,40 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
             between.netlink.do(
                 netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)
             )
-            partner = number ^ 1
-            ends = (str(end_address(spec, number)), str(end_address(spec, partner).ip))
-            nics.append(Nic(end_name(number), tap.fds, spec.mtu_bytes, *ends, mac(number), mac(partner)))
+            nics.append(_nic(spec, number, tap.fds))
         made = stack.enter_context(guests(spec.guest, nics))
-        ends_made = [
+        ends = [
             Endpoint(one.name, between, "eth0", EDGE, nic.address.partition("/")[0], one, f"port{number}")
             for number, one, nic in zip(numbers(spec), made, nics, strict=True)
         ]
-        pairs = [Pair(client, server) for client, server in zip(ends_made[::2], ends_made[1::2], strict=True)]
-        yield Topology(name, spec, pairs, [between])
+        yield Topology(name, spec, _paired(ends), [between])
+
+
+@contextmanager
+def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
+    """`veth_bridge` within one guest, of as many CPUs and as much memory as a guest for each end would have in all."""
+    from labkit.endpoints.guest import More, Nic, guests
+    from labkit.endpoints.shared import MODULES, PROGRAMS, rooms
+
+    nics = [_nic(spec, number, ()) for number in numbers(spec)]
+    machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
+    with namespaces([SHARED], family=spec.family) as [outside]:
+        with guests(spec.guest, [machine], More(len(nics), MODULES, PROGRAMS)) as [guest]:
+            made = rooms(guest, nics, spec.family)
+            ends = [
+                Endpoint(nic.name, outside, "eth0", EDGE, nic.address.partition("/")[0], room)
+                for nic, room in zip(nics, made, strict=True)
+            ]
+            yield Topology(name, spec, _paired(ends), [outside])
+
+
+def _nic(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
+    from labkit.endpoints.guest import Nic
+
+    partner = number ^ 1
+    ends = (str(end_address(spec, number)), str(end_address(spec, partner).ip))
+    return Nic(end_name(number), fds, spec.mtu_bytes, *ends, mac(number), mac(partner))
+
+
+def _paired(ends: list[Endpoint]) -> list[Pair]:
+    return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]

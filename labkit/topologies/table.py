@@ -9,7 +9,7 @@ from labkit.endpoints import Endpoint
 from labkit.errors import BadInput
 from labkit.topologies import network, tunnels
 from labkit.topologies.base import Builder, Spec, Topology, entered
-from labkit.topologies.boxes import boxed, tap_bridge
+from labkit.topologies.boxes import boxed, bridge_inside, tap_bridge
 from labkit.topologies.half import ACROSS, one_side
 from labkit.topologies.lower import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.topologies.veth import loopback, veth, veth_bridge, veth_routed
@@ -24,8 +24,10 @@ TABLE: dict[str, Builder] = {
     **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
     "overlay": network.overlay,
 }
-GUESTS: dict[str, Builder] = {"veth_bridge": tap_bridge}
-ENDPOINTS = ("namespace", "container", "guest")
+# With ends in guests: a topology's own builder for each kind of them.
+GUESTS: dict[str, dict[str, Builder]] = {"veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside}}
+IN_GUESTS = ("guest", "shared_guest")
+ENDPOINTS = ("namespace", "container", *IN_GUESTS)
 TAKES_PARENT = {macvlan, ipvlan}
 # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
 # reachability must fail.
@@ -57,9 +59,9 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
-        if spec.endpoint == "guest":
+        if spec.endpoint in IN_GUESTS:
             check_guests([name])
-            yield entered(stack, GUESTS[name](name, spec))
+            yield entered(stack, GUESTS[name][spec.endpoint](name, spec))
             return
         topology = entered(stack, builder(name, spec))
         yield stack.enter_context(boxed(topology)) if spec.endpoint == "container" else topology
