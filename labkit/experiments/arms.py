@@ -41,7 +41,15 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
     arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
     if len(arms) > 1:
         arms.insert(1, replace(good[0], role="control"))
-    return arms, refused
+    return [*arms, *_again(arms)], refused
+
+
+def _again(arms: list[Arm]) -> list[Arm]:
+    """What guests with an end each are compared with beside the baseline, a second time: a guest that ends share, which
+    has their kernel and their CPUs."""
+    of = {arm.endpoint for arm in arms}
+    shared = [arm for arm in arms if arm.endpoint == "shared_guest" and arm.role == "variant"]
+    return [replace(arm, again=True) for arm in shared] if "guest" in of else []
 
 
 def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str | None]:

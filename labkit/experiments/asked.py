@@ -21,8 +21,7 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
-    "endpoint": "what programs run in, compared as well: namespace, container (OCI), guest (a QEMU machine each),"
-    " shared_guest (namespaces of one guest, with as many CPUs as those of all guests)",
+    "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
     "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",

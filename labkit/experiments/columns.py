@@ -105,11 +105,12 @@ PARAMETERS = [
 @dataclass(frozen=True)
 class Arm:
     """A topology under comparison, what programs run in at its ends, and the part it plays: baseline, control (the
-    baseline again) or variant."""
+    baseline again) or variant; `again`: a variant that is measured a second time as well."""
 
     topology: str
     role: str
     endpoint: str = "namespace"
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -119,7 +120,7 @@ class Arm:
     @property
     def label(self) -> str:
         """The name of the arm."""
-        return f"{self.name} (again)" if self.role == "control" else self.name
+        return f"{self.name} (again)" if self.again or self.role == "control" else self.name
 
     @property
     def stem(self) -> str:

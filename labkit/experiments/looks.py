@@ -45,6 +45,7 @@ class Standing(abc.ABC):
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
     qdisc: str
+    emulated: bool = False  # the CPUs that its programs run on
     boxed: dict[str, Any] = field(default_factory=dict)  # what rows tell of what programs run in
     doubts: list[str] = field(default_factory=list)
 
@@ -74,7 +75,11 @@ class Standing(abc.ABC):
         return self.arm, {"status": "ok", **told, **metrics}
 
     def compare(self, baseline: Standing) -> None:
-        """Doubt what is offloaded otherwise than in the baseline, or queued otherwise."""
+        """Doubt what is offloaded otherwise than in the baseline, queued otherwise, or run by another kind of CPU."""
+        if self.emulated != baseline.emulated:
+            this, that = ("emulated" if one.emulated else "not emulated" for one in (self, baseline))
+            words = f"its CPUs are {this}, those of {baseline.arm.label} {that}"
+            self.doubts.append(f"{words}: the emulation differs as well")
         for end, own, usual in (
             ("client", self.offloads, baseline.offloads),
             ("server", self.server_offloads, baseline.server_offloads),
@@ -126,11 +131,9 @@ def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Li
     """An arm whose two sides are on this host, which `accelerator` runs, looked at."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
     boxed = {} if client.box is None else client.box.told
-    emulated = boxed.get("guest_accelerator") == "tcg" != accelerator
-    words = "the guests' CPUs are emulated and this machine's are not: what differs from other arms is the emulation"
     return Live(
         boxed=boxed,
-        doubts=[words] if emulated else [],
+        emulated=boxed.get("guest_accelerator", accelerator) == "tcg",
         arm=arm,
         topology=topology,
         offloads=offloads(client),
