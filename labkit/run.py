@@ -109,6 +109,8 @@ def measure(
     """
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
+    if _traces(asked):
+        hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
     description = _description(folder, experiment, asked)
@@ -149,11 +151,15 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "parameters": asked,
         "folder": str(folder),
         "seed": description["seed"],
-        "traces": not experiments.TRACERS.isdisjoint(asked.get("observe", ())),
+        "traces": _traces(asked),
     }
     if asked.get("nodes") == "two":
         request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
     return request
+
+
+def _traces(asked: dict[str, Any]) -> bool:
+    return not experiments.TRACERS.isdisjoint(asked.get("observe", ()))
 
 
 def _description(folder: Path, experiment: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import re
 
 from labkit import hosts, topologies
 from labkit.errors import BadInput
-from labkit.experiments.observing import NAMES
+from labkit.experiments import observing
 from labkit.experiments.parameters import Parameters, one_of, within
-from labkit.observers import perf_record, perf_stat
+from labkit.observers import function_times, perf_record, perf_stat
 from labkit.traffic.iperf3 import Load
 
 IP_AND_UDP = {4: 28, 6: 48}
@@ -36,9 +36,10 @@ HELP = {
     "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
     "whole_runs": "rounds that end with one whole run of each arm; none: every round",
     "observe": "observers, each with whole runs of its own after the rounds that measure: "
-    + ", ".join(NAMES),
+    + ", ".join(observing.NAMES),
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
     "events": "what perf_stat counts, by perf's names",
+    "functions": "of the kernel, which function_times times: names, no patterns",
     "sample_hz": "of perf_record, on each CPU",
     "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
@@ -78,6 +79,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     observe: tuple[str, ...] = ()
     profile_rounds: int = 5
     events: tuple[str, ...] = perf_stat.EVENTS
+    functions: tuple[str, ...] = function_times.FUNCTIONS
     sample_hz: int = perf_record.FREQUENCY_HZ
     keep_perf_data: bool = False
     half_width: float = 0.02
@@ -145,11 +147,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
             raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
 
     def _check_observers(self) -> None:
-        for name, words in (("observe", self.observe), ("events", self.events)):
-            if len(set(words)) < len(words):
-                raise BadInput(f"{name} has a value twice: {', '.join(words)}")
-        for name in self.observe:
-            one_of("observe", name, NAMES)
+        observing.check(self)
         within("profile_rounds", self.profile_rounds, 1, 1000)
         within("sample_hz", self.sample_hz, 1, 50_000)
 

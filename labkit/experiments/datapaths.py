@@ -84,6 +84,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     observed = [point for point in profiles.points(asked) if point.name not in done]
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
+    profiles.check_built(asked)
     for pairs in asked.pairs:
         name = f"{pairs}-refused"
         if refused and name not in done:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import topologies
-from labkit.observers import perf_record, perf_stat
+from labkit.errors import BadInput
+from labkit.experiments.parameters import one_of
+from labkit.observers import function_times, functions, perf_record, perf_stat, tracefs
 from labkit.observers.counters import Counters, counters
 from labkit.observers.loss import losses
 from labkit.observers.told import Told, Watch
@@ -27,6 +29,7 @@ class Observer:
 
     check: Callable[[Datapaths], object]
     armed: Callable[[Datapaths, topologies.Topology, Path], AbstractContextManager[Watch]]
+    check_built: Callable[[Datapaths], object] = lambda _asked: None
     traces: bool = False
 
 
@@ -69,10 +72,34 @@ def _perf_record(
     return perf_record.perf_record(folded, frequency_hz=asked.sample_hz, keep=asked.keep_perf_data)
 
 
+def _function_times(
+    asked: Datapaths, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[Watch]:
+    return function_times.function_times(asked.functions)
+
+
 TABLE = {
     "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
     "counters": Observer(lambda _asked: None, _counters),
+    "function_times": Observer(
+        lambda _asked: tracefs.check(),
+        _function_times,
+        lambda asked: functions.resolved(asked.functions),
+        traces=True,
+    ),
 }
 NAMES = tuple(TABLE)
 TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
+
+
+def check(asked: Datapaths) -> None:
+    """Raises BadInput in one sentence for observers that there are not, and for what they cannot be asked for."""
+    for name, words in (("observe", asked.observe), ("events", asked.events), ("functions", asked.functions)):
+        if len(set(words)) < len(words):
+            raise BadInput(f"{name} has a value twice: {', '.join(words)}")
+    for name in asked.observe:
+        one_of("observe", name, NAMES)
+    functions.check_names(asked.functions)
+    if "function_times" in asked.observe and not asked.functions:
+        raise BadInput("observe=function_times needs functions=NAME,NAME")

@@ -139,6 +139,7 @@ def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
+    profiles.check_built(asked)
     for pairs in asked.pairs:
         if refused and (name := f"{pairs}-refused") not in done:
             rows = [columns.row_of(asked, around, arm, pairs, metrics) for arm, metrics in refused]

@@ -19,10 +19,11 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
-from labkit.experiments.observing import TABLE
+from labkit.experiments.observing import TABLE, TRACERS
 
 METHOD = "profile"
 ARMING_S = 1.0  # about, and to read what was seen
+DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ def check(asked: Datapaths) -> None:
     """Raises Unsupported or BadInput, in one sentence, for an observer that cannot be used on this machine."""
     for name in asked.observe:
         TABLE[name].check(asked)
+
+
+def check_built(asked: Datapaths) -> None:
+    """Raises BadInput for what can be known only once every arm has stood, which loads modules of the kernel: functions
+    that it cannot trace."""
+    for name in asked.observe:
+        TABLE[name].check_built(asked)
 
 
 def planned_s(asked: Datapaths, arms_count: int) -> float:
@@ -128,7 +136,12 @@ def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
     for arm, metrics in found:
         speed, usual = _speed(asked, metrics), without.get(arm.label)
         if metrics.get("observer") and speed and usual:
-            metrics["overhead_ratio"] = speed / usual
+            left = metrics["overhead_ratio"] = speed / usual
+            if metrics["observer"] in TRACERS and left < DISTURBED:
+                words = f"disturbed: {metrics['observer']} left only {left:.0%} of the throughput".replace(
+                    "%", " %"
+                )
+                metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
 
 
 def _speed(asked: Datapaths, metrics: dict[str, Any]) -> float | None:

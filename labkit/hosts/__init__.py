@@ -28,6 +28,20 @@ def check(where: str) -> None:
         raise BadInput(f"where={where}: there are {KINDS}")
 
 
+def check_tracing(where: str) -> None:
+    """Raises BadInput where a tracer would rewrite the kernel's code under packets that another emulated CPU carries: a
+    lab VM panics or hangs by that now and then."""
+    from labkit.qemu import kvm
+
+    if where.startswith("vm:"):
+        asked = shape.parse(where)
+        if asked.cpus > 1 and asked.profile != "tracing" and not kvm.worth_trying():
+            raise BadInput(
+                f"where={where}: an emulated machine may panic when its kernel's functions are traced while several"
+                f" CPUs run at once: say where={where},profile=tracing, in which one thread plays all of them, or cpus=1"
+            )
+
+
 def resolved(where: str) -> str:
     """`where` with the release of the lab VM's kernel in the place of a name that may mean another one tomorrow; as it
     is otherwise. Raises as `check`, and BadInput when this machine has no such kernel. Starts nothing."""
@@ -103,4 +117,14 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
         yield lend
 
 
-__all__ = ["check", "conversation", "here", "identified", "joined", "lending", "measuring_lock", "resolved"]
+__all__ = [
+    "check",
+    "check_tracing",
+    "conversation",
+    "here",
+    "identified",
+    "joined",
+    "lending",
+    "measuring_lock",
+    "resolved",
+]

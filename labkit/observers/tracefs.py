@@ -21,7 +21,6 @@ from labkit.hosts import guard
 from labkit.machine import undo
 
 TRACER = "function_graph"
-NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # of a kernel function (linux/kallsyms.h: at most 511); no glob, no command
 OTHERWISE = "run with where=vm:debian,profile=tracing"
 # Of all instances: whoever traces with one function_graph has them in all.
 SHARED = {
