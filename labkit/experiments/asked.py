@@ -41,6 +41,7 @@ HELP = {
     "events": "what perf_stat counts, by perf's names",
     "functions": "of the kernel, which function_times times: names, no patterns",
     "sample_hz": "of perf_record, on each CPU",
+    "graph_functions": "whose calls function_graph shows; none: what sends and receives a packet of the protocol",
     "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
@@ -81,6 +82,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     events: tuple[str, ...] = perf_stat.EVENTS
     functions: tuple[str, ...] = function_times.FUNCTIONS
     sample_hz: int = perf_record.FREQUENCY_HZ
+    graph_functions: tuple[str, ...] = ()
     keep_perf_data: bool = False
     half_width: float = 0.02
     mss_bytes: int | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from labkit import topologies
 from labkit.errors import BadInput
 from labkit.experiments.parameters import one_of
-from labkit.observers import function_times, functions, perf_record, perf_stat, tracefs
+from labkit.observers import function_graph, function_times, functions, perf_record, perf_stat, tracefs
 from labkit.observers.counters import Counters, counters
 from labkit.observers.loss import losses
 from labkit.observers.told import Told, Watch
@@ -78,6 +78,18 @@ def _function_times(
     return function_times.function_times(asked.functions)
 
 
+def _roots(asked: Datapaths) -> tuple[str, ...]:
+    return function_graph.roots(
+        asked.graph_functions, asked.protocol, asked.family, "guest" in asked.endpoint
+    )
+
+
+def _function_graph(
+    asked: Datapaths, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[Watch]:
+    return function_graph.function_graph(stem.with_name(f"{stem.name}.txt"), _roots(asked))
+
+
 TABLE = {
     "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
@@ -88,6 +100,9 @@ TABLE = {
         lambda asked: functions.resolved(asked.functions),
         traces=True,
     ),
+    "function_graph": Observer(
+        lambda _asked: tracefs.check(), _function_graph, lambda asked: _roots(asked), traces=True
+    ),
 }
 NAMES = tuple(TABLE)
 TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
@@ -95,11 +110,12 @@ TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
 
 def check(asked: Datapaths) -> None:
     """Raises BadInput in one sentence for observers that there are not, and for what they cannot be asked for."""
-    for name, words in (("observe", asked.observe), ("events", asked.events), ("functions", asked.functions)):
+    for name in ("observe", "events", "functions", "graph_functions"):
+        words = getattr(asked, name)
         if len(set(words)) < len(words):
             raise BadInput(f"{name} has a value twice: {', '.join(words)}")
     for name in asked.observe:
         one_of("observe", name, NAMES)
-    functions.check_names(asked.functions)
+    functions.check_names((*asked.functions, *asked.graph_functions))
     if "function_times" in asked.observe and not asked.functions:
         raise BadInput("observe=function_times needs functions=NAME,NAME")

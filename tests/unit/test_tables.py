@@ -235,8 +235,9 @@ def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
     compared = {"topology", "endpoint"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
     asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
-    how_it_is_observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
-    assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured | how_it_is_observed
+    observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
+    observed |= {"functions", "graph_functions"}
+    assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured | observed
 
 
 def test_null_and_unknown_columns() -> None:
