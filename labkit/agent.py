@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from labkit import (
-    capabilities,
     experiments,
     machine,
     notebook_kernel,
@@ -80,6 +79,8 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What this kernel and machine can do; a request that says `alone` is to a kernel that is thrown away."""
+    from labkit import capabilities  # what only a doctor needs
+
     asked = capabilities.capabilities(alone=request.get("alone", False))
     found = [msgspec.to_builtins(one) for one in asked]
     yield {

@@ -82,7 +82,8 @@ def _run(one: argparse.ArgumentParser) -> None:
 
 def _experiments() -> str:
     lines = ["experiments and their parameters, with defaults:"]
-    for name, experiment in experiments.TABLE.items():
+    for name in experiments.TABLE:
+        experiment = experiments.find(name)
         lines.append(f"  {name}")
         for key, value in experiment.parameters().asdict().items():
             lines.append(f"    {f'{key}={_typed(value)}':24}  {experiment.help[key]}")

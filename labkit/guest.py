@@ -24,7 +24,7 @@ from typing import IO, Any
 import msgspec
 
 import labkit
-from labkit import agent, machine, netlink, process
+from labkit import agent, experiments, machine, netlink, process
 from labkit.errors import LabkitError
 from labkit.qemu import command
 
@@ -249,6 +249,8 @@ def main() -> None:
     """Serve requests until the lab VM is turned off."""
     found = _settled()
     port = Port()
+    for name in experiments.TABLE:
+        experiments.find(name)  # imports it, before any request
     gc.freeze()  # children share these pages
     while True:
         _reap()

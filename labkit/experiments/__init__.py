@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.experiments import datapaths, overlay, packet_size
+from labkit.experiments import datapaths
 from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.observing import TRACERS
-from labkit.experiments.overlay import Overlay
-from labkit.experiments.packet_size import PacketSize
 from labkit.experiments.parameters import Parameters
 from labkit.experiments.peer import Peer
 from labkit.experiments.serve import answers
@@ -30,18 +28,30 @@ class Experiment:
     planned_s: Callable[[Any], float]
 
 
-TABLE = {
-    "datapaths": Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s),
-    "overlay": Experiment(Overlay, overlay.HELP, overlay.run, overlay.planned_s),
-    "packet_size": Experiment(PacketSize, packet_size.HELP, packet_size.run, packet_size.planned_s),
-}
+def _datapaths() -> Experiment:
+    return Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s)
+
+
+def _overlay() -> Experiment:
+    from labkit.experiments import overlay  # what only overlays need, and so on
+
+    return Experiment(overlay.Overlay, overlay.HELP, overlay.run, overlay.planned_s)
+
+
+def _packet_size() -> Experiment:
+    from labkit.experiments import packet_size
+
+    return Experiment(packet_size.PacketSize, packet_size.HELP, packet_size.run, packet_size.planned_s)
+
+
+TABLE = {"datapaths": _datapaths, "overlay": _overlay, "packet_size": _packet_size}
 
 
 def find(name: str) -> Experiment:
     """The experiment `name`. Raises BadInput with the list of what there is."""
     if name not in TABLE:
         raise BadInput(f"there is no experiment {name}; there are: {', '.join(TABLE)}")
-    return TABLE[name]
+    return TABLE[name]()
 
 
 __all__ = [

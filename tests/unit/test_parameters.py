@@ -192,6 +192,6 @@ def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool
 
 
 def test_every_parameter_of_every_experiment_is_explained() -> None:
-    for experiment in experiments.TABLE.values():
+    for experiment in map(experiments.find, experiments.TABLE):
         assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
         assert all(experiment.help.values())
