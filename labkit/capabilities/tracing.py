@@ -19,6 +19,8 @@ from pathlib import Path
 
 from labkit.capabilities import perf
 from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
+from labkit.errors import LabkitError
+from labkit.machine import undo
 
 # The numbers are the same on all architectures (asm-generic/unistd.h).
 FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
@@ -38,7 +40,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
         def find() -> str | None:
             nonlocal folder
             folder = stack.enter_context(tracefs())
-            return None
+            return _left()
 
         found = [attempt("tracers", "tracefs", find, lost, lambda number: _remedy(number, "TRACING"))]
         for name, probe, lost, option in (
@@ -50,6 +52,19 @@ def tracers(*, alone: bool = False) -> list[Capability]:
             remedy = functools.partial(_remedy, option=option)
             found.append(attempt("tracers", name, functools.partial(probe, folder), lost, remedy))
     return [*found, perf.kprobe()]
+
+
+def _left() -> str | None:
+    """What is told of tracers that a killed run has left; they are put back as they were, where that is allowed."""
+    try:
+        changed = undo.left()
+    except (OSError, LabkitError) as error:
+        raise NotTried(f"a run of labkit's that was killed has left tracing on ({error})", AS_ROOT) from None
+    return (
+        f"a run of labkit's that was killed had left it changed; put back: {', '.join(changed)}"
+        if changed
+        else None
+    )
 
 
 def _remedy(number: int, option: str) -> str:
@@ -98,7 +113,8 @@ def _checked(answer: int) -> int:
 @contextmanager
 def instance(folder: Path) -> Iterator[Path]:
     """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
-    path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
+    path, size = folder / "instances" / f"{OURS}{secrets.token_hex(4)}", folder / "buffer_size_kb"
+    before = size.read_text()
     with contextlib.ExitStack() as own:
         # Else another could take a new one, not yet locked, for one that was left.
         with _locked(folder / "instances", wait=True):
@@ -109,6 +125,9 @@ def instance(folder: Path) -> Iterator[Path]:
                 _remove, path
             )  # the last to come is the first to go: it is removed while it is locked
         yield path
+    if size.read_text() != before and "(expanded: " in before:
+        # Before Linux 6.6 the buffer that all share, still small, is afterwards taken for one that has its size.
+        size.write_text(before.partition("(expanded: ")[2].rstrip(")\n"))
 
 
 @contextmanager

@@ -95,7 +95,7 @@ TABLE = {
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
     "counters": Observer(lambda _asked: None, _counters),
     "function_times": Observer(
-        lambda _asked: tracefs.check(),
+        lambda _asked: function_times.check(),
         _function_times,
         lambda asked: functions.resolved(asked.functions),
         traces=True,

@@ -38,7 +38,7 @@ def check_tracing(where: str) -> None:
         if asked.cpus > 1 and asked.profile != "tracing" and not kvm.worth_trying():
             raise BadInput(
                 f"where={where}: an emulated machine may panic when its kernel's functions are traced while several"
-                f" CPUs run at once: say where={where},profile=tracing, in which one thread plays all of them, or cpus=1"
+                " CPUs run at once: add profile=tracing, in which one thread plays all of them, or cpus=1"
             )
 
 

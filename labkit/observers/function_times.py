@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from labkit import process
-from labkit.errors import Failed
-from labkit.observers import functions, trace_pages, tracefs
+from labkit.errors import Failed, Unsupported
+from labkit.observers import bpf_times, functions, trace_pages, tracefs
 from labkit.observers.distribution import Distribution
-from labkit.observers.told import Told
+from labkit.observers.told import Told, Watch
 
 FUNCTIONS = ("ip_rcv", "__netif_receive_skb_core")
 FIELDS = ("common_pid", "func", "calltime", "rettime")
@@ -149,17 +149,43 @@ class Times:
 
 
 @contextmanager
-def function_times(names: Sequence[str] = FUNCTIONS, *, buffer_kib: int = BUFFER_KIB) -> Iterator[Times]:
+def function_times(
+    names: Sequence[str] = FUNCTIONS, *, buffer_kib: int = BUFFER_KIB, tracer: str | None = None
+) -> Iterator[Watch]:
     """The times of these functions, armed before the traffic; use `counting` around it, and `told` afterwards.
 
-    Raises Unsupported as tracefs.session does, BadInput for functions that cannot be traced.
+    `tracer` is function_graph or bpf; None: the former where the kernel has it. Raises Unsupported as `check` does,
+    BadInput for functions that cannot be traced.
     """
     functions.check_names(names)
     traced = functions.resolved(names)
+    if (tracer or check()) == "bpf":
+        with bpf_times.bpf_times(traced) as watch:
+            yield watch
+        return
     filters = [one for all_of in traced.values() for one in all_of]
     with ExitStack() as stack:
         session = stack.enter_context(tracefs.session(filters=filters, buffer_kib=buffer_kib))
         yield Times(traced, session, stack.enter_context(ExitStack()))
+
+
+def check() -> str:
+    """The tracer that can be used: function_graph, else bpf. Raises Unsupported, with the reason of the first, where
+    neither can; they are tried, once."""
+    return _usable()
+
+
+@functools.cache
+def _usable() -> str:
+    try:
+        tracefs.check()
+        return tracefs.TRACER
+    except Unsupported as error:
+        try:
+            bpf_times.check()
+        except Unsupported:
+            raise error from None
+        return "bpf"
 
 
 def _layout(top: Path) -> trace_pages.Layout:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +165,7 @@ class Arming:
 
     def settle(self) -> None:
         """Find a place, off, and nothing set that others have left."""
-        if _in_instances(self.top):
+        if _in_instances(self.top, self._journal):
             self.folder = self.top / "instances" / f"labkit-{os.getpid():x}-{os.urandom(3).hex()}"
             self._journal.note(self.folder, None)
             self.folder.mkdir()
@@ -241,27 +240,28 @@ def _check(top: Path) -> None:
         )
 
 
-@functools.cache
-def _in_instances(top: Path) -> bool:
+_instances: dict[Path, bool] = {}  # what was found out
+
+
+def _in_instances(top: Path, journal: undo.Journal) -> bool:
     """Whether this kernel has function_graph in instances; tried with one function, since all of them take long."""
-    own, size = top / "instances" / f"labkit-{os.getpid():x}-try", top / "buffer_size_kb"
-    before = _read(size)
-    try:
-        own.mkdir()
-    except OSError:
-        return False
-    try:
-        with open(top / "available_filter_functions") as file:
-            (own / "set_ftrace_filter").write_text(file.readline().split()[0])
-        (own / "current_tracer").write_text(TRACER)
-        return True
-    except OSError as error:
-        return error.errno != errno.EINVAL
-    finally:
-        own.rmdir()
-        # Before Linux 6.6 the shared buffer, still small, is then taken for one that has its size.
-        if _read(size) != before:
+    if top not in _instances:
+        own, size = top / "instances" / f"labkit-{os.getpid():x}-try", top / "buffer_size_kb"
+        before = _read(size)
+        journal.note(own, None)
+        try:
+            own.mkdir()
+            with open(top / "available_filter_functions") as file:
+                (own / "set_ftrace_filter").write_text(file.readline().split()[0])
+            (own / "current_tracer").write_text(TRACER)
+            _instances[top] = True
+        except OSError as error:  # EPERM where it is not let, in an instance or elsewhere
+            _instances[top] = error.errno == errno.EPERM
+        with contextlib.suppress(FileNotFoundError):
+            own.rmdir()
+        if _read(size) != before:  # before Linux 6.6: still small, it is taken for one that has its size
             size.write_text(writable(size.name, before))
+    return _instances[top]
 
 
 def _read(path: Path) -> str:
