@@ -66,9 +66,8 @@ def mean(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     return Estimate(middle, middle - half, middle + half, x.size)
 
 
-def fit(design: Floats, values: Floats, known: Floats | None = None) -> Fit:
-    """Fit `values` (rounds x sizes, all above 0), less the part of them that is `known`, by `design` (sizes x
-    regressors), round by round.
+def fit(design: Floats, values: Floats) -> Fit:
+    """Fit `values` (rounds x sizes, all above 0) by `design` (sizes x regressors), round by round.
 
     Raises BadInput where the sizes do not tell the regressors apart.
     """
@@ -76,7 +75,7 @@ def fit(design: Floats, values: Floats, known: Floats | None = None) -> Fit:
     if values.ndim != 2 or values.shape[1] != sizes_count or not np.all(values > 0):
         raise BadInput("a fit needs a value above 0 of every size in every round")
     scale = values.mean(axis=0)
-    scaled, wanted = design / scale[:, None], (values if known is None else values - known) / scale
+    scaled, wanted = design / scale[:, None], values / scale
     # Regressors are of very different sizes (1, and up to 65507): the rank is of what is scaled alike.
     if np.linalg.matrix_rank(scaled / np.linalg.norm(scaled, axis=0)) < count:
         raise BadInput(f"{sizes_count} sizes do not tell {count} coefficients apart")

@@ -1,18 +1,19 @@
-"""What a datagram costs by its size: `cost = fixed + per byte * size` where it travels whole, and so much for each
-further fragment where IP has to cut it.
+"""What a datagram costs by its size: `cost = fixed + byte * size` where it travels whole, and where IP has to cut it
+`cost = first + fragment * (fragments - 1)`, in which the cost of a fragment is that of its bytes, too.
 
-The line is fitted through what fits the MTU alone: a fit through the steps beyond would take them for a cost of bytes.
-Beyond, the cost of a fragment is what is left over what the line says, and whether both together describe the points is
-asked by the test of lack of fit over all sizes (`fitting`). Every round is fitted by itself, so that arms are compared
-round by round.
+Two fits, because one line through the steps would take them for a cost of bytes, and because beyond the MTU bytes and
+fragments grow together, so that no measurement tells the one from the other there. Every round is fitted by itself
+(`fitting`), so that arms are compared round by round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from labkit import fitting, loading
@@ -20,6 +21,9 @@ from labkit.fitting import Estimate, Fit, Floats
 from labkit.loading import GROUP, Key
 
 CONTROL_CONFIDENCE = 0.99  # the baseline against itself, as in `stats`
+PARTS = ("fixed", "byte", "first", "fragment")  # of a cost, in the order of `Curve.coefficients`
+SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
+FEWEST_STEPS = 2  # different numbers of fragments
 FEWEST_SIZES = 3  # two points are always on a line
 LOST = 0.01  # of what was sent
 IP_BYTES = {4: 20, 6: 40}
@@ -93,11 +97,12 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Curve:
-    """The cost of one arm by size. `fixed`, `byte`, `fragment`: seconds; of `fragment` for each beside the first, None
-    where none was measured or nothing was fitted. `why`: why there is no fit, else empty.
+    """The cost of one arm by size. PARTS are in seconds: `fixed` and `byte` of what travels whole, `first` and
+    `fragment` (for each beside the first) of what is cut, None where nothing was fitted. `why`: why there is no fit,
+    else empty.
 
-    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; None without a fit) are
-    rounds x sizes; `setups`: the rounds' names, `coefficients` rounds x (fixed, byte, fragment).
+    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; NaN without a fit) are
+    rounds x sizes; `setups`: the rounds' names, `coefficients` rounds x PARTS.
     """
 
     key: Key
@@ -113,11 +118,12 @@ class Curve:
     why: str = ""
     fixed: Estimate | None = None
     byte: Estimate | None = None
+    first: Estimate | None = None
     fragment: Estimate | None = None
     coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    residuals: Floats | None = None
+    residuals: Floats = field(default_factory=lambda: np.empty((0, 0)))
     line: Fit | None = None  # of what travels whole
-    steps: Fit | None = None  # of all sizes, where some are fragmented
+    steps: Fit | None = None  # of what is cut
 
     @property
     def of(self) -> dict[str, object]:
@@ -126,12 +132,12 @@ class Curve:
 
     def at(self, lengths: Floats, fragments: Floats) -> Floats:
         """What the fit says of other sizes, in seconds; NaN beyond what it knows."""
-        if self.fixed is None or self.byte is None:
-            return np.full(np.shape(lengths), np.nan)
-        each = np.nan if self.fragment is None else self.fragment.value
-        return (
-            self.fixed.value + self.byte.value * lengths + np.where(fragments > 1, each * (fragments - 1), 0)
-        )
+        fixed, byte, first, fragment = (_value(getattr(self, name)) for name in PARTS)
+        return np.where(fragments > 1, first + fragment * (fragments - 1), fixed + byte * lengths)
+
+
+def _value(one: Estimate | None) -> float:
+    return math.nan if one is None else one.value
 
 
 def curves(rows: pd.DataFrame) -> list[Curve]:
@@ -187,35 +193,30 @@ def _fitted(curve: Curve) -> Curve:
         return replace(
             curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}"
         )
-    design = np.column_stack([np.ones_like(curve.lengths), curve.lengths, curve.fragments - 1])
-    line = fitting.fit(design[whole, :2], curve.values[:, whole])
-    straight = line.coefficients @ design[:, :2].T
-    coefficients, steps, fragment = line.coefficients, None, None
-    if not whole.all():
-        beyond = fitting.fit(design[~whole, 2:], curve.values[:, ~whole], straight[:, ~whole])
-        coefficients = np.column_stack([coefficients, beyond.coefficients])
-        fragment = fitting.mean(beyond.coefficients[:, 0])
-        steps = fitting.fit(design, curve.values)
-    said = coefficients @ design[:, : coefficients.shape[1]].T
+    fits = [_line(curve, whole, curve.lengths)]
+    if len(set(curve.fragments[~whole])) >= FEWEST_STEPS:
+        fits.append(_line(curve, ~whole, curve.fragments - 1))
+    residuals = np.full_like(curve.values, np.nan)
+    for which, fit in zip((whole, ~whole), fits, strict=False):
+        residuals[:, which] = fit.residuals
+    coefficients = np.column_stack([fit.coefficients for fit in fits])
+    found: list[Estimate | None] = [*map(fitting.mean, coefficients.T), None, None]
+    fixed, byte, first, fragment = found[: len(PARTS)]
     return replace(
-        curve,
-        fixed=fitting.mean(coefficients[:, 0]),
-        byte=fitting.mean(coefficients[:, 1]),
-        fragment=fragment,
-        coefficients=coefficients,
-        residuals=(curve.values - said) / curve.values.mean(axis=0),
-        line=line,
-        steps=steps,
-    )
+        curve, fixed=fixed, byte=byte, first=first, fragment=fragment, coefficients=coefficients,
+        residuals=residuals, line=fits[0], steps=fits[1] if fits[1:] else None,
+    )  # fmt: skip
 
 
-PARTS = ("fixed", "byte", "fragment")  # of a cost, in the order of `Curve.coefficients`
+def _line(curve: Curve, which: npt.NDArray[np.bool_], along: Floats) -> Fit:
+    """The straight line of some of the sizes."""
+    return fitting.fit(np.column_stack([np.ones_like(along), along])[which], curve.values[:, which])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """By how much an arm's costs differ from the baseline's, round by round, in seconds: `parts` (fixed, byte,
-    fragment) at 95 %. `control`: the baseline less itself, at 99 %; empty where it was not measured twice."""
+    """By how much an arm's costs differ from the baseline's, round by round, in seconds: `parts` (PARTS)
+    at 95 %. `control`: the baseline less itself, at 99 %; empty where it was not measured twice."""
 
     curve: Curve
     baseline: Curve
@@ -226,9 +227,9 @@ class Comparison:
         """`dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
         found, same = self.parts[part], self.control.get(part)
         if found.low is None or same is None or same.low is None or same.excludes_zero:
-            return "no evidence"
+            return NO_EVIDENCE
         if not found.excludes_zero:
-            return "no difference that stands out"
+            return SAME
         return "dearer" if found.value > 0 else "cheaper"
 
 

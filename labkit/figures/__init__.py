@@ -15,15 +15,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit import theme
-from labkit.figures.cost import cost
+from labkit.figures.cost import cost, rates
 from labkit.figures.forest import forest, ratio_ticks
 from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
 from labkit.figures.lines import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.figures.overhead import overhead
 from labkit.figures.panels import Panel, arms, finish, grid, panels
+from labkit.figures.sizes import fitted
 
-__all__ = ["cost", "cpu_per_gigabyte", "forest", "functions", "kernels", "overhead", "slices", "throughput"]
+__all__ = [
+    "cost", "cpu_per_gigabyte", "fitted", "forest", "functions", "kernels", "overhead", "rates", "slices", "throughput",
+]  # fmt: skip
 
 SLICES_PX = 250
 

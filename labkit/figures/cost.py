@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
@@ -11,8 +12,10 @@ from labkit.errors import BadInput
 from labkit.figures.lines import FAINT, Axis, Quantity, draw
 from labkit.figures.panels import Panel, finish, grid, panels
 from labkit.loading import PROVENANCE, complete, differing
+from labkit.sizes import OF, fragments_count, largest_whole
 
-SIZE = Axis("length_bytes", "bytes of payload", lambda size: f"{size:.0f} bytes")
+RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
+FAR = 10  # times the least: an axis on which the small would not be seen is logarithmic
 PANEL_PX = 250
 # What is counted: what a UDP server has read; what an interface has received, where a frame of TCP holds up to 64 KB
 # (segmentation offload, GRO).
@@ -24,10 +27,21 @@ def cost(rows: pd.DataFrame) -> go.Figure:
     """Throughput, packets a second and CPU time of a packet against `length_bytes` (of a datagram's payload, of a write,
     of a ping), arms side by side; of ping the round-trip time alone. Rows without a length are left out.
 
-    Rows of one panel are of one host and differ in nothing but arm and length, whichever runs of a sweep they are of.
+    What is fragmented has the number of its fragments below the size, beyond a dotted line. Rows of one panel are of one host and differ in nothing but arm and length, whichever runs of a sweep they are of.
     CPU time is that of the whole machine, generators included; dotted: softirq alone. Raises BadInput where rows of
     a panel differ in PROVENANCE.
     """
+    return _against_size(rows, "What a packet costs, by its size", _quantities)
+
+
+def rates(rows: pd.DataFrame) -> go.Figure:
+    """Throughput, packets a second and busy CPUs of the whole machine against `length_bytes`, drawn as `cost` is."""
+    return _against_size(rows, "Throughput, packets and busy CPUs, by size", _rates)
+
+
+def _against_size(
+    rows: pd.DataFrame, title: str, quantities: Callable[[Panel], list[tuple[Panel, Quantity]]]
+) -> go.Figure:
     sized = complete(of_part(rows, "cost"))
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
@@ -36,13 +50,34 @@ def cost(rows: pd.DataFrame) -> go.Figure:
     sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
     for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
         _alike(panel)
-        for one, quantity in _quantities(panel):
+        for one, quantity in quantities(panel):
             drawn.append((replace(one, row=len(drawn) + 1), quantity))
     figure, seen = grid([panel for panel, _ in drawn], PANEL_PX), set[str]()
     for panel, quantity in drawn:
         draw(figure, panel, quantity, SIZE, seen)
+        mark_mtu(figure, panel)
     subtitle = f"geometric mean of the rounds and 95 % interval; thin dotted: softirq alone; {FAINT}"
-    return finish(figure, sized, "What a packet costs, by its size", subtitle)
+    return finish(figure, sized, title, subtitle)
+
+
+def say_size(size: float, panel: Panel) -> str:
+    """A size as the label of a tick: with the number of fragments where there are several."""
+    mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
+    many = panel.protocol in OF and pd.notna(mtu) and fragments_count(size, mtu, 4 if pd.isna(family) else family)
+    return f"{size:.0f}" + (f"<br>×{many}" if many and many > 1 else "")
+
+
+SIZE = Axis("length_bytes", "bytes of payload (×: fragments)", lambda size: f"{size:.0f} bytes", say_size)
+
+
+def mark_mtu(figure: go.Figure, panel: Panel) -> None:
+    """A dotted line between the sizes that fit the MTU and those that are fragmented, where there are both."""
+    mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
+    if panel.protocol not in OF or pd.isna(mtu):
+        return
+    largest, sizes = largest_whole(mtu, 4 if pd.isna(family) else family), panel.table["length_bytes"]
+    if sizes.min() <= largest < sizes.max():
+        figure.add_shape(x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place)
 
 
 def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
@@ -63,10 +98,21 @@ def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
         return [_plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
     packet = PACKET.get(panel.protocol, "packet")
     cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
+    return [*_speeds(panel), _plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu)]
+
+
+def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
+    if panel.protocol == "ping":
+        return _quantities(panel)
+    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "window_s"}
+    return [*_speeds(panel), _plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu)]
+
+
+def _speeds(panel: Panel) -> list[tuple[Panel, Quantity]]:
+    packet = PACKET.get(panel.protocol, "packet")
     return [
         _plot(panel, "throughput", "bit/s", value="throughput_bps"),
         _plot(panel, f"{packet}s received", "pps", value="throughput_pps"),
-        _plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu),
     ]
 
 
@@ -77,7 +123,10 @@ def _plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Qu
     if "weight" in table:
         table["weight"] = table["weight"].where(table["weight"] > 0)
         values = values / table["weight"]
-    middle = values[table["status"].eq("ok")].median()
-    prefix = next((sign for sign, scale in PREFIXES.items() if scale <= middle), "")
+    ok = table["status"].eq("ok")
+    middle, sizes = values[ok].median(), values[ok].groupby(table["length_bytes"]).median()
+    far = bool(sizes.min() > 0 and sizes.max() > FAR * sizes.min())
+    found = (sign for sign, scale in PREFIXES.items() if scale <= middle)
+    prefix = "" if unit == "CPUs" else next(found, "")
     unit = f"{prefix}{unit}"
-    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(unit, unit, PREFIXES[prefix])
+    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(unit, unit, PREFIXES[prefix], far)

@@ -17,6 +17,9 @@ from labkit.figures.panels import Panel, arms, grid, pairs_word, panels
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
+MANY_DECADES = 5
+NARROW = 1 / 25  # of an axis: as much room has a place beside which another lies closer
+LABEL = 1 / 22  # of an axis: a label
 FAINT = "faint: single rounds (open: whole runs, arrow: beyond)"
 
 
@@ -27,6 +30,7 @@ class Quantity:
     title: str
     unit: str
     scale: float
+    is_log: bool = False
 
     def say(self, value: float) -> str:
         return f"{value / self.scale:.4g} {self.unit}"
@@ -34,11 +38,12 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis, logarithmic: a column of counts, its title, and a value of it in words."""
+    """An x axis, logarithmic: a column of counts, its title, and a value of it in words. `tick`: its label."""
 
     column: str
     title: str
     say: Callable[[float], str]
+    tick: Callable[[float, Panel], str] = lambda count, _panel: f"{count:.0f}"
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
@@ -61,23 +66,27 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
     rounds = _rounds(panel.table.assign(x=panel.table[axis.column]))
     places = sorted(panel.table[axis.column].unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
-    drawn, top = arms(rounds), _top(rounds)
+    gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
+    drawn, ends = arms(rounds), _ends(rounds, quantity.is_log)
     for number, (arm, role) in enumerate(drawn):
         # Arms stand beside each other at one place, so that intervals do not cover each other.
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
         own = rounds[rounds["arm"] == arm]
-        own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=top)
+        own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=ends[1] if ends else None)
         _arm(figure, panel, own, role, quantity, arm not in seen)
         seen.add(arm)
-    _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, top)
+    _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
 
-def _top(rounds: pd.DataFrame) -> float | None:
-    """Where the y axis ends: above all rounds, but not so far that one strange round would flatten all others."""
+def _ends(rounds: pd.DataFrame, is_log: bool) -> tuple[float, float] | None:
+    """Where the y axis begins and ends: around all rounds, but not so far that one strange round would flatten all
+    others."""
     if rounds.empty:
         return None
     middles = rounds.groupby(["arm", "x"])["value"].median()
-    return float(min(rounds["value"].max(), STRANGE * middles.max()) * 1.12)
+    top = float(min(rounds["value"].max(), STRANGE * middles.max()))
+    lowest = float(max(rounds["value"].min(), middles.min() / STRANGE))
+    return (lowest / 1.25, top * 1.25) if is_log else (0.0, top * 1.12)
 
 
 def _axes(
@@ -87,16 +96,36 @@ def _axes(
     room: float,
     quantity: Quantity,
     axis: Axis,
-    top: float | None,
+    ends: tuple[float, float] | None,
 ) -> None:
-    ends = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
-    labels = {"tickvals": places, "ticktext": [f"{count:.0f}" for count in places], "tickangle": 0}
-    figure.update_xaxes(type="log", range=ends, title_text=axis.title, **labels, **panel.place)
-    end = top / quantity.scale if top else 1.0
-    figure.update_yaxes(title_text=quantity.title, range=[0, end], **panel.place)
-    if top is None:  # plotly draws no axes for a plot without data
+    sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
+    labels = ticks(places, panel, axis)
+    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
+    reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
+    shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
+    figure.update_yaxes(title_text=quantity.title, **shape, **panel.place)
+    if ends is None:  # plotly draws no axes for a plot without data
         words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
-        figure.add_trace(go.Scatter(x=[10 ** (sum(ends) / 2)], y=[0.5], **words), **panel.place)
+        figure.add_trace(go.Scatter(x=[10 ** (sum(sides) / 2)], y=[0.5], **words), **panel.place)
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis from low to high with labels at 1, 2 and 5 of each decade, or at 1 alone where there are many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    heads = (1, 2, 5) if len(decades) < MANY_DECADES else (1,)
+    at = [head * 10.0**decade for decade in decades for head in heads]
+    labels = {"tickvals": at, "ticktext": [f"{value:g}" for value in at]}
+    return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
+
+
+def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
+    """Ticks of an axis at all places but those whose labels would run into another's; the last has its own."""
+    shown, apart = [places[-1]], math.log2(places[-1] / places[0]) * LABEL
+    for place in places[:-1]:
+        if all(abs(math.log2(place / other)) >= apart for other in shown):
+            shown.append(place)
+    shown.sort()
+    return {"tickvals": shown, "ticktext": [axis.tick(place, panel) for place in shown], "tickangle": 0}
 
 
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:

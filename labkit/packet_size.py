@@ -1,0 +1,173 @@
+"""What was found about the cost of datagrams by their size, as sentences in Markdown: what is cut into fragments and
+where the sender is the limit, the fits, and in which part of the cost arms differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit import loading, sizes
+from labkit.fitting import Estimate
+from labkit.sizes import COSTS, LOST, NO_EVIDENCE, PARTS, SAME, Comparison, Curve
+from labkit.units import si
+
+EACH = {
+    "fixed": "for each datagram",
+    "byte": "for each byte of it",
+    "first": "where it is cut, for the first fragment",
+    "fragment": "for each further one",
+}
+SEEN_SURE = (
+    0.02  # by so much fragments counted may differ from those computed: the two counts are not of one moment
+)
+OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
+
+
+def travelled(rows: pd.DataFrame) -> list[str]:
+    """How datagrams travelled: whole or in fragments, with which offloads, and whether all that was sent arrived."""
+    found = sizes.per_round(rows)
+    lines = [
+        line
+        for key, group in loading.groups(found, sizes.BY)
+        for line in _travelled(_named(key, found), group)
+    ]
+    return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
+
+
+def fits(curves: Sequence[Curve]) -> list[str]:
+    """A sentence for each fit, with what does not lie on it."""
+    return [
+        line for curve in curves if curve.role != "control" for line in _fit(curve, _where(curve, curves))
+    ]
+
+
+def differences(curves: Sequence[Curve]) -> list[str]:
+    """A sentence for each arm and cost: in which part of it the arm differs from the baseline."""
+    return [_difference(one, _where(one.curve, curves)) for one in sizes.comparisons(list(curves))]
+
+
+def told(rows: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
+    """All of it."""
+    return [*travelled(rows), *fits(curves), *differences(curves)]
+
+
+def seconds(value: float, unit: str = "s") -> str:
+    """Seconds that may be less than a nanosecond, as the cost of a byte is."""
+    return si(value, unit) if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} n{unit}"
+
+
+def interval(one: Estimate) -> str:
+    """`22.1 µs [20, 24.3 µs]`"""
+    if one.low is None or one.high is None:
+        return seconds(one.value)
+    return f"{seconds(one.value)} [{seconds(one.low)}, {seconds(one.high)}]"
+
+
+def _named(key: loading.Key, table: pd.DataFrame) -> str:
+    """What tells a point from the others of a table, for the end of a sentence; nothing where there are no others."""
+    varying = [name for name in sizes.BY if table[name].nunique(dropna=False) > 1]
+    of = dict(zip(sizes.BY, key, strict=True))
+    words = [f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in varying]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _where(curve: Curve, among: Sequence[Curve]) -> str:
+    return _named(curve.key, pd.DataFrame([one.of for one in among]))
+
+
+def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
+    mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
+    cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
+    each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]
+    said = (
+        f"At an MTU of {mtu} bytes IPv{family} carries up to {sizes.largest_whole(mtu, family)} bytes whole"
+    )
+    yield f"{said}{', and makes fragments of more: ' + ', '.join(each) if each else ''}{where}."
+    seen = group[group["seen_fragments_ratio"].notna()]
+    if len(seen):
+        middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
+        off = middles[(middles["seen_fragments_ratio"] / middles["fragments_count"] - 1).abs() > SEEN_SURE]
+        for one in off.reset_index().to_dict("records"):
+            counts = f"{one['seen_fragments_ratio']:.3g} of each datagram of {one['length_bytes']:.0f} bytes"
+            yield f"But IP counted {counts} at {one['arm']}, where {one['fragments_count']:g} were computed{where}."
+        if len(cut) and not len(off):
+            yield f"As many were counted by the senders' kernel as computed: no segmentation offload took part{where}."
+    yield from _limits(group, where)
+
+
+def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
+    """Who was the limit: where all arrives, the sender."""
+    lost = group.groupby(["topology", "length_bytes"])["lost_ratio"].mean().dropna()
+    if not len(lost):
+        return
+    beyond = lost[lost > LOST]
+    if len(beyond):
+        place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
+        said = (
+            f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size), most {most:.0%} at"
+        )
+        said += f" {place[0]} with {place[1]:.0f} bytes: the receiver is the limit there, and what the lost cost is"
+        yield f"{said} in the cost of those received{where}."
+    if len(beyond) < len(lost):
+        said = f"At {len(lost) - len(beyond)} points all that was sent arrived: there the sender, one process, is the"
+        yield f"{said} limit, and the time between datagrams is the time that it takes to send one{where}."
+
+
+def _offloads(rows: pd.DataFrame) -> list[str]:
+    by: dict[str, list[str]] = {}
+    for arm, some in rows[rows["role"].ne("control")].groupby("arm", sort=False):
+        features = str(some["offloads"].dropna().iloc[0] if some["offloads"].notna().any() else "").split()
+        on = [name for name in OFFLOADS if name in features]
+        by.setdefault(", ".join(f"{name} {'on' if name in on else 'off'}" for name in OFFLOADS), []).append(
+            str(arm)
+        )
+    return [
+        f"Offloads of the clients' interfaces for UDP ({', '.join(arms)}): {said}."
+        for said, arms in by.items()
+    ]
+
+
+def _fit(curve: Curve, where: str) -> Iterator[str]:
+    about = f"**{curve.arm}**, {COSTS[curve.cost]}{where}"
+    if curve.fixed is None or curve.byte is None:
+        yield f"{about}: not fitted: {curve.why}."
+        return
+    parts = [f"{interval(one)} {EACH[part]}" for part in PARTS if (one := getattr(curve, part)) is not None]
+    yield f"{about}: {', '.join(parts)} ({curve.fixed.rounds_count} round{'s' * (curve.fixed.rounds_count != 1)})."
+    yield from _misfits(curve)
+
+
+def _misfits(curve: Curve) -> Iterator[str]:
+    middles = curve.residuals.mean(axis=0)
+    whole = curve.fragments == 1
+    for found, which, what in (
+        (curve.line, whole, "what travels whole is on no straight line"),
+        (curve.steps, ~whole, "what is cut does not cost so much for each fragment"),
+    ):
+        if found is not None and found.misfits:
+            place = int(np.abs(np.where(which, middles, 0)).argmax())
+            said = f"    - But {what}: the fit misses by up to {middles[place]:+.0%}, at {curve.lengths[place]:.0f}"
+            yield f"{said} bytes, more than the rounds scatter; its numbers describe the line, not each size."
+
+
+def _difference(one: Comparison, where: str) -> str:
+    said = f"**{one.curve.arm} against {one.baseline.arm}**, {COSTS[one.curve.cost]}{where}: "
+    words: dict[str, list[str]] = {}
+    for part in [part for part in PARTS if part in one.parts]:
+        words.setdefault(one.word(part), []).append(f"{EACH[part]} {_by(one, part)}")
+    same = words.pop(SAME, [])
+    told = [each for some in words.values() for each in some] + [f"{SAME} {', '.join(same)}"] * bool(same)
+    return said + ("; ".join(told) or "no round has both") + "."
+
+
+def _by(one: Comparison, part: str) -> str:
+    word, found, same = one.word(part), one.parts[part], one.control.get(part)
+    if word == NO_EVIDENCE:
+        because = ", for the baseline differs from itself" if same is not None and same.excludes_zero else ""
+        return f"{word}{because} ({interval(found)})"
+    if word != SAME and found.low is not None and found.high is not None:
+        near, far = sorted((abs(found.low), abs(found.high)))
+        return f"{word} by {interval(Estimate(abs(found.value), near, far, found.rounds_count))}"
+    return f"({interval(found)})"
