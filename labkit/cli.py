@@ -90,9 +90,11 @@ def _run(given: argparse.Namespace) -> int:
     finally:
         bar.stop()
     if not given.json:
-        from labkit import tables, terminal
+        from labkit import loading, terminal
 
-        terminal.show_rows(terminal.show_parts(tables.load(folder, None)))
+        found = loading.load(folder, None)
+        terminal.show_rows(terminal.show_parts(found))
+        terminal.show_sizes(found, loading.profiles(folder))
     return _judge(rows)
 
 
@@ -110,7 +112,7 @@ def _judge(rows: list[records.Row]) -> int:
 
 
 def _sweep(given: argparse.Namespace) -> int:
-    from labkit import report, sweep, tables, terminal
+    from labkit import loading, report, sweep, terminal
     from labkit.progress import Bar
 
     bar = Bar()
@@ -118,7 +120,9 @@ def _sweep(given: argparse.Namespace) -> int:
     _say_limits(bar)
     folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
-    terminal.show_verdicts(terminal.show_parts(tables.load(folder, None)))
+    found = loading.load(folder, None)
+    terminal.show_verdicts(terminal.show_parts(found))
+    terminal.show_sizes(found, loading.profiles(folder))
     print(f"report: {records.shown(page)}")
     return 0
 

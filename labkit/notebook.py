@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ class Shown:
         """The rows of one part of an experiment that has several: of `overlay` path, reachability, failure, headers,
         cost."""
         return self.all[self.all["part"].fillna("cost").eq(name)]
+
+    @functools.cached_property
+    def profiles(self) -> pd.DataFrame:
+        """The rows that were measured beside an observer (`loading.profiles`)."""
+        return loading.profiles(self.folder)
+
+    @staticmethod
+    def said(sentences: Sequence[str]) -> Markdown:
+        """Sentences as a list."""
+        return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in sentences))
 
     def headline(self) -> Markdown:
         """How much was measured, on which hosts, when, and why it stopped."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit import loading, sizes
+from labkit import loading, sizes, stats, timed
 from labkit.fitting import Estimate
 from labkit.sizes import COSTS, LOST, NO_EVIDENCE, PARTS, SAME, Comparison, Curve
 from labkit.units import si
@@ -48,9 +48,34 @@ def differences(curves: Sequence[Curve]) -> list[str]:
     return [_difference(one, _where(one.curve, curves)) for one in sizes.comparisons(list(curves))]
 
 
-def told(rows: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
+def functions(profiles: pd.DataFrame) -> list[str]:
+    """Whether a function takes as long for a large datagram as a report says (`timed.SEED`), arm by arm; or, in one
+    sentence, why functions were not timed."""
+    claim = timed.SEED
+    found = timed.judged(timed.times(profiles), claim)
+    if not found:
+        reasons = timed.why_not(profiles)
+        because = "; ".join(reasons) or f"{timed.OBSERVER} was not asked to see it at both sizes"
+        return [
+            f"Whether `{claim.function}` takes half as long for {claim.length_bytes} bytes as for"
+            f" {claim.of_length_bytes} cannot be told here: {because}."
+        ]
+    said = f"Claimed ({claim.source}): `{claim.function}` takes {claim.ratio:g} times as long for"
+    said += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
+    among = pd.DataFrame([dict(zip(sizes.BY, one.key, strict=True)) for one in found])
+    return [said, *(f"    - {_judged(one)}{_named(one.key, among)}." for one in found)]
+
+
+def told(rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None) -> list[str]:
     """All of it."""
-    return [*travelled(rows), *fits(curves), *differences(curves)]
+    lines = [*travelled(rows), *fits(curves), *differences(curves)]
+    return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
+
+
+def plain(sentence: str) -> str:
+    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
 
 
 def seconds(value: float, unit: str = "s") -> str:
@@ -171,3 +196,16 @@ def _by(one: Comparison, part: str) -> str:
         near, far = sorted((abs(found.low), abs(found.high)))
         return f"{word} by {interval(Estimate(abs(found.value), near, far, found.rounds_count))}"
     return f"({interval(found)})"
+
+
+def _judged(one: timed.Judged) -> str:
+    assert one.effect is not None, "it was measured"
+    assert one.lengths_s is not None, "it was measured"
+    large_s, small_s = one.lengths_s
+    said = f"**{one.word}** at {one.arm}: {si(large_s, 's')} against {si(small_s, 's')}, "
+    said += (
+        f"{stats.ratio_text(one.effect.ratio, one.effect.low, one.effect.high)} (medians of a round's calls;"
+    )
+    said += f" {one.effect.how})"
+    said += f"; {one.why}" if one.why else ""
+    return said + (f"; tracing left {one.overhead_ratio:.0%} of the throughput" if one.overhead_ratio else "")

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from labkit import loading, overlay, tables, units
+from labkit import loading, overlay, packet_size, sizes, tables, units
 
 WIDTH = 110  # where standard output is no terminal
 
@@ -45,10 +45,18 @@ def show_rows(df: pd.DataFrame) -> None:
     """What was measured, a table for each host with a line for each topology and number of pairs, and the verdicts
     if there was a comparison."""
     console = _console()
-    for told, rows in _hosts(loading.complete(df)):
+    for told, rows in _hosts(loading.complete(df).sort_values("length_bytes", kind="stable")):
         console.print(_medians(f"Medians{told}", rows))
         console.print()
     show_verdicts(df)
+
+
+def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
+    """What packets cost by their size, in sentences, where that was the question."""
+    rows = df[df["experiment"].eq("packet_size")]
+    console = _console()
+    for sentence in packet_size.told(rows, sizes.curves(rows), profiles) if len(rows) else []:
+        console.print(packet_size.plain(sentence))
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

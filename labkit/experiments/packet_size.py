@@ -11,8 +11,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from labkit import records
-from labkit.errors import BadInput
+from labkit.errors import BadInput, Unsupported
 from labkit.experiments import arms, columns, datapaths, events, profiles
 from labkit.experiments import asked as usual
 from labkit.experiments.asked import LARGEST_DATAGRAM, Datapaths
@@ -21,6 +23,7 @@ from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import within
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
+UNOBSERVED = "unobserved"  # the point whose rows say why
 LEAST = 16  # what iperf3 takes, and what a ping needs to tell its time
 
 HELP = {
@@ -29,7 +32,8 @@ HELP = {
     "protocol": "udp, or ping (round-trip times, closed-loop)",
     "length_bytes": "left out: sizes are size_bytes",
     "half_width": "not used: all rounds are measured",
-    "observe": f"{usual.HELP['observe']}; at every size",
+    "observe": f"{usual.HELP['observe']}; what cannot be observed here is told, and sizes are measured all the same",
+    "observe_bytes": "sizes at which is observed; none: all of size_bytes",
 }
 
 
@@ -38,6 +42,7 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
 
     protocol: str = "udp"
     size_bytes: tuple[int, ...] = SIZES
+    observe_bytes: tuple[int, ...] = ()
     rounds: int = 5
     slices: int = 4
     duration_s: int = 1
@@ -50,16 +55,15 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
             )
         if self.length_bytes is not None:
             raise BadInput(f"length_bytes={self.length_bytes}: say size_bytes, which may be several")
-        if not self.size_bytes or len(set(self.size_bytes)) < len(self.size_bytes):
-            raise BadInput("size_bytes needs at least one value, and none twice")
-        for size in self.size_bytes:
-            within(
-                "size_bytes",
-                size,
-                LEAST,
-                LARGEST_DATAGRAM,
-                "what a UDP datagram of iperf3's, or a ping, takes",
-            )
+        if not self.size_bytes:
+            raise BadInput("size_bytes needs at least one value")
+        for name, sizes in (("size_bytes", self.size_bytes), ("observe_bytes", self.observe_bytes)):
+            if len(set(sizes)) < len(sizes):
+                raise BadInput(f"{name} has a value twice: {', '.join(map(str, sizes))}")
+            for size in sizes:
+                within(
+                    name, size, LEAST, LARGEST_DATAGRAM, "what a UDP datagram of iperf3's, or a ping, takes"
+                )
         super().check()
 
     def of_size(self, size_bytes: int) -> Datapaths:
@@ -108,7 +112,8 @@ def profiles_of(asked: PacketSize, seed: int) -> list[Profile]:
     """All points of profiles likewise."""
     found = []
     for one in profiles.points(asked):
-        sizes = random.Random(f"{seed} {one.name}").sample(asked.size_bytes, len(asked.size_bytes))
+        wanted = asked.observe_bytes or asked.size_bytes
+        sizes = random.Random(f"{seed} {one.name}").sample(wanted, len(wanted))
         found += [Profile(one.pairs, one.round, size) for size in sizes]
     return found
 
@@ -136,8 +141,8 @@ def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
 def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     done = records.finished_points(around.folder)
     left = [point for point in points(asked, around.seed) if point.name not in done]
+    asked, blind = _observable(asked)
     observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
-    profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
     for pairs in asked.pairs:
@@ -146,6 +151,11 @@ def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
             yield events.rows(name, [row | {"length_bytes": None} for row in rows])
     if not usable:
         return
+    if blind and UNOBSERVED not in done:
+        unseen = {"point": UNOBSERVED, "method": profiles.METHOD, "status": "unsupported"}
+        told = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
+        rows = [columns.row_of(asked, around, usable[0], asked.pairs[0], one) for one in told]
+        yield events.rows(UNOBSERVED, rows)
     total_s, spent_s = _planned_s(asked, left, observed, len(usable)), 0.0
     for point in left:
         yield from _measured(asked, around, point, usable, (spent_s, total_s))
@@ -161,6 +171,18 @@ def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
         yield events.stopped(
             pairs, f"all {asked.rounds} rounds of {len(asked.size_bytes)} sizes were measured"
         )
+
+
+def _observable(asked: PacketSize) -> tuple[PacketSize, dict[str, str]]:
+    """What is asked without the observers that this machine does not have, and why it does not have them."""
+    blind = {}
+    for name in asked.observe:
+        try:
+            profiles.check(msgspec.structs.replace(asked, observe=(name,)))
+        except Unsupported as error:
+            blind[name] = str(error)
+    left = tuple(name for name in asked.observe if name not in blind)
+    return msgspec.structs.replace(asked, observe=left), blind
 
 
 def _measured(

@@ -23,9 +23,11 @@ from labkit.figures.lines import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.figures.overhead import overhead
 from labkit.figures.panels import Panel, arms, finish, grid, panels
 from labkit.figures.sizes import fitted
+from labkit.figures.timed import timed
 
 __all__ = [
     "cost", "cpu_per_gigabyte", "fitted", "forest", "functions", "kernels", "overhead", "rates", "slices", "throughput",
+    "timed",
 ]  # fmt: skip
 
 SLICES_PX = 250

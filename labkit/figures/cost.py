@@ -24,12 +24,13 @@ PREFIXES = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1
 
 
 def cost(rows: pd.DataFrame) -> go.Figure:
-    """Throughput, packets a second and CPU time of a packet against `length_bytes` (of a datagram's payload, of a write,
-    of a ping), arms side by side; of ping the round-trip time alone. Rows without a length are left out.
+    """Throughput, packets a second and CPU time of a packet against `length_bytes` (of a datagram's payload, of a
+    write, of a ping), arms side by side; of ping the round-trip time alone. Rows without a length are left out.
 
-    What is fragmented has the number of its fragments below the size, beyond a dotted line. Rows of one panel are of one host and differ in nothing but arm and length, whichever runs of a sweep they are of.
-    CPU time is that of the whole machine, generators included; dotted: softirq alone. Raises BadInput where rows of
-    a panel differ in PROVENANCE.
+    What is fragmented has the number of its fragments below the size, beyond a dotted line. Rows of one panel are of
+    one host and differ in nothing but arm and length, whichever runs of a sweep they are of. CPU time is that of the
+    whole machine, generators included; dotted: softirq alone. Raises BadInput where rows of a panel differ in
+    PROVENANCE.
     """
     return _against_size(rows, "What a packet costs, by its size", _quantities)
 
@@ -63,7 +64,11 @@ def _against_size(
 def say_size(size: float, panel: Panel) -> str:
     """A size as the label of a tick: with the number of fragments where there are several."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
-    many = panel.protocol in OF and pd.notna(mtu) and fragments_count(size, mtu, 4 if pd.isna(family) else family)
+    many = (
+        panel.protocol in OF
+        and pd.notna(mtu)
+        and fragments_count(size, mtu, 4 if pd.isna(family) else family)
+    )
     return f"{size:.0f}" + (f"<br>×{many}" if many and many > 1 else "")
 
 
@@ -77,7 +82,9 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
         return
     largest, sizes = largest_whole(mtu, 4 if pd.isna(family) else family), panel.table["length_bytes"]
     if sizes.min() <= largest < sizes.max():
-        figure.add_shape(x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place)
+        figure.add_shape(
+            x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place
+        )
 
 
 def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
@@ -95,29 +102,29 @@ def _alike(panel: Panel) -> None:
 def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
     """The plots of a panel, one below the other."""
     if panel.protocol == "ping":
-        return [_plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
+        return [plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
     packet = PACKET.get(panel.protocol, "packet")
     cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
-    return [*_speeds(panel), _plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu)]
+    return [*_speeds(panel), plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu)]
 
 
 def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
     if panel.protocol == "ping":
         return _quantities(panel)
     cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "window_s"}
-    return [*_speeds(panel), _plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu)]
+    return [*_speeds(panel), plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu)]
 
 
 def _speeds(panel: Panel) -> list[tuple[Panel, Quantity]]:
     packet = PACKET.get(panel.protocol, "packet")
     return [
-        _plot(panel, "throughput", "bit/s", value="throughput_bps"),
-        _plot(panel, f"{packet}s received", "pps", value="throughput_pps"),
+        plot(panel, "throughput", "bit/s", value="throughput_bps"),
+        plot(panel, f"{packet}s received", "pps", value="throughput_pps"),
     ]
 
 
-def _plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:
-    """The panel with these columns to draw, and the unit with a prefix that suits the values."""
+def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:
+    """The panel with these columns to draw (value, part, weight), and the unit with a prefix that suits the values."""
     table = panel.table.assign(**{name: panel.table[own].astype(float) for name, own in columns.items()})
     values = table["value"]
     if "weight" in table:
@@ -129,4 +136,6 @@ def _plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Qu
     found = (sign for sign, scale in PREFIXES.items() if scale <= middle)
     prefix = "" if unit == "CPUs" else next(found, "")
     unit = f"{prefix}{unit}"
-    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(unit, unit, PREFIXES[prefix], far)
+    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(
+        unit, unit, PREFIXES[prefix], far
+    )

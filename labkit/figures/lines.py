@@ -110,7 +110,7 @@ def _axes(
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis from low to high with labels at 1, 2 and 5 of each decade, or at 1 alone where there are many."""
+    """A logarithmic axis from low to high with labels at 1, 2 and 5 of each decade, of many at 1 alone."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     heads = (1, 2, 5) if len(decades) < MANY_DECADES else (1,)
     at = [head * 10.0**decade for decade in decades for head in heads]

@@ -38,7 +38,9 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
     figure, seen = _empty(drawn), set[str]()
     for number, (panel, some) in enumerate(drawn):
         _plots(figure, panel, some, 2 * number + 1, seen)
-    subtitle = "mean of the rounds and 95 % interval; faint: single rounds; lines: fit (right of the dotted line:"
+    subtitle = (
+        "mean of the rounds and 95 % interval; faint: single rounds; lines: fit (right of the dotted line:"
+    )
     subtitle += "<br>fragments); below: what is measured beyond the fit"
     return finish(figure, rows, "Fixed cost, cost of a byte, cost of a fragment", subtitle)
 
@@ -49,7 +51,10 @@ def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
     there = rows[rows["length_bytes"].notna()]
     for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
         first = panel.table.iloc[0]
-        if all(first.get(name) == value or (pd.isna(first.get(name)) and value is None) for name, value in of.items()):
+        if all(
+            first.get(name) == value or (pd.isna(first.get(name)) and value is None)
+            for name, value in of.items()
+        ):
             return panel
     raise AssertionError(f"curves are of these rows: {of}")
 
@@ -62,7 +67,9 @@ def _empty(drawn: list[tuple[Panel, list[Curve]]]) -> go.Figure:
         titles[2 * number + 1, 1] = f"<b>{panel.title}: {COSTS[some[0].cost]}</b>{host}"
         titles[2 * number + 2, 1] = "measured beyond the fit"
     whole = sum(heights) + BETWEEN_PX * (len(heights) - 1)
-    figure = titled_grid(titles, rows=len(heights), cols=1, row_heights=heights, vertical_spacing=BETWEEN_PX / whole)
+    figure = titled_grid(
+        titles, rows=len(heights), cols=1, row_heights=heights, vertical_spacing=BETWEEN_PX / whole
+    )
     figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0})
     return figure
 
@@ -85,14 +92,23 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
         figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
         whole = largest_whole(float(str(some[0].of["mtu_bytes"])), _family(some[0]))
         if places[0] <= whole < places[-1]:
-            figure.add_shape(x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE)
+            figure.add_shape(
+                x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE
+            )
     figure.update_xaxes(title_text=SIZE.title, row=row + 1, col=1)
     measured = np.concatenate([one.values.ravel() for one in some]) / PREFIXES[prefix]
     axis = log_axis(measured.min() / AROUND, measured.max() * AROUND)
     figure.update_yaxes(title_text=f"{prefix}s", **axis, row=row, col=1)
     reach = max(most * 1.15, 0.02) * 100
     figure.update_yaxes(title_text="%", range=[-reach, reach], row=row + 1, col=1)
-    nought: dict[str, Any] = {"type": "line", "line_width": 1, "opacity": 0.8, "xref": "x domain", "x0": 0, "x1": 1}
+    nought: dict[str, Any] = {
+        "type": "line",
+        "line_width": 1,
+        "opacity": 0.8,
+        "xref": "x domain",
+        "x0": 0,
+        "x1": 1,
+    }
     figure.add_shape(y0=0, y1=0, row=row + 1, col=1, **nought)
 
 

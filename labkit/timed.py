@@ -1,0 +1,147 @@
+"""How long functions of the kernel took, by size of datagrams (rows that the observer `function_times` saw), and a
+claim about that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit import loading, stats
+from labkit.sizes import BY
+from labkit.stats import Effect
+
+OBSERVER = "function_times"
+KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
+TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
+NEAR = 1.25  # a ratio within this factor of what is claimed is what is claimed
+SUPPORTED, CONTRADICTED, UNTOLD = "supported", "contradicted", "cannot be told"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a function takes `ratio` times as long at one size as at another; `source`: who says so."""
+
+    function: str
+    ratio: float
+    length_bytes: int
+    of_length_bytes: int
+    source: str
+
+
+SEED = Claim("ip_rcv", 0.5, 800, 400, "ECE 792 report, part 2: 28.897 µs against 55.84 µs, a call each")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is found about a claim for one arm of one point: the effect is the ratio of medians, over rounds. `why`: why
+    it cannot be told, else empty."""
+
+    claim: Claim
+    key: loading.Key
+    arm: str
+    word: str
+    why: str = ""
+    effect: Effect | None = None
+    lengths_s: tuple[float, float] | None = None  # the medians of the claim's two sizes
+    overhead_ratio: float | None = None
+
+
+def times(profiles: pd.DataFrame) -> pd.DataFrame:
+    """A line for each point, arm, size, round and function that was timed: TIMES, `count`, `per_packet` (calls for each
+    datagram that arrived), `overhead_ratio`, `setup`."""
+    table = loading.complete(profiles)
+    if "observed" not in table:
+        return pd.DataFrame(
+            columns=[*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio"]
+        )
+    seen = table[table["observer"].eq(OBSERVER) & table["status"].eq("ok") & table["observed"].notna()]
+    found = []
+    for row in seen.to_dict("records"):
+        of: dict[Any, Any] = {name: row[name] for name in [*KEYS[:-1], "round", "overhead_ratio"]}
+        of["setup"] = f"{row['folder']}:{row['round']}"
+        for name, one in row["observed"]["functions"].items():
+            if one["count"]:
+                called = {
+                    "per_packet": one["count"] / row["received_count"] if row["received_count"] else math.nan
+                }
+                found.append(
+                    {**of, "function": name, "count": one["count"], **{at: one[at] for at in TIMES}, **called}
+                )
+    return pd.DataFrame(
+        found, columns=[*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio"]
+    )
+
+
+def why_not(profiles: pd.DataFrame) -> list[str]:
+    """The reasons for which functions were not timed."""
+    table = loading.complete(profiles)
+    missing = table[table["observer"].eq(OBSERVER) & table["status"].ne("ok")]
+    return list(
+        dict.fromkeys(loading.alike(missing["reason"].fillna("no reason was recorded").astype("str")))
+    )
+
+
+def judged(found: pd.DataFrame, claim: Claim = SEED) -> list[Judged]:
+    """The claim judged for each point and arm that timed the function at both sizes; the baseline's own control decides
+    whether anything can be told."""
+    of = found[found["function"].eq(claim.function)]
+    sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes])]
+    return list(_judged(sizes, claim))
+
+
+def _judged(sizes: pd.DataFrame, claim: Claim) -> Iterator[Judged]:
+    for key, group in loading.groups(sizes, BY):
+        wide = group.pivot_table(index=["role", "arm", "setup"], columns="length_bytes", values="p50_s")
+        if not {claim.length_bytes, claim.of_length_bytes} <= set(wide.columns):
+            continue
+        logs = wide.astype(float).map(math.log)
+        control = _control(logs)
+        for role, arm in dict.fromkeys(index[:2] for index in wide.index):
+            if role == "control":
+                continue
+            own = logs[logs.index.get_level_values("arm") == arm]
+            ratios = (own[claim.length_bytes] - own[claim.of_length_bytes]).dropna().to_numpy(float)
+            if not len(ratios):
+                continue
+            effect = stats.effect(ratios)
+            word, why = _word(effect, control, claim)
+            medians = tuple(
+                float(np.exp(own[size].mean())) for size in (claim.length_bytes, claim.of_length_bytes)
+            )
+            overhead = group.loc[group["arm"].eq(arm), "overhead_ratio"].median()
+            left = None if pd.isna(overhead) else float(overhead)
+            yield Judged(claim, key, str(arm), word, why, effect, (medians[0], medians[1]), left)
+
+
+def _control(logs: pd.DataFrame) -> Effect | None:
+    """The baseline against itself, of both sizes; None where it was not timed twice."""
+    roles = set(logs.index.get_level_values("role"))
+    if not {"baseline", "control"} <= roles:
+        return None
+    both = (_of_role(logs, "control") - _of_role(logs, "baseline")).dropna().tolist()
+    return stats.effect(both) if len(both) else None
+
+
+def _of_role(logs: pd.DataFrame, role: str) -> pd.Series[float]:
+    """The mean of the sizes in each round."""
+    own = logs[logs.index.get_level_values("role") == role].droplevel(["role", "arm"])
+    return own.mean(axis="columns").astype(float)
+
+
+def _word(effect: Effect, control: Effect | None, claim: Claim) -> tuple[str, str]:
+    if effect.low is None or effect.high is None:
+        return UNTOLD, "one round has no interval"
+    if control is not None and stats.vetoes(control):
+        shown = stats.ratio_text(control.ratio, control.low, control.high)
+        return UNTOLD, f"the baseline differs from itself ({shown})"
+    low, high = claim.ratio / NEAR, claim.ratio * NEAR
+    if low <= effect.low and effect.high <= high:
+        return SUPPORTED, ""
+    if effect.high < low or effect.low > high:
+        return CONTRADICTED, ""
+    return UNTOLD, f"the interval reaches into {low:.2g} to {high:.2g} and out of it"
