@@ -36,7 +36,7 @@ MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was mea
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "vetoed",
+    "vetoed", "guest_accelerator",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
@@ -93,6 +93,7 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
+            line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             there = pairs.get(key, _NONE)
             if there["topology"].eq(topology).any():
                 line |= _line(there, str(topology), str(baseline), margin, METRIC[line["protocol"]][1])

@@ -68,6 +68,20 @@ _ARMS = {
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")
 
+# What programs run in at the ends, where a figure compares nothing else; and what others have published.
+ENDS = {
+    "namespace": BASELINE,
+    "container": ArmStyle(_BLUE, "diamond", "dash"),
+    "guest": ArmStyle(_VERMILLION, "circle", "solid"),
+    "shared_guest": ArmStyle(_GREEN, "triangle-up", "longdash"),
+}
+PUBLISHED = {
+    "symbol": "star-diamond-open",
+    "size": 12,
+    "color": _PURPLE,
+    "line": {"color": _PURPLE, "width": 1.5},
+}
+
 # A drawing of a topology: boxes of namespaces and interfaces, and lines between the latter by how they are joined.
 NAMESPACE = {
     "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.4)", "width": 1},

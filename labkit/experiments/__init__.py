@@ -44,7 +44,18 @@ def _packet_size() -> Experiment:
     return Experiment(packet_size.PacketSize, packet_size.HELP, packet_size.run, packet_size.planned_s)
 
 
-TABLE = {"datapaths": _datapaths, "overlay": _overlay, "packet_size": _packet_size}
+def _container_vs_vm() -> Experiment:
+    from labkit.experiments import container_vs_vm as one
+
+    return Experiment(one.ContainerVsVm, one.HELP, one.run, one.planned_s)
+
+
+TABLE = {
+    "datapaths": _datapaths,
+    "container_vs_vm": _container_vs_vm,
+    "overlay": _overlay,
+    "packet_size": _packet_size,
+}
 
 
 def find(name: str) -> Experiment:

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 
 from labkit import theme
 from labkit.figures.cost import cost, rates
+from labkit.figures.ends import ends, sides
 from labkit.figures.forest import forest, ratio_ticks
 from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
@@ -26,8 +27,8 @@ from labkit.figures.sizes import fitted
 from labkit.figures.timed import timed
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "fitted", "forest", "functions", "kernels", "overhead", "rates", "slices", "throughput",
-    "timed",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "functions", "kernels", "overhead", "rates", "sides", "slices",
+    "throughput", "timed",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +22,13 @@ NUMBERS_PX, WORD_PX, RIGHT_PX = (
 )  # right of the plot: where two columns of text begin, and the margin
 # Labels of the ratio axis in order of preference: each is taken if there is room beside those already taken.
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
-_FEWEST, _MOST = 0.02, 50.0  # ratios beyond are cut off, or one wild interval would hide all others
+ABOUT_LETTERS = 130
+_FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interval would hide all others
 
 
-def forest(verdicts: pd.DataFrame) -> go.Figure:
-    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
+def forest(verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "") -> go.Figure:
+    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group. `about` is
+    said above how it is drawn.
 
     The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval
     holds 1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator`
@@ -40,13 +43,16 @@ def forest(verdicts: pd.DataFrame) -> go.Figure:
     for panel in parts:
         _draw(figure, panel)
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
-    title = f"ratio to {baselines or 'the baseline'} (log scale)"
-    figure.update_xaxes(title_text=title, row=max(len(parts), 1), col=1)
+    words = f"ratio to {baselines or 'the baseline'} (log scale)"
+    figure.update_xaxes(title_text=words, row=max(len(parts), 1), col=1)
     widest = max((panel.table["label"].str.len().max() for panel in parts), default=0)
     margin = {"l": 25 + 7.4 * widest, "r": RIGHT_PX, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
     subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
-    return finish(figure, as_rows(verdicts), "Ratios to the baseline", subtitle)
+    lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
+    room = LINE_PX * max(0, len(lines) - 1)
+    figure.update_layout(height=figure.layout.height + room, margin_t=figure.layout.margin.t + room)
+    return finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
 
 
 def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -131,7 +137,7 @@ def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
     ratio, word = one["ratio"], theme.plain(one["word"])
     if not pd.isna(ratio):
         low, high = (ratio if pd.isna(one[end]) else one[end] for end in ("low", "high"))
-        numbers = f"{ratio:.2f}" + ("" if pd.isna(one["low"]) else f" [{low:.2f}, {high:.2f}]")
+        numbers = _number(ratio) + ("" if pd.isna(one["low"]) else f" [{_number(low)}, {_number(high)}]")
         symbol = style.symbol.removesuffix("-open") + ("-open" if low <= 1 <= high else "")
         point = go.Scatter(
             x=[ratio],
@@ -148,3 +154,7 @@ def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
     at = {"xref": "x domain", "x": 1, "xanchor": "left", "y": one["y"], "showarrow": False, **panel.place}
     figure.add_annotation(text=numbers, xshift=NUMBERS_PX, **at)
     figure.add_annotation(text=word, xshift=WORD_PX, **at)
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else f"{ratio:.2g}" if ratio < 1 else f"{ratio:.3g}"

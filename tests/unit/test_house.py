@@ -29,14 +29,14 @@ MEASURING = {
 }  # fmt: skip
 READING = {
     "stats": 2, "theme": 2, "loading": 2, "fitting": 2,
-    "tables": 3, "flame": 3, "sizes": 3,
+    "tables": 3, "flame": 3, "sizes": 3, "ends": 3,
     "figures": 4, "comparison": 4, "timed": 4,
 }  # fmt: skip
 DRIVERS = {
     "progress": 8, "overlay": 8, "packet_size": 8, "terminal": 9, "drawing": 8, "relay": 8, "written": 8,
     "run": 9, "report": 9, "doctor": 9, "jupyter": 9, "kernelspecs": 9,
     "execution": 10, "notebook": 10, "live": 10,
-    "sweep": 11, "why": 11, "arguments": 11, "bootable": 11,
+    "sweep": 11, "why": 11, "boundary": 11, "arguments": 11, "bootable": 11,
     "fleet": 12,
     "cli": 13,
 }  # fmt: skip

@@ -1,0 +1,215 @@
+"""What was found of containers against virtual machines, as the notebook shows it: which pairs are fair, how much of a
+difference is the boundary between machines, functions of each kernel, where this machine's time goes, and what the
+report's own figures say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown, display
+
+from labkit import figures, flame, loading, tables
+from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, fair, judged, published, usual
+from labkit.errors import BadInput
+from labkit.flame import runs
+from labkit.loading import groups
+
+QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
+
+
+class Boundary:
+    """What a run or a sweep in `folder` tells; `rows` are those that measure. Each method shows one section."""
+
+    def __init__(self, folder: Path, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self.profiles = loading.profiles(folder)
+        self.published = published()
+        self.usual, self.fair = usual(rows), fair(rows)
+
+    def got(self) -> None:
+        """Which pairs are fair; what the ends get, and what it costs on both sides of the boundary."""
+        _list(pairs(self.rows))
+        display(figures.ends(self.rows, self.published))
+        if self.rows["protocol"].ne("ping").any():
+            display(figures.sides(self.rows))
+
+    def ratios(self) -> None:
+        """Ratios to the baseline, as this machine has them."""
+        said = [sentence for sentence in pairs(self.usual) if sentence.startswith("Not")]
+        found = tables.verdicts(self.usual)
+        display(figures.forest(found, "Ratios to the baseline, on this machine", " ".join(said)))
+
+    def alone(self) -> None:
+        """The fair pair: what the boundary between machines makes by itself."""
+        if not len(self.fair):
+            said = (
+                judged(self.rows, SHARED, APART) or "it was not measured: ask for endpoint=guest,shared_guest"
+            )
+            display(Markdown(f"*There is no fair pair here: {said[0].lower()}{said[1:]}.*"))
+            return
+        _list(shares(self.rows))
+        found = tables.verdicts(self.fair)
+        said = judged(self.rows, SHARED, APART) or ""
+        display(figures.forest(found, "The boundary between machines alone", said))
+
+    def functions(self) -> None:
+        """How long functions take in each kernel, and what the report had of them."""
+        found = calls(self.profiles)
+        if found.empty:
+            display(Markdown(f"*{_missing(self.profiles, 'function_times')}*"))
+        else:
+            display(found.style.hide(axis="index").format(_formats(found), na_rep="–", escape="html"))
+        _list(list(objections(self.published)))
+
+    def costs(self) -> None:
+        """Where this machine's CPU time goes: guests against the baseline."""
+        own = self.profiles[self.profiles["observer"].eq(runs.OBSERVER)]
+        if own.empty:
+            display(Markdown(f"*{_missing(self.profiles, runs.OBSERVER)}*"))
+        for key, point in groups(own):
+            for left, right in _compared(point):
+                _flame(point, left, right, loading.point(key))
+
+
+def _list(sentences: list[str]) -> None:
+    display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
+
+
+def _missing(profiles: pd.DataFrame, observer: str) -> str:
+    """Why nothing is shown of an observer."""
+    own = profiles[profiles["observer"].eq(observer)]
+    reasons = own["reason"].dropna().unique()
+    if len(reasons):
+        return f"Nothing was seen by {observer}: {reasons[0]}."
+    more = ", which this kernel has to let (`labkit doctor`)" if observer == "function_times" else ""
+    return f"Not looked at: say `observe={observer}`{more}."
+
+
+def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
+    """The arms whose profiles are compared: guests with the baseline, and with a guest that ends share."""
+    arm = dict(point[["endpoint", "arm"]].itertuples(index=False, name=None))
+    of = {name: found.removesuffix(" (again)") for name, found in arm.items()}
+    left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
+    return [(of[name], of[APART]) for name in left if APART in of]
+
+
+def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
+    """The differential flame graph of two arms, and the functions that explain most."""
+    of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
+    try:
+        one, other, *again = (runs.arm(rows, name) for name, rows in of.items() if len(rows))
+        per = runs.USUAL.get(str(point["protocol"].iloc[0]), "cpu_second")
+        found = flame.difference(one, other, again[0] if again else None, per)
+    except BadInput as error:
+        display(Markdown(f"*{words}: {error}.*"))
+        return
+    ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
+    display(Markdown(f"**{words}**, {ends[right]} against {ends[left]}: {flame.sentence(found)}."))
+    display(flame.drawn(found), figures.functions(found.functions()))
+
+
+def calls(profiles: pd.DataFrame) -> pd.DataFrame:
+    """A line for each run of function_times and each function: in which ends, of which kernel, how many calls a packet,
+    quantiles of their times in µs, and what the observer left of the throughput."""
+    lines = []
+    own = profiles[profiles["observer"].eq("function_times") & profiles["status"].eq("ok")]
+    for row in own.to_dict("records"):
+        seen = runs.observed(row["observed"])
+        for told, kernel in ((seen, row["kernel"]), (seen.get("guest"), row["guest_kernel"])):
+            for name, one in (told or {}).get("functions", {}).items():
+                lines.append(_call(row, name, one, str(kernel)))
+    found = pd.DataFrame(lines)
+    return found.sort_values(["function", "ends", "kernel"], ignore_index=True) if lines else found
+
+
+def _call(row: dict[Any, Any], name: str, one: dict[str, Any], kernel: str) -> dict[str, Any]:
+    micro: dict[str, Any] = {
+        f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
+    }
+    packets = row["received_count"]
+    line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
+    line["kernel"] = f"{kernel}{', emulated' * bool(loading.emulated(row))}"
+    line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
+    line["calls a packet"] = one["count"] / packets if packets and one.get("count") is not None else None
+    return line | micro | {"throughput left": row["overhead_ratio"]}
+
+
+def _formats(found: pd.DataFrame) -> dict[Any, Any]:
+    formats: dict[Any, Any] = {name: "{:.1f}" for name in found if str(name).endswith("µs")}
+    return formats | {
+        "bytes": "{:.0f}",
+        "calls": "{:,.0f}",
+        "calls a packet": "{:.2f}",
+        "throughput left": "{:.2f}",
+    }
+
+
+def pairs(rows: pd.DataFrame) -> list[str]:
+    """A sentence for each pair of kinds of ends that is compared: whether it is a fair one."""
+    return list(dict.fromkeys(sentence for _, there in loading.hosts(rows) for sentence in _pairs(there)))
+
+
+def _pairs(rows: pd.DataFrame) -> Iterator[str]:
+    there = [name for name in ENDPOINTS if rows["endpoint"].eq(name).any()]
+    both = [(there[0], other) for other in there[1:] if other != SHARED]
+    for left, right in dict.fromkeys([*both, (SHARED, APART)]):
+        if sentence := judged(rows, left, right):
+            yield f"{sentence}."
+
+
+def shares(rows: pd.DataFrame) -> list[str]:
+    """How much of what separates guests from the baseline is there without a boundary between machines, a sentence for
+    each point. Nothing where there is no fair pair."""
+    return [_share(key, group) for key, group in groups(rows) if len(fair(group)) and len(usual(group))]
+
+
+def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
+    whole = tables.verdicts(usual(rows))
+    whole = whole[whole["topology"].str.endswith(f"/{APART}") & whole["ratio"].notna()]
+    inner = tables.verdicts(fair(rows))
+    inner = inner[inner["ratio"].notna()]
+    words = loading.point(key)
+    if not len(whole) or not len(inner):
+        return f"**{words}**: too little was measured to tell the boundary from the rest."
+    one, two = whole.iloc[0], inner.iloc[0]
+    metric = "throughput" if key[loading.GROUP.index("protocol")] != "ping" else "round-trip time"
+    rest = one["ratio"] / two["ratio"]
+    return (
+        f"**{words}**: the {metric} of guests is {_times(one['ratio'])} that of {one['baseline']}."
+        f" {_times(rest)} is there already when both ends share one guest (another kernel, other CPUs, emulation);"
+        f" the boundary between machines makes {_times(two['ratio'])} of that{_interval(two)}: {two['word']}."
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio >= 0.1 else f"1/{1 / ratio:.3g}"
+
+
+def _interval(line: pd.Series[Any]) -> str:
+    return "" if pd.isna(line["low"]) else f" [{line['low']:.3g}, {line['high']:.3g}]"
+
+
+def objections(found: pd.DataFrame) -> Iterator[str]:
+    """What the published figures themselves say against the report's conclusion, computed from them."""
+    default = found[found.get("default", pd.Series(dtype=bool)).eq(True)].set_index("endpoint")
+    if not {"container", APART} <= set(default.index):
+        return
+    one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", APART))
+    ratio = one["received_bps"] / two["received_bps"]
+    lengths = [f"{round(side['length_bytes'], -1):.0f}" for side in (one, two)]
+    yield (
+        f"Its containers received {ratio:.0f} times as many bits as its VMs, but in datagrams of about"
+        f" {lengths[0]} bytes, the VMs in datagrams of {lengths[1]} (bits by datagrams: iperf3's default differs"
+        f" between versions): in datagrams it is {one['received_pps'] / two['received_pps']:.0f} times."
+    )
+    busy = two["ip_rcv_s"] * two["received_pps"]
+    if math.isfinite(busy) and busy > 1:
+        yield (
+            f"`ip_rcv` cannot have taken {two['ip_rcv_s'] * 1e3:.0f} ms a packet in the VM: with"
+            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. One printed call, with whatever"
+            " interrupted it, is no distribution."
+        )

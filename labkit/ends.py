@@ -1,0 +1,130 @@
+"""Kinds of ends (namespaces, containers, guests): what else than the boundary between machines differs between two of
+them, the fair pair where nothing else does, and what a report has published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit import records
+from labkit.loading import emulated, hosts
+
+SHARED, APART = "shared_guest", "guest"
+ENDPOINTS = ("namespace", "container", APART, SHARED)
+NAMES = {
+    "namespace": "namespaces",
+    "container": "containers",
+    APART: "a guest each",
+    SHARED: "namespaces of one guest",
+}
+PUBLISHED = "container_vs_vm.csv"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What the programs of one kind of ends ran on: a kernel, whether its CPUs are emulated, and how many there are in
+    all."""
+
+    endpoint: str
+    kernel: str
+    emulated: bool
+    cpus_count: int
+
+    @property
+    def words(self) -> str:
+        """`Linux 6.12.1, 2 emulated CPUs`"""
+        kind = "emulated CPU" if self.emulated else "CPU"
+        return f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
+
+
+def sides(rows: pd.DataFrame) -> list[Side]:
+    """The kinds of ends that were measured, in the order of ENDPOINTS; on several hosts one may be there twice."""
+    ok = rows[rows["status"].eq("ok")]
+    columns = ["endpoint", "kernel", "accelerator", "pairs", "cpus_count", "guest_kernel", "guest_cpus_count"]
+    found = [_side(str(row["endpoint"]), row) for _, row in ok.drop_duplicates(columns).iterrows()]
+    return sorted(dict.fromkeys(found), key=lambda side: ENDPOINTS.index(side.endpoint))
+
+
+def _side(endpoint: str, row: pd.Series[Any]) -> Side:
+    if pd.isna(row["guest_kernel"]):
+        return Side(endpoint, str(row["kernel"]), bool(emulated(row)), int(row["cpus_count"]))
+    guests = 2 * int(row["pairs"]) if endpoint == APART else 1
+    cpus = guests * int(row["guest_cpus_count"])
+    return Side(endpoint, str(row["guest_kernel"]), bool(emulated(row)), cpus)
+
+
+def machines(rows: pd.DataFrame) -> list[str]:
+    """What each kind of ends ran on, a line for all that are alike: `namespaces, containers: Linux …`."""
+    alike: dict[str, list[str]] = {}
+    for side in sides(rows):
+        alike.setdefault(side.words, []).append(NAMES[side.endpoint])
+    return [f"{', '.join(names)}: {words}" for words, names in alike.items()]
+
+
+def differences(one: Side, other: Side) -> list[str]:
+    """What differs between two sides beside the boundary."""
+    said = ["the kernel"] * (one.kernel != other.kernel)
+    said += ["the emulation"] * (one.emulated != other.emulated)
+    return said + ["the number of CPUs"] * (one.cpus_count != other.cpus_count)
+
+
+def judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
+    """Whether two kinds of ends are a fair pair, as a sentence; None where one was not measured."""
+    of = {side.endpoint: side for side in sides(rows)}
+    if left not in of or right not in of:
+        return None
+    pair = f"{NAMES[right]} against {NAMES[left]}"
+    differ = differences(of[left], of[right])
+    if not differ:
+        what = "the boundary between machines" if APART in (left, right) else "what surrounds the programs"
+        return f"A fair pair: {pair}. Both have {of[left].words}; what differs is {what}"
+    both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
+    verb = "differ" if differ[1:] else "differs"
+    return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} {verb} as well"
+
+
+def fair(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of guests with an end each, and of the guest that ends share, which is their baseline; of hosts on which
+    both were measured, and are a fair pair."""
+    own = rows[rows["endpoint"].isin([SHARED, APART])].copy()
+    kept = [there for _, there in hosts(own) if _are_fair(there)]
+    own = own.loc[[index for there in kept for index in there.index]]
+    again = own["arm"].str.endswith(" (again)", na=False)
+    shared = own["endpoint"].eq(SHARED)
+    role = pd.Series("variant", own.index).mask(shared, "baseline").mask(shared & again, "control")
+    return own.assign(role=role.astype("str"))
+
+
+def _are_fair(rows: pd.DataFrame) -> bool:
+    found = sides(rows)
+    return {side.endpoint for side in found} == {SHARED, APART} and not differences(found[0], found[-1])
+
+
+def usual(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those of a guest that ends share, unless that is the baseline."""
+    return rows[~(rows["endpoint"].eq(SHARED) & rows["role"].eq("variant"))]
+
+
+def published(path: Path | None = None) -> pd.DataFrame:
+    """What the report has published, a line for each run: endpoint (container, guest), length_bytes (where iperf3's
+    default was taken: what was sent by how many datagrams), received_bps, received_pps, jitter_s, ip_rcv_s; told is
+    False where losses were not, and received is then what was sent. Empty where the file is not here."""
+    roots = (records.project_root(), Path(__file__).resolve().parents[1])
+    places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
+    place = next((place for place in places if place.exists()), None)
+    if place is None:
+        return pd.DataFrame(columns=["endpoint", "length_bytes", "received_bps", "received_pps", "told"])
+    found = pd.read_csv(place, comment="#")
+    found["endpoint"] = found["endpoint"].replace("vm", APART)
+    sizes = found["sent_bps"] * found["duration_s"] / 8 / found["sent_count"]
+    found["default"] = found["length_bytes"].isna()
+    found["length_bytes"] = found["length_bytes"].fillna(sizes.round())
+    found["told"] = found["sent_count"].notna()
+    arrived = 1 - (found["lost_count"] / found["sent_count"]).fillna(0)
+    found["received_bps"] = found["sent_bps"] * arrived
+    found["received_pps"] = found["received_bps"] / 8 / found["length_bytes"]
+    return found

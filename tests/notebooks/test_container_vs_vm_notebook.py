@@ -1,0 +1,72 @@
+"""The notebook of containers against virtual machines, small: one sweep of all kinds of ends, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import World, until, world
+
+from labkit import boundary, ends, tables
+
+pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping")
+
+SMALL = """
+notebook: 02_container_vs_vm
+parameters:
+  {{guest: "{kernel}", rounds: 1, duration_s: 1, omit_s: 0, loads: ["udp:800", ping]}}
+grid:
+  - {{}}
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine"), user=False) as made:
+        made.project(container_vs_vm=SMALL.format(kernel=lab_kernel))
+        before = made.interfaces()
+        yield made
+        assert until(lambda: not made.processes(), 20), made.processes()
+        assert made.interfaces() == before
+
+
+@pytest.fixture(scope="module")
+def folder(machine: World) -> Path:
+    done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=500)
+    assert done.returncode == 0, done.stderr
+    [found] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")
+    return found
+
+
+def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: str) -> None:
+    table = tables.load(folder)
+    known = table[table["status"].isin(["ok", "invalid"])]  # flows may not run together on a loaded machine
+    assert set(known["protocol"]) == {"udp", "ping"}
+    assert set(known["endpoint"]) >= {"namespace", "guest", "shared_guest"}
+    guests = known[known["endpoint"].isin(["guest", "shared_guest"])]
+    assert set(guests["guest_kernel"]) == {lab_kernel}
+    assert guests["guest_accelerator"].nunique() == 1
+    assert dict(guests.groupby("endpoint")["guest_cpus_count"].max()) == {"guest": 1, "shared_guest": 2}
+    assert (guests["guest_cpu_s"] > 0).all()
+    pings = known[known["protocol"].eq("ping")]
+    assert set(pings["arm"]) >= {"veth_bridge", "veth_bridge (again)", "veth_bridge/shared_guest (again)"}
+    assert (pings["latency_p50_s"] > 0).all()
+
+
+def test_the_report_says_which_pair_is_fair(folder: Path) -> None:
+    table = tables.load(folder)
+    said = boundary.pairs(table)
+    assert len(ends.fair(table))
+    assert any(one.startswith("A fair pair: a guest each against namespaces of one guest.") for one in said)
+    assert any(one.startswith("Not a fair pair: a guest each against namespaces.") for one in said)
+    page = (folder / "report.html").read_text()
+    for words in (
+        *said,
+        "What the ends get",
+        "The boundary between machines alone",
+        "Not looked at: say",
+        "is 5.2 CPUs",
+    ):
+        assert words in page, words
+    assert "Traceback" not in page

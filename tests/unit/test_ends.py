@@ -1,0 +1,167 @@
+"""Kinds of ends: which pairs are fair, what the boundary makes of a difference, and what the report has published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_rows import rows, save
+
+from labkit import boundary, ends, experiments, figures, loading, tables
+from labkit.errors import BadInput
+
+GUEST = {"guest_kernel": "6.12.9", "guest_accelerator": "tcg", "guest": "debian"}
+OF = {
+    "veth_bridge": ("namespace", {}),
+    "veth_bridge/container": ("container", {}),
+    "veth_bridge/guest": ("guest", {**GUEST, "guest_cpus_count": 1}),
+    "veth_bridge/shared_guest": ("shared_guest", {**GUEST, "guest_cpus_count": 2}),
+}
+RATIOS = {
+    "veth_bridge": 1.0, "veth_bridge (again)": 1.0, "veth_bridge/container": 1.0, "veth_bridge/guest": 0.02,
+    "veth_bridge/shared_guest": 0.1, "veth_bridge/shared_guest (again)": 0.1,
+}  # fmt: skip
+
+
+def table(tmp_path: Path, ratios: dict[str, float] = RATIOS, **of_guest: Any) -> pd.DataFrame:
+    """Rows of all kinds of ends; `of_guest` is what guests with an end each have otherwise."""
+    made = rows(
+        ratios,
+        slices=0,
+        whole=5,
+        protocol="udp",
+        length_bytes=800,
+        received_bytes=8000,
+        cpu_s=1e-3,
+        softirq_s=1e-4,
+    )
+    for row in made:
+        name = row["arm"].removesuffix(" (again)")
+        endpoint, told = OF[name]
+        more = of_guest if endpoint == "guest" else {}
+        again = {"role": "variant"} if row["arm"] == "veth_bridge/shared_guest (again)" else {}
+        row |= {"topology": "veth_bridge", "endpoint": endpoint, "guest": "debian", **told, **more, **again}
+        row |= {"guest_cpu_s": 5e-4, "guest_softirq_s": 1e-5} if told else {}
+    return tables.load(save(tmp_path / "run", made))
+
+
+def test_the_fair_pair_is_compared_with_its_own_baseline_and_control(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    fair = ends.fair(found)
+    assert dict(fair.groupby("role")["endpoint"].first()) == {
+        "baseline": "shared_guest",
+        "control": "shared_guest",
+        "variant": "guest",
+    }
+    [verdict] = tables.verdicts(fair).to_dict("records")
+    assert (verdict["topology"], verdict["baseline"]) == ("veth_bridge/guest", "veth_bridge/shared_guest")
+    assert (verdict["word"], verdict["guest_accelerator"]) == ("slower", "tcg")
+    assert verdict["low"] < 0.2 < verdict["high"]
+    usual = tables.verdicts(ends.usual(found))
+    assert set(usual["topology"]) == {"veth_bridge/container", "veth_bridge/guest"}
+    assert set(found.loc[fair.index, "role"]) == {"variant"}  # the table itself is as it was
+
+
+@pytest.mark.parametrize(
+    ("differs", "words"),
+    [
+        ({"guest_kernel": "6.1.0"}, "The kernel differs as well"),
+        ({"guest_accelerator": "kvm"}, "The emulation differs as well"),
+        (
+            {"guest_cpus_count": 2, "guest_kernel": "6.1.0"},
+            "The kernel and the number of CPUs differ as well",
+        ),
+    ],
+)
+def test_an_unfair_pair_says_what_differs(tmp_path: Path, differs: dict[str, Any], words: str) -> None:
+    found = table(tmp_path, **differs)
+    assert not len(ends.fair(found))
+    assert (
+        ends.judged(found, "shared_guest", "guest")
+        == f"Not a fair pair: a guest each against namespaces of one guest. {words}"
+    )
+
+
+def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    said = boundary.pairs(found)
+    assert said[0].startswith("A fair pair: containers against namespaces.")
+    assert (
+        said[1]
+        == "Not a fair pair: a guest each against namespaces. The kernel and the emulation differ as well."
+    )
+    assert (
+        "Both have Linux 6.12.9, 2 emulated CPUs; what differs is the boundary between machines." in said[2]
+    )
+    [share] = boundary.shares(found)
+    for words in ("800 bytes", "of guests is 1/", "that of veth_bridge", "0.2", "slower"):
+        assert words in share
+    nobody = found[found["endpoint"].ne("shared_guest")]
+    assert len(boundary.pairs(nobody)) == 2
+    assert boundary.shares(nobody) == []
+
+
+def test_what_the_report_has_published() -> None:
+    found = ends.published()
+    container, guest = found[found["default"]].sort_values("endpoint").to_dict("records")
+    assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # bits by datagrams
+    assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
+    assert guest["received_pps"] == pytest.approx(861, abs=1)
+    said = list(boundary.objections(ends.published()))
+    assert "about 8200 bytes, the VMs in datagrams of 1450" in said[0]
+    assert "is 5.2 CPUs" in said[1]
+    nothing = ends.published(Path("/nowhere"))
+    assert nothing.empty
+    assert list(boundary.objections(nothing)) == []
+
+
+def test_figures_say_which_machines_they_show(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    for figure in (figures.ends(found, ends.published()), figures.sides(found)):
+        words = figure.layout.title.text + figure.layout.title.subtitle.text
+        assert "emulated CPU" in words
+        assert "namespaces, containers: Linux 6.1.0, 2 CPUs" in words
+        assert "a guest each, namespaces of one guest: Linux 6.12.9, 2 emulated CPUs" in words
+    stars = [
+        trace for trace in figures.ends(found, ends.published()).data if "star" in str(trace.marker.symbol)
+    ]
+    assert [len(trace.x) for trace in stars] == [1, 1]  # 800 bytes, containers
+    figure = figures.forest(tables.verdicts(ends.fair(found)), "Alone", "A fair pair")
+    assert figure.layout.title.text == "Alone (emulated CPU)"
+    assert figure.layout.title.subtitle.text.startswith("A fair pair<br>")
+    assert len(figures.ends(found.iloc[:0], ends.published()).data) == 0
+
+
+def test_function_times_of_each_kernel(tmp_path: Path) -> None:
+    one = {"count": 1600, "p50_s": 1e-6, "p90_s": 2e-6, "p99_s": 3e-6, "max_s": 9e-6}
+    seen = {"tracer": "function_graph", "functions": {"ip_rcv": one}}
+    made = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp")
+    [row] = made
+    row |= {"method": "profile", "observer": "function_times", "endpoint": "namespace", "received_count": 800}
+    row |= {"observed": json.loads(json.dumps(seen)), "overhead_ratio": 0.9, "artefact": None}
+    profiles = loading.profiles(save(tmp_path / "run", made))
+    [line] = boundary.calls(profiles).to_dict("records")
+    assert (line["function"], line["ends"], line["kernel"]) == ("ip_rcv", "namespaces", "6.1.0")
+    assert (line["calls a packet"], line["p50, µs"], line["throughput left"]) == (2, 1, 0.9)
+    assert boundary.calls(profiles.iloc[:0]).empty
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"loads": "sctp"}, "loads=sctp: a load is udp, tcp or ping"),
+        ({"loads": "udp:"}, "loads=udp:: a load is"),
+        ({"loads": "udp:800,udp:800"}, "none twice"),
+        ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
+        ({"loads": "ping", "rate_bps": "1e6"}, "ping takes neither"),
+        ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
+        ({"slices": 3}, "slices=3: not used"),
+        ({"topology": "veth"}, "veth has no place for a guest's tap"),
+    ],
+)
+def test_loads_that_cannot_be(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words.replace("(", r"\(")):
+        experiments.find("container_vs_vm").parameters.of(given)
