@@ -22,7 +22,7 @@ from labkit.units import si
 OBSERVER, TIMES = "function_graph", "function_times"
 MEDIAN = 0.5
 COMPARED = 5  # functions that function_times timed by themselves are told
-ROWS = 25
+ROWS, LETTERS = 25, 36  # of a table
 
 READ = (
     "Widths are times, from left to right in the order of the calls. What of a frame has nothing below it is its self"
@@ -35,12 +35,14 @@ READ = (
 class Packet:
     """One call of a root function, the packet that it carried, and what has to be said of it where it is drawn.
 
-    arm: whose it is. notes: sentences.
+    arm: whose it is. notes: sentences. shortest_s: how long the shortest call took that was recorded with it, of which
+    most is the tracer's own time.
     """
 
     arm: str
     tree: Tree
     notes: Sequence[str]
+    shortest_s: float
 
     @property
     def root(self) -> str:
@@ -139,7 +141,7 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) 
     notes = [whence, cost, *_by_themselves(tree, rows)]
     if bool(emulated(pd.DataFrame([row])).any()):
         notes.append("This was an emulated CPU: times are not a real one's.")
-    return Packet(arm, tree, notes)
+    return Packet(arm, tree, notes, told["shortest_s"])
 
 
 def _by_themselves(tree: Tree, rows: pd.DataFrame) -> list[str]:
@@ -172,14 +174,19 @@ def packets_compared(left: Packet, right: Packet, rows: int = ROWS) -> pd.DataFr
         found.append((words, *count, *(each / 1e3 for each in took), (took[1] - took[0]) / 1e3))
     columns = ["function", *(f"{head}, calls" for head in heads), *(f"{head}, µs" for head in heads)]
     table = pd.DataFrame(found, columns=[*columns, "difference, µs"]).set_index("function")
-    return table.map(lambda value: f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
+    table["difference, µs"] = table["difference, µs"].map("{:+,.1f}".format)
+    return table.map(
+        lambda value: (
+            f"{value:,.1f}" if isinstance(value, float) else value if isinstance(value, str) else f"{value:,}"
+        )
+    )
 
 
 def _by_function(tree: Tree) -> tuple[Counter[str], Counter[str]]:
     count: Counter[str] = Counter()
     took: Counter[str] = Counter()
     for call in tree.calls:
-        name, _ = _named(call)
+        name = call.name if len(call.name) <= LETTERS else f"{call.name[: LETTERS - 1]}…"
         count[name] += 1
         took[name] += call.self_ns
     return count, took

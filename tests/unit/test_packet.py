@@ -72,7 +72,7 @@ def test_what_has_to_be_said_stands_below(tmp_path: Path) -> None:
 
 def test_two_packets_are_compared_and_add_up(tmp_path: Path) -> None:
     bridge, receiver = flame.packets(rows(tmp_path), "veth_bridge")
-    table = flame.packets_compared(receiver, flame.Packet("veth", bridge.tree, []), rows=300)
+    table = flame.packets_compared(receiver, flame.Packet("veth", bridge.tree, [], 1e-6), rows=300)
     assert list(table.columns) == [
         "veth_bridge, calls", "veth, calls", "veth_bridge, µs", "veth, µs", "difference, µs",
     ]  # fmt: skip
