@@ -13,7 +13,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from labkit import figures, flame, loading, tables
-from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, fair, judged, published, usual
+from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, differences, fair, judged, published, sides, usual
 from labkit.errors import BadInput
 from labkit.flame import runs
 from labkit.loading import groups
@@ -85,8 +85,12 @@ def _missing(profiles: pd.DataFrame, observer: str) -> str:
     reasons = own["reason"].dropna().unique()
     if len(reasons):
         return f"Nothing was seen by {observer}: {reasons[0]}."
-    more = ", which this kernel has to let (`labkit doctor`)" if observer == "function_times" else ""
-    return f"Not looked at: say `observe={observer}`{more}."
+    if observer != "function_times":
+        return f"Not looked at: say `observe={observer}`."
+    return (
+        f"Not looked at: say `observe={observer}`; where this kernel cannot time functions (`labkit doctor`),"
+        " `where=vm:debian,profile=tracing` boots one that can."
+    )
 
 
 def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
@@ -176,17 +180,19 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     if not len(whole) or not len(inner):
         return f"**{words}**: too little was measured to tell the boundary from the rest."
     one, two = whole.iloc[0], inner.iloc[0]
+    base = rows.loc[rows["role"].eq("baseline"), "endpoint"].iloc[0]
+    of = {side.endpoint: side for side in sides(rows)}
+    others = f" ({', '.join(differences(of[base], of[SHARED])) or 'what surrounds the programs'})"
     metric = "throughput" if key[loading.GROUP.index("protocol")] != "ping" else "round-trip time"
-    rest = one["ratio"] / two["ratio"]
     return (
-        f"**{words}**: the {metric} of guests is {_times(one['ratio'])} that of {one['baseline']}."
-        f" {_times(rest)} is there already when both ends share one guest (another kernel, other CPUs, emulation);"
-        f" the boundary between machines makes {_times(two['ratio'])} of that{_interval(two)}: {two['word']}."
+        f"**{words}**: the {metric} of guests is {_times(one['ratio'])} that of {NAMES[base]}; where both ends"
+        f" share one guest it is {_times(one['ratio'] / two['ratio'])} already{others}. The boundary between"
+        f" machines by itself makes {_times(two['ratio'])}{_interval(two)}: {two['word']}."
     )
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio >= 0.1 else f"1/{1 / ratio:.3g}"
+    return f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
 
 
 def _interval(line: pd.Series[Any]) -> str:

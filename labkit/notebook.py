@@ -19,6 +19,7 @@ from labkit.errors import BadInput
 from labkit.figures import overlay as seen
 from labkit.topologies import State
 
+LARGE = 3.0  # a ratio that is told as such
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
@@ -234,4 +235,6 @@ def _claims(topology: str, lines: pd.DataFrame) -> str:
 
 
 def _change(ratio: float) -> str:
+    if ratio >= LARGE:
+        return f"{ratio:.3g} times"
     return f"{(ratio - 1) * 100:+.1f} %"

@@ -47,7 +47,10 @@ ARRIVES = {
         Plot("throughput", "bit/s", [Series("throughput_bps")], "received_bps"),
         Plot("datagrams received", "per second", [Series("throughput_pps")], "received_pps"),
     ],
-    "tcp": [Plot("throughput", "bit/s", [Series("throughput_bps")])],
+    "tcp": [
+        Plot("throughput", "bit/s", [Series("throughput_bps")]),
+        Plot("round-trip time, as TCP takes it", "s", [Series("rtt_s")]),
+    ],
     "ping": [
         Plot("round-trip time p50", "s", [Series("latency_p50_s")]),
         Plot("longest round-trip time", "s", [Series("latency_max_s")]),
@@ -100,7 +103,7 @@ def sides(rows: pd.DataFrame) -> go.Figure:
 def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
     """Title it, with a line for each machine that ends were on, and make room for those."""
     said = [theme.plain(line) for line in machines(rows)]
-    said.append("; ".join(filter(None, ["small: single rounds, large: their geometric mean and 95 % interval", more])))
+    said += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(said) - 2)
     figure.update_layout(margin_t=figure.layout.margin.t + room, height=figure.layout.height + room, showlegend=False)
     return finish(figure, rows, title, "<br>".join(said))

@@ -171,7 +171,7 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
     specs: list[list[dict[str, Any] | None]] = [
         [{} if place in titles else None for place in row] for row in places
     ]
-    bold = [titles.get(place, "") for row in places for place in row]
+    bold = [titles[place] for row in places for place in row if place in titles]  # plotly counts what is there
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
     figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
     return figure
