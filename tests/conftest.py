@@ -87,6 +87,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
         "there is no perf (Debian package linux-perf), or this user may not watch the whole machine",
     ),
+    "bpftrace": (lambda: works("bpftrace", "--version"), "there is no bpftrace (Debian package bpftrace)"),
+    "perf-tools": (
+        lambda: Path("/usr/sbin/funcgraph-perf").exists(),
+        "there are no perf-tools (Debian package perf-tools-unstable)",
+    ),
     "sshd": (
         lambda: works("ssh", "-V") and Path("/usr/sbin/sshd").exists(),
         "there is no sshd (Debian package openssh-server)",

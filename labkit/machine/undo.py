@@ -111,15 +111,19 @@ def _steps(descriptor: int) -> list[Step]:
 
 
 def _put_back(descriptor: int) -> None:
-    faults = []
+    """Do what the journal says, last first; what cannot be done stays in it, for whoever finds it next."""
+    faults = {}
     for step in reversed(_steps(descriptor)):
         try:
             _undone(step)
         except OSError as error:
-            faults.append(f"{step.path} ({error.strerror})")
+            faults[step] = error.strerror
     os.ftruncate(descriptor, 0)
+    for step in reversed(faults):
+        os.write(descriptor, msgspec.json.encode(step) + b"\n")
     if faults:
-        raise Failed(f"tracing could not be put back as it was: {', '.join(faults)}")
+        words = ", ".join(f"{step.path} ({why})" for step, why in faults.items())
+        raise Failed(f"tracing could not be put back as it was: {words}")
 
 
 def _undone(step: Step) -> None:

@@ -65,8 +65,8 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
     words = memoryview(page)[: len(page) & ~3].cast("I")
     shift, mask = (0, 31) if sys.byteorder == "little" else (27, 31)
     number, values, half = of.event, of.values.unpack_from, 0xFFFF
-    at, last = of.data_at >> 2, end >> 2
-    while at < last:
+    at, last, size = of.data_at >> 2, end >> 2, of.values.size + 3 >> 2
+    while at < last - 1:  # the shortest has two words
         kind = words[at] >> shift & mask
         if 0 < kind <= MOST_DATA:
             begin, after = at + 1, at + 1 + kind
@@ -80,8 +80,10 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
         else:
             at += 2
             continue
+        if after > last:
+            raise ValueError(f"an event ends {after - last} words behind its page's data")
         # common_type is the first field of every event
-        if words[begin] & half == number:
+        if words[begin] & half == number and begin + size <= last:
             yield values(page, begin << 2)
         at = after
 

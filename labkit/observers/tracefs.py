@@ -153,6 +153,7 @@ def lent() -> Iterator[Path]:
             arming.keep(name)
         for name in ("kprobe_events", "current_tracer"):
             arming.keep(name)
+        arming.set("tracing_on", "1")  # which perf leaves off, and perf-tools take for granted
         yield top
 
 

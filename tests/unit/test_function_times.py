@@ -1,0 +1,173 @@
+"""function_times reads what kernels wrote; names of functions; distributions."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from labkit.errors import BadInput
+from labkit.observers import bpf_times, functions, trace_pages, tracefs
+from labkit.observers.distribution import Distribution, bin_of
+from labkit.observers.function_times import FIELDS, Collected, collect
+
+SAMPLES = ROOT / "tests/samples"
+PINGS = 40  # in each sample, over loopback: a request and a reply each
+FUNCTIONS = ("ip_rcv", "icmp_rcv")
+
+
+def layout(version: str) -> trace_pages.Layout:
+    texts = [
+        (SAMPLES / f"funcgraph-{name}-{version}.txt").read_text() for name in ("header_page", "exit-format")
+    ]
+    return trace_pages.layout(texts[0], texts[1], FIELDS)
+
+
+def content(version: str) -> bytes:
+    return gzip.decompress((SAMPLES / f"funcgraph-pages-{version}.bin.gz").read_bytes())
+
+
+@pytest.mark.parametrize("version", ["6.1", "6.12"])
+def test_pages_of_kernels(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "KALLSYMS", SAMPLES / f"funcgraph-kallsyms-{version}.txt")
+    functions.addresses.cache_clear()
+    known = functions.addresses(FUNCTIONS)
+    functions.addresses.cache_clear()
+    found, of = Collected(FUNCTIONS), layout(version)
+    pages = trace_pages.pages(content(version), of)
+    collect(
+        found, "0", pages, of, lambda address: functions.named(address, known), lambda pid: str(bool(pid))
+    )
+    told = found.told()
+    for name in FUNCTIONS:
+        one = told[name]
+        assert one["count"] == 2 * PINGS
+        assert sum(count for _low, _high, count in one["histogram"]) == one["count"]
+        assert 1e-7 < one["p50_s"] <= one["p90_s"] <= one["p99_s"] <= one["max_s"] < 1
+        assert one["total_s"] == pytest.approx(one["mean_s"] * one["count"])
+        assert (
+            one["cpus"]["0"]["count"] == sum(part["count"] for part in one["processes"].values()) == 2 * PINGS
+        )
+    # each call of icmp_rcv is within one of ip_rcv, and both are counted as a whole
+    assert told["ip_rcv"]["total_s"] > told["icmp_rcv"]["total_s"]
+
+
+def test_a_page_that_is_cut_is_refused() -> None:
+    of = layout("6.1")
+    with pytest.raises(ValueError, match="cannot hold"):
+        list(trace_pages.events(content("6.1")[:64], of))
+
+
+def test_noise_ends() -> None:
+    """Whatever is in a page, it is read to an end or refused."""
+    of, rng = layout("6.12"), random.Random(4)
+    for _ in range(200):
+        page = bytearray(rng.randbytes(of.page_bytes))
+        page[of.commit_at : of.commit_at + 8] = (of.page_bytes - of.data_at).to_bytes(8, "little")
+        with suppress(ValueError):
+            list(trace_pages.events(bytes(page), of))
+
+
+def test_a_format_without_what_is_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="calltime"):
+        trace_pages.layout(
+            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), "name: other\nID: 4\n", FIELDS
+        )
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_quantiles(share: float) -> None:
+    rng, times, found = random.Random(1), [], Distribution()
+    for _ in range(5000):
+        times.append(int(rng.lognormvariate(8, 1)))
+        found.add(times[-1])
+    exact = sorted(times)[int(share * len(times)) - 1]
+    assert found.quantile_s(share) == pytest.approx(exact * 1e-9, rel=0.02)
+    told = found.told()
+    assert (told["count"], told["max_s"]) == (5000, pytest.approx(max(times) * 1e-9))
+    assert all(low < high for low, high, _count in told["histogram"])
+
+
+def test_nothing_has_no_times() -> None:
+    told = Distribution().told()
+    assert (told["count"], told["p50_s"], told["mean_s"], told["max_s"], told["histogram"]) == (
+        0,
+        None,
+        None,
+        None,
+        [],
+    )
+
+
+@pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1000, 123456789, 2**40 + 12345])
+def test_bins_hold_their_values(value: int) -> None:
+    low, width = bin_of(value)
+    assert low <= value < low + width
+    assert width <= max(1, value / 64)
+
+
+def test_names_are_what_the_kernel_calls_them() -> None:
+    there = ["ip_rcv", "ip_rcv_core", "__netif_receive_skb_core.constprop.0", "tcp_ack.part.0", "do.isra.0"]
+    found = functions.resolve(["ip_rcv", "__netif_receive_skb_core", "tcp_ack", "do"], there)
+    assert found == {
+        "ip_rcv": ["ip_rcv"],
+        "__netif_receive_skb_core": ["__netif_receive_skb_core.constprop.0"],
+        "tcp_ack": [],  # a part of a function is not that function
+        "do": ["do.isra.0"],
+    }
+
+
+def test_near_names() -> None:
+    there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
+    assert functions.near("ip_recv", there)[0] == "ip_rcv"
+    assert functions.near("br_handle_fram", there) == ["br_handle_frame"]
+    assert functions.near("zzzzzz", there) == []
+
+
+@pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])
+def test_what_is_no_name_gets_nowhere(name: str) -> None:
+    with pytest.raises(BadInput, match="no name of a kernel function"):
+        functions.check_names([name])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("trace_clock", "local [global] mono\n", "global"),
+        ("buffer_size_kb", "7 (expanded: 1408)\n", "1408"),
+        ("buffer_size_kb", "1410\n", "1410"),
+        ("set_ftrace_filter", "#### all functions enabled ####\n", ""),
+        (
+            "set_ftrace_filter",
+            "ip_rcv\nbr_handle_frame [bridge]\nip_rcv:traceoff:unlimited\n",
+            "ip_rcv\nbr_handle_frame",
+        ),
+        ("set_ftrace_pid", "no pid\n", ""),
+        ("current_tracer", "nop\n", "nop"),
+    ],
+)
+def test_settings_are_written_as_they_read(name: str, text: str, written: str) -> None:
+    assert tracefs.writable(name, text) == written
+
+
+def test_lost_events() -> None:
+    stats = "entries: 5\noverrun: 10\ncommit overrun: 1\nbytes: 400\ndropped events: 3\nread events: 7\n"
+    assert tracefs.lost(stats) == 14
+
+
+def test_what_bpftrace_counted() -> None:
+    text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
+    found = bpf_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
+    one = found["ip_rcv"]
+    assert (one["count"], one["total_s"], one["max_s"]) == (
+        1000,
+        pytest.approx(0.029860145),
+        pytest.approx(948523e-9),
+    )
+    assert 16.384e-6 < one["p50_s"] < 32.767e-6 < one["p90_s"] < 65.536e-6
+    assert one["processes"]["ping"]["count"] == one["cpus"]["0"]["count"] == 1000
+    assert found["__netif_receive_skb_core"]["count"] == 1000

@@ -1,0 +1,151 @@
+"""function_times on a kernel that can trace, to which labkit is what it is on a user's machine: `here`. One boot."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import Machine, machine
+from worlds import LABKIT, one_sentence, until
+
+pytestmark = pytest.mark.needs(
+    "root", "qemu", "lab kernel", "bridge", "iperf3", "perf", "bpftrace", "perf-tools"
+)
+
+TRACING = "/sys/kernel/tracing"
+STATE = (
+    "current_tracer set_ftrace_filter set_graph_function max_graph_depth tracing_on saved_cmdlines_size"
+    " kprobe_events"
+)
+JOURNAL = "/run/labkit-tracing.jsonl"
+SHORT = ("protocol=udp", "length_bytes=64", "duration_s=2", "omit_s=0", "slices=0", "profile_rounds=1")
+PATIENCE_S = 120
+
+# How often ip_rcv is called by 500 echo requests over loopback and their replies, and how long: by function_times in
+# two ways, by a trace buffer that is far too small, and by two programs of others.
+COMPARED = r"""
+import json, os, re, sys
+from labkit import process
+from labkit.observers import function_times, perf_tools, tracefs
+
+PING = ["ping", "-q", "-f", "-c", "500", "127.0.0.1"]
+for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffer_kib": 64})):
+    with function_times.function_times(("ip_rcv", "icmp_rcv"), **options) as watch:
+        with watch.counting():
+            process.output(PING, 60)
+        told = watch.told()
+    one = told.observed["functions"]["ip_rcv"]
+    print(json.dumps([name, one["count"], one["p50_s"], told.lost_samples_count, told.doubts]))
+with tracefs.lent():
+    said = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
+print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", said))), None, 0, said.splitlines()]))
+with perf_tools.perf_tool("kprobe", ["p:ip_rcv"], 5) as tool:
+    process.output(PING, 60)
+    print(json.dumps(["kprobe", tool.text().count(" ip_rcv: ("), None, 0, []]))
+"""
+
+
+@pytest.fixture(scope="module")
+def emulated(lab_kernel: str) -> Iterator[Machine]:
+    with machine(f"vm:{lab_kernel},cpus=1,profile=tracing") as made:
+        before = state(made)
+        yield made
+        assert state(made) == before
+
+
+def state(there: Machine) -> list[str]:
+    """All that a tracer changes, and what labkit leaves while it traces."""
+    names = [f"{TRACING}/{name}" for name in STATE.split()]
+    return [there.run("grep", "-H", "", *names).stdout, there.run("ls", f"{TRACING}/instances").stdout,
+            there.run("ls", JOURNAL).stdout]  # fmt: skip
+
+
+def test_each_packet_is_counted(emulated: Machine) -> None:
+    words = ("topology=veth,veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
+    rows = emulated.rows(*words, *SHORT, "observe=function_times", timeout=400)
+    profiles = [row for row in rows if row["method"] == "profile"]
+    observed = [row for row in profiles if row["observer"]]
+    assert sorted({row["arm"] for row in observed}) == ["veth", "veth (again)", "veth_bridge"]
+    for row in observed:
+        assert row["status"] in ("ok", "invalid"), row[
+            "reason"
+        ]  # flows may not run together on a loaded machine
+        found, packets = row["observed"]["functions"], row["received_count"]
+        assert row["observed"]["tracer"] == "function_graph"
+        bridged = row["topology"] == "veth_bridge"
+        # What is on its way when the window begins or ends is counted on one side only.
+        for name, each in (
+            ("ip_rcv", 1),
+            ("__netif_receive_skb_core", 1 + bridged),
+            ("br_handle_frame", bridged),
+        ):
+            assert found[name]["count"] == pytest.approx(each * packets, rel=0.1, abs=each * 300), (
+                row["arm"],
+                name,
+            )
+        assert 1e-7 < found["ip_rcv"]["p50_s"] < found["ip_rcv"]["max_s"] < 10
+        assert "iperf3" in found["ip_rcv"]["processes"]
+        assert (row["lost_samples_count"], row["artefact"]) == (0, None)
+        assert 0.5 * row["window_s"] < row["observed"]["window_s"] < 2 * row["window_s"] + 1
+        disturbed = row["overhead_ratio"] is not None and row["overhead_ratio"] < 0.85
+        assert disturbed == ("disturbed: function_times left only" in (row["doubts"] or ""))
+    assert all(row["observed"] is None for row in profiles if not row["observer"])
+
+
+def test_others_count_the_same(emulated: Machine) -> None:
+    done = emulated.run(sys.executable, "-c", COMPARED, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    assert {name: found[name][0] for name in ("own", "bpf", "perf", "kprobe")} == dict.fromkeys(
+        ("own", "bpf", "perf", "kprobe"), 1000
+    )
+    assert (
+        1 / 8 < found["own"][1] / found["bpf"][1] < 8
+    )  # a probe of BPF's takes as long as ip_rcv under emulation
+    count, _p50, lost, doubts = found["small"]
+    assert count < 1000
+    assert lost > 0
+    assert "the trace buffer overflowed" in doubts[0]
+
+
+def test_what_cannot_be_traced_is_named(emulated: Machine) -> None:
+    done = emulated.labkit("run", "datapaths", *SHORT, "topology=veth", "observe=function_times",
+                           "functions=ip_recv,zzz_nothing_zzz,ip_rcv")  # fmt: skip
+    said = one_sentence(done)
+    assert "cannot trace ip_recv (did you mean ip_rcv" in said
+    assert "zzz_nothing_zzz" in said
+
+
+@pytest.mark.parametrize("killed", ["labkit.cli", "labkit.agent", "labkit.hosts.guard labkit.cli"])
+def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> None:
+    """By the guard outside of the experiment; where that was killed as well, by the doctor."""
+    before = state(emulated)
+    emulated.start(*LABKIT, "run", "datapaths", "topology=veth", "observe=function_times", *SHORT[:2], "duration_s=60",
+                   "slices=1", "whole_runs=0", LABKIT_DATA="/tmp/killed")  # fmt: skip
+    tracers = f"{TRACING}/current_tracer {TRACING}/instances/*/current_tracer"
+    armed = lambda: "function_graph" in emulated.run("sh", "-c", f"cat {tracers}").stdout  # noqa: E731
+    assert until(lambda: armed() and pids(emulated, "iperf3"), PATIENCE_S, 0.2)
+    for name in killed.split():
+        for pid in pids(emulated, name):
+            emulated.run("kill", "-9", str(pid))
+    if "guard" in killed:
+        assert until(lambda: not pids(emulated, "labkit.agent"), PATIENCE_S, 0.2)
+        assert state(emulated) != before
+        assert re.search("killed had left it changed; put back", emulated.labkit("doctor").stdout)
+    assert until(lambda: state(emulated) == before, PATIENCE_S, 0.2), state(emulated)
+    assert until(lambda: not pids(emulated, "labkit.hosts.guard"), PATIENCE_S, 0.2)
+
+
+def pids(there: Machine, word: str) -> list[int]:
+    """The processes that have this word in their command line; of experiments those are not that unshare(1) is."""
+    found = []
+    for line in there.run("ps", "-eo", "pid,args").stdout.splitlines()[1:]:
+        pid, *words = line.split()
+        if word in words and Path(words[0]).name != "unshare":
+            found.append(int(pid))
+    return found
