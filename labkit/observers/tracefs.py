@@ -29,6 +29,7 @@ SHARED = {
     "tracing_thresh",
     "saved_cmdlines_size",
 }
+OPTIONS = "options/funcgraph-"  # written in an instance, they are so in all (tried with 6.12)
 # What is otherwise than here, and would leave out calls or change what a time is.
 PLAIN = {
     "tracing_thresh": "0",
@@ -179,8 +180,8 @@ class Arming:
 
     def keep(self, name: str) -> None:
         """Have it put back as it is now."""
-        path = self._path(name)
-        if path.exists() and (path.parent == self.top or self.folder == self.top):
+        path = self.top / name
+        if path.exists() and (self.folder == self.top or name in SHARED or name.startswith(OPTIONS)):
             self._journal.note(path, writable(name, path.read_text()))
 
     def set(self, name: str, text: str) -> None:
