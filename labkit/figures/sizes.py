@@ -17,6 +17,7 @@ from labkit.figures.cost import PREFIXES, RULE, SIZE
 from labkit.figures.lines import log_axis, ticks
 from labkit.figures.panels import Panel, finish, panels, titled_grid
 from labkit.fitting import Floats
+from labkit.loading import complete
 from labkit.sizes import COSTS, Curve, fragments_count, largest_whole
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
@@ -33,6 +34,7 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
     The line is fitted through what travels whole; its steps beyond are fragments. An interval of what is left over that
     does not reach 0 shows a size that is not on the line.
     """
+    rows = complete(rows)
     together = [list(some) for _, some in groupby(curves, lambda one: (one.key, one.cost))]
     drawn = [(_panel(rows, some), some) for some in together]
     figure, seen = _empty(drawn), set[str]()

@@ -1,0 +1,192 @@
+"""The cost of a datagram by its size, from rows with a known one: fits, differences, sentences, figures."""
+
+from __future__ import annotations
+
+import made_sizes
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import simulated
+from made_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
+
+from labkit import figures, packet_size, sizes
+from labkit.fitting import Estimate
+from labkit.sizes import Curve
+
+
+def of(found: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:
+    [one] = [curve for curve in found if (curve.arm, curve.cost) == (arm, cost)]
+    return one
+
+
+def covers(one: Estimate | None, value: float) -> bool:
+    return one is not None and one.low is not None and one.high is not None and one.low <= value <= one.high
+
+
+@pytest.mark.parametrize(
+    ("size", "mtu", "family", "count"),
+    [
+        (16, 1500, 4, 1), (1472, 1500, 4, 1), (1473, 1500, 4, 2), (2952, 1500, 4, 2), (2953, 1500, 4, 3),
+        (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1452, 1500, 6, 1), (1453, 1500, 6, 2),
+        # an MTU of which not all is of use to a fragment that is not the last (RFC 791: multiples of 8 bytes)
+        (1398, 1426, 4, 1), (1399, 1426, 4, 2), (2798, 1426, 4, 2), (2799, 1426, 4, 3),
+    ],
+)  # fmt: skip
+def test_fragments(size: int, mtu: int, family: int, count: int) -> None:
+    assert sizes.fragments_count(size, mtu, family) == count
+    assert (size <= sizes.largest_whole(mtu, family)) == (count == 1)
+
+
+def test_costs_that_were_planted_are_found() -> None:
+    found = sizes.curves(made_sizes.rows(rounds=8))
+    assert [(one.arm, one.cost) for one in found[:4]] == [
+        (arm, "cpu_per_packet_s") for arm in ("veth", "veth_bridge", "vxlan", "veth (again)")
+    ]
+    veth, twice = of(found, "veth"), of(found, "veth", "cpu_per_packet_s")
+    for part, planted in zip(sizes.PARTS, (FIXED, BYTE, FIRST, FRAGMENT), strict=True):
+        assert getattr(veth, part).value == pytest.approx(planted, rel=0.25)
+        assert getattr(twice, part).value == pytest.approx(2 * getattr(veth, part).value), "two busy CPUs"
+    assert covers(of(found, "vxlan").byte, BYTE + 6e-9)
+    assert not any(fit.misfits for one in found for fit in (one.line, one.steps) if fit is not None)
+    assert veth.at(np.array([400.0, 4000.0]), np.array([1.0, 3.0])) == pytest.approx(
+        [FIXED + 400 * BYTE, FIRST + 2 * FRAGMENT], rel=0.1
+    )
+
+
+def test_only_the_part_that_differs_is_said_to() -> None:
+    """No step of fragments is taken for a cost of bytes, no cost of bytes for a fixed one."""
+    curves = sizes.curves(made_sizes.rows(rounds=10))
+    words = {
+        (one.curve.arm, part): one.word(part)
+        for one in sizes.comparisons(curves)
+        if one.curve.cost == "time_per_packet_s"
+        for part in sizes.PARTS
+    }
+    assert {key for key, word in words.items() if word == "dearer"} == {
+        ("veth_bridge", "fragment"),
+        ("vxlan", "byte"),
+    }
+    assert set(words.values()) == {"dearer", sizes.SAME}
+    [bridge] = [
+        line
+        for line in packet_size.differences(curves)
+        if "veth_bridge against" in line and "time from" in line
+    ]
+    assert "for each further one dearer by" in bridge
+    assert bridge.index("dearer") < bridge.index(sizes.SAME)
+
+
+def test_nothing_is_concluded_where_the_baseline_differs_from_itself_or_was_measured_once() -> None:
+    rows = made_sizes.rows()
+    again = rows["arm"].eq("veth (again)")
+    rows.loc[again, "received_bytes"] *= 0.8
+    [first, *_] = sizes.comparisons(sizes.curves(rows))
+    assert first.word("fixed") == sizes.NO_EVIDENCE
+    assert "the baseline differs from itself" in packet_size.differences(sizes.curves(rows))[0]
+    [once, *_] = sizes.comparisons(sizes.curves(rows[~again]))
+    assert once.word("fixed") == sizes.NO_EVIDENCE
+    [single, *_] = sizes.comparisons(sizes.curves(made_sizes.rows(rounds=1)))
+    assert single.word("fixed") == sizes.NO_EVIDENCE
+
+
+def test_a_line_that_does_not_fit_is_told() -> None:
+    rows = made_sizes.rows(rounds=8)
+    rows.loc[rows["length_bytes"].eq(64), "received_bytes"] *= 0.7
+    found = sizes.curves(rows)
+    assert of(found, "veth").line.misfits  # type: ignore[union-attr]
+    lines = packet_size.fits([of(found, "veth")])
+    assert lines[1].startswith(
+        "    - But what travels whole is on no straight line: the fit misses by up to +"
+    )
+    assert "at 64 bytes" in lines[1]
+
+
+def test_too_few_sizes_and_rounds_that_lack_one() -> None:
+    [few, *_] = sizes.curves(made_sizes.rows((16, 1472, 4000)))
+    assert few.why == "a line needs 3 sizes that fit the MTU, and there are 2"
+    assert few.fixed is None
+    assert "not fitted: a line needs 3 sizes" in packet_size.fits([few])[0]
+    rows = made_sizes.rows()
+    gone = rows["length_bytes"].eq(400) & rows["round"].eq(2)
+    seldom = rows["length_bytes"].eq(800) & rows["round"].gt(1)
+    one = of(sizes.curves(rows[~gone & ~seldom]), "veth")
+    assert 800 not in one.lengths
+    assert one.fixed is not None
+    assert one.fixed.rounds_count == 4
+    one = of(sizes.curves(made_sizes.rows((16, 400, 1472, 4000))), "veth")
+    assert (one.fragment, one.steps) == (None, None), "one number of fragments is no line"
+    assert np.isnan(one.at(np.array([4000.0]), np.array([3.0]))).all()
+    assert sizes.curves(made_sizes.rows().iloc[:0]) == []
+
+
+def test_how_datagrams_travelled() -> None:
+    rows = made_sizes.rows(lost=0.3)
+    text = " ".join(packet_size.travelled(rows))
+    for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
+                  "As many were counted", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
+        assert words in text
+    assert "the sender, one process, is the limit" not in text
+    whole = made_sizes.rows(mtu_bytes=65535)
+    text = " ".join(packet_size.travelled(whole))
+    assert "fragments" not in text
+    assert "At 30 points all that was sent arrived: there the sender" in text
+    rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
+    assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
+
+
+def test_pings_have_round_trip_times() -> None:
+    rows = made_sizes.rows(protocol="ping", method="whole")
+    rows["latency_p50_s"] = 50e-6 + 1e-9 * rows["length_bytes"]
+    rows[["received_bytes", "sent_count"]] = np.nan
+    found = sizes.curves(rows)
+    assert {one.cost for one in found} == {"rtt_s"}
+    assert found[0].byte is not None
+    assert found[0].byte.value == pytest.approx(1e-9)
+    assert figures.fitted(rows, found).data
+
+
+def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.mode == mode and trace.name == name]
+
+
+def test_the_fit_is_drawn_to_the_mtu_and_in_steps_beyond() -> None:
+    rows = made_sizes.rows(accelerator="tcg")
+    curves = sizes.curves(rows)
+    figure = figures.fitted(rows, curves)
+    assert "(emulated CPU)" in figure.layout.title.text
+    line, steps = scatters(figure, "lines", "veth")[:2]
+    assert line.x[-1] <= 1472 < steps.x[0]
+    assert len(set(np.round(steps.y, 6))) == 44, "a step for each number of fragments"
+    assert [axis.type for axis in figure.select_yaxes()] == ["log", None, "log", None]
+    axes = list(figure.select_xaxes())
+    assert axes[0].ticktext == (
+        "16",
+        "64",
+        "200",
+        "400",
+        "800",
+        "1472",
+        "4000<br>×3",
+        "16000<br>×11",
+        "65507<br>×45",
+    )
+    measured = scatters(figure, "markers", "veth")
+    assert len(measured) == 6, "of two costs: rounds, means, and what is left over"
+    rules = [shape for shape in figure.layout.shapes if shape.x0 == 1472.5]
+    assert len(rules) == 4
+    figure = figures.fitted(rows.iloc[:0], [])
+    assert "nothing to draw" in simulated.notes(figure)
+
+
+def test_rates_against_size() -> None:
+    rows = made_sizes.rows()
+    figure = figures.rates(rows)
+    assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
+        "throughput", "datagrams received", "CPUs of the machine that are busy",
+    ]  # fmt: skip
+    busy = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"][2]
+    assert list(busy.y) == pytest.approx([2.0] * len(SIZES))
+    hosts = pd.concat([rows, made_sizes.rows(kernel="6.12", accelerator="tcg")])
+    assert len(simulated.titles(figures.rates(hosts))) == 6
+    assert len(scatters(figures.fitted(hosts, sizes.curves(hosts)), "markers", "veth")) == 12

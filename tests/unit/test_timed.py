@@ -1,0 +1,68 @@
+"""How long functions took by size, and whether a claim about it is supported, contradicted, or cannot be told."""
+
+from __future__ import annotations
+
+import made_rows
+import made_sizes
+import pandas as pd
+import pytest
+
+from labkit import figures, packet_size, timed
+
+HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
+
+
+@pytest.mark.parametrize(
+    ("took_s", "more", "word", "why"),
+    [
+        (HALF, {}, "supported", ""),
+        (SAME, {}, "contradicted", ""),
+        ({400: 20e-6, 800: 13e-6}, {"noise": 0.1}, "cannot be told", "the interval reaches into 0.4 to 0.62"),
+        (HALF, {"rounds": 1}, "cannot be told", "one round has no interval"),
+        (SAME, {"again": 1.5}, "cannot be told", "the baseline differs from itself (ratio 1.5"),
+    ],
+)
+def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
+    profiles = made_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
+    [found] = timed.judged(timed.times(profiles))
+    assert (found.arm, found.word) == ("veth", word)
+    assert found.why.startswith(why)
+    [claim, said] = packet_size.functions(profiles)
+    assert claim.startswith("Claimed (ECE 792 report")
+    assert said.startswith(f"    - **{word}** at veth: ")
+    assert "tracing left 93% of the throughput" in said
+
+
+def test_each_host_is_judged_by_itself() -> None:
+    there = made_rows.HOSTS["vm:6.1"]
+    both = pd.concat([made_sizes.profiles(HALF), made_sizes.profiles(SAME, **there)])
+    assert sorted(one.word for one in timed.judged(timed.times(both))) == ["contradicted", "supported"]
+    said = packet_size.functions(both)
+    assert len(said) == 3
+    assert "6.1.0-37-amd64" in " ".join(said)
+
+
+def test_where_nothing_was_timed_one_sentence_says_why() -> None:
+    refused = made_sizes.profiles(
+        HALF, status="unsupported", reason="this kernel traces no functions", observed=None
+    )
+    [said] = packet_size.functions(refused)
+    assert said.endswith("cannot be told here: this kernel traces no functions.")
+    for none in (
+        refused.iloc[:0],
+        made_sizes.profiles({400: 1e-6}),
+        refused.drop(columns="observed").iloc[:0],
+    ):
+        [said] = packet_size.functions(none)
+        assert "was not asked to see it at both sizes" in said
+    assert not len(timed.times(refused))
+
+
+def test_times_and_their_figure() -> None:
+    found = timed.times(made_sizes.profiles(HALF))
+    assert len(found) == 20
+    assert set(found["per_packet"]) == {2.0}
+    assert set(found["function"]) == {"ip_rcv"}, "what was never called has no times"
+    figure = figures.timed(found)
+    [line] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"]
+    assert list(line.y) == pytest.approx([20, 10], rel=0.05)
