@@ -18,6 +18,7 @@ from labkit.errors import BadInput
 from labkit.flame import runs
 from labkit.loading import groups
 
+TIMERS = ("function_times", "guest_function_times")
 QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
 
 
@@ -88,7 +89,8 @@ def _missing(profiles: pd.DataFrame, observer: str) -> str:
     if observer != "function_times":
         return f"Not looked at: say `observe={observer}`."
     return (
-        f"Not looked at: say `observe={observer}`; where this kernel cannot time functions (`labkit doctor`),"
+        "Not looked at: `observe=guest_function_times guest=debian,profile=tracing` asks the guests' kernels,"
+        f" `observe={observer}` this machine's; where that cannot time functions (`labkit doctor`),"
         " `where=vm:debian,profile=tracing` boots one that can."
     )
 
@@ -120,7 +122,7 @@ def calls(profiles: pd.DataFrame) -> pd.DataFrame:
     """A line for each run of function_times and each function: in which ends, of which kernel, how many calls a packet,
     quantiles of their times in µs, and what the observer left of the throughput."""
     lines = []
-    own = profiles[profiles["observer"].eq("function_times") & profiles["status"].eq("ok")]
+    own = profiles[profiles["observer"].isin(TIMERS) & profiles["status"].eq("ok")]
     for row in own.to_dict("records"):
         seen = runs.observed(row["observed"])
         for told, kernel in ((seen, row["kernel"]), (seen.get("guest"), row["guest_kernel"])):

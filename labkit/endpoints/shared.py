@@ -26,12 +26,12 @@ class Room:
     def __init__(self, guest: Guest, pid: int) -> None:
         self.name = guest.name
         self.told: dict[str, Any] = guest.told
-        self._guest, self._pid = guest, pid
+        self.guest, self._pid = guest, pid
 
     @property
     def prefix(self) -> list[str]:
         """The words that make a command run in it."""
-        return [*self._guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
+        return [*self.guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
 
     @property
     def kernel(self) -> Self:
@@ -40,11 +40,11 @@ class Room:
 
     def open(self, path: str) -> Reading:
         """A file as it reads in here."""
-        return Reading(self._guest, self._path(path))
+        return Reading(self.guest, self._path(path))
 
     def counters(self, interface: str) -> netlink.LinkCounters:
         """What an interface in here has received."""
-        return self._guest.counters(interface, self._path("/proc/net/dev"))
+        return self.guest.counters(interface, self._path("/proc/net/dev"))
 
     def sysctl(self, name: str, value: int) -> None:
         """Set net.`name` in here."""

@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import topologies
-from labkit.errors import BadInput
+from labkit.errors import BadInput, Unsupported
 from labkit.experiments.parameters import one_of
-from labkit.observers import function_graph, function_times, functions, perf_record, perf_stat, tracefs
+from labkit.observers import (
+    function_graph,
+    function_times,
+    functions,
+    guest_function_times,
+    perf_record,
+    perf_stat,
+    tracefs,
+)
 from labkit.observers.counters import Counters, counters
 from labkit.observers.loss import losses
 from labkit.observers.told import Told, Watch
@@ -90,6 +98,37 @@ def _function_graph(
     return function_graph.function_graph(stem.with_name(f"{stem.name}.txt"), _roots(asked))
 
 
+def _guests(asked: Datapaths, topology: topologies.Topology) -> list[guest_function_times.Machine]:
+    """The guests at the ends, each once. Raises Unsupported for those whose kernel may panic when it is traced."""
+    from labkit.endpoints import guest  # what only guests need
+
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
+    word = asked.guest_word
+    for box in boxes.values():
+        several = box.told["guest_accelerator"] == "tcg" and box.told["guest_cpus_count"] > 1
+        if several and guest.parse(word).machine.profile != "tracing":
+            raise Unsupported(
+                "an emulated guest of several CPUs may panic when its functions are traced:"
+                f" guest={word},profile=tracing has one thread play all of them"
+            )
+    found: list[guest_function_times.Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
+    return found
+
+
+def _guest_function_times(
+    asked: Datapaths, topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[Watch]:
+    return guest_function_times.guest_function_times(_guests(asked, topology), asked.functions)
+
+
+def _check_guests(asked: Datapaths) -> None:
+    if not asked.in_guests:
+        raise BadInput(
+            "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
+        )
+
+
 TABLE = {
     "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
@@ -100,6 +139,7 @@ TABLE = {
         lambda asked: functions.resolved(asked.functions),
         traces=True,
     ),
+    "guest_function_times": Observer(_check_guests, _guest_function_times),
     "function_graph": Observer(
         lambda _asked: tracefs.check(), _function_graph, lambda asked: _roots(asked), traces=True
     ),

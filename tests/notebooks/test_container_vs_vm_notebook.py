@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from worlds import World, until, world
 
-from labkit import boundary, ends, tables
+from labkit import boundary, ends, loading, tables
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping")
 
 SMALL = """
 notebook: 02_container_vs_vm
 parameters:
-  {{guest: "{kernel}", rounds: 1, duration_s: 1, omit_s: 0, loads: ["udp:800", ping]}}
+  {{endpoint: [namespace, guest, shared_guest], rounds: 1, duration_s: 1, omit_s: 0, loads: [ping, "udp:800"],
+   observe: [guest_function_times], profile_rounds: 1}}
 grid:
-  - {{}}
+  - guest: ["{kernel},profile=tracing"]
 """
 
 
@@ -52,6 +53,21 @@ def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: s
     pings = known[known["protocol"].eq("ping")]
     assert set(pings["arm"]) >= {"veth_bridge", "veth_bridge (again)", "veth_bridge/shared_guest (again)"}
     assert (pings["latency_p50_s"] > 0).all()
+
+
+def test_functions_of_the_guests_kernels_are_timed(folder: Path) -> None:
+    profiles = loading.profiles(folder)
+    seen = profiles[profiles["observer"].eq("guest_function_times")]
+    bare = seen[seen["endpoint"].eq("namespace")]
+    assert bare["reason"].str.contains("no guests at these ends").all()
+    calls = boundary.calls(profiles)
+    assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
+    assert set(calls["ends"]) == {"a guest each", "namespaces of one guest"}
+    of = calls.groupby("ends")["calls"].sum()
+    assert (of > 0).all()  # pings arrive by the one or by the other
+    timed = calls[calls["calls"] > 0]
+    assert (timed["p50, µs"] > 0).all()
+    assert (timed["p50, µs"] <= timed["longest, µs"]).all()
 
 
 def test_the_report_says_which_pair_is_fair(folder: Path) -> None:

@@ -1,0 +1,174 @@
+"""guest_function_times: how long functions take in the kernels of guests, which have a tracer each.
+
+As `function_times`, with two differences: a guest is ours alone, so that nothing needs to be put back; and its buffers
+are read when the load is over, so that nothing runs beside it there. What they cannot hold is counted, and told.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from labkit import process
+from labkit.errors import Failed, Unsupported
+from labkit.observers import functions, trace_pages, tracefs
+from labkit.observers.function_times import FIELDS, Collected, collect
+from labkit.observers.told import Told
+
+TRACEFS = "/sys/kernel/tracing"
+BUFFER_KIB = 8192  # of each CPU: about 100,000 calls
+PATIENCE_S = 60.0
+# Reads what is in the buffers, and does not wait for more.
+_READ = """
+import os, sys
+for cpu in sys.argv[1:]:
+    source = os.open(f"/sys/kernel/tracing/per_cpu/{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
+    target = os.open(f"/run/{cpu}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        while page := os.read(source, os.sysconf("SC_PAGE_SIZE")):
+            os.write(target, page)
+    except BlockingIOError:
+        pass
+"""
+
+
+class Machine(Protocol):
+    """A guest, as far as this asks it."""
+
+    name: str
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file in it."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in it."""
+
+
+class GuestTimes:
+    """The tracers of guests, armed."""
+
+    def __init__(self, guests: Sequence[Machine], names: Sequence[str]) -> None:
+        self._guests, self._names = guests, names
+        self._window_s = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Calls that end while this is open are counted."""
+        for guest in self._guests:
+            guest.write(f"{TRACEFS}/tracing_on", b"1")
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._window_s = time.monotonic() - begun
+            for guest in self._guests:
+                guest.write(f"{TRACEFS}/tracing_on", b"0")
+
+    def told(self) -> Told:
+        """As function_times has it, under `guest`; a CPU is `server0:0`."""
+        found = Collected(self._names)
+        lost = sum(_collected(guest, self._names, found) for guest in self._guests)
+        seen = {"functions": found.told(), "overrun_count": lost, "window_s": self._window_s}
+        doubts = [
+            f"the guests' trace buffers overflowed: {lost:,} events were lost, so counts are too low"
+        ] * bool(lost)
+        return Told({"tracer": tracefs.TRACER, "guest": seen}, lost_samples_count=lost, doubts=doubts)
+
+
+@contextmanager
+def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Iterator[GuestTimes]:
+    """The times of these functions in the guests' kernels, armed before the traffic.
+
+    Raises Unsupported where there is no guest, or no tracer in it; Failed for a function that it cannot trace.
+    """
+    if not guests:
+        raise Unsupported("there are no guests at these ends: function_times is of this machine's kernel")
+    functions.check_names(names)
+    for guest in guests:
+        _arm(guest, names)
+    try:
+        yield GuestTimes(guests, names)
+    finally:
+        for guest in guests:
+            _run(guest, f"cd {TRACEFS}; echo nop >current_tracer; echo >set_ftrace_filter")
+
+
+def _run(guest: Machine, script: str) -> str:
+    return process.output([*guest.prefix, "sh", "-e", "-c", script], PATIENCE_S)
+
+
+def _arm(guest: Machine, names: Sequence[str]) -> None:
+    try:
+        tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
+    except Failed:
+        tracers = []
+    if tracefs.TRACER not in tracers:
+        raise Unsupported(f"the kernel of the guest {guest.name} has no tracer {tracefs.TRACER}")
+    lines = [
+        f"cd {TRACEFS}",
+        "echo 0 >tracing_on",
+        f"echo {BUFFER_KIB} >buffer_size_kb",
+        ": >set_ftrace_filter",
+    ]
+    lines += [f"echo {shlex.quote(name)} >>set_ftrace_filter" for name in names]
+    lines += [f"echo {tracefs.TRACER} >current_tracer", ": >trace"]
+    try:
+        _run(guest, "\n".join(lines))
+    except Failed as error:
+        raise Failed(f"the guest {guest.name} does not trace {', '.join(names)}: {error}") from None
+
+
+def _collected(guest: Machine, names: Sequence[str], found: Collected) -> int:
+    """Add what a guest's buffers hold; how many events were lost."""
+    texts = [
+        guest.read(f"{TRACEFS}/events/{name}").decode()
+        for name in ("header_page", "ftrace/funcgraph_exit/format")
+    ]
+    try:
+        layout = trace_pages.layout(texts[0], texts[1], FIELDS)
+    except ValueError as error:
+        raise Failed(
+            f"the trace buffers of the guest {guest.name} are not as labkit knows them: {error}"
+        ) from None
+    cpus = sorted(_run(guest, f"cd {TRACEFS}/per_cpu; echo cpu*").split())
+    process.output(
+        [*guest.prefix, os.path.realpath(sys.executable), "-I", "-S", "-c", _READ, *cpus], PATIENCE_S
+    )
+    known, processes = _addresses(guest, names), _processes(guest)
+
+    @functools.cache
+    def name_of(address: int) -> str | None:
+        return functions.named(address, known)
+
+    lost = 0
+    for cpu in cpus:
+        data, size = guest.read(f"/run/{cpu}"), layout.page_bytes
+        pages = (data[at : at + size] for at in range(0, len(data), size))
+        number = cpu.removeprefix("cpu")
+        collect(
+            found, f"{guest.name}:{number}", pages, layout, name_of, lambda pid: processes.get(pid, str(pid))
+        )
+        lost += tracefs.lost(guest.read(f"{TRACEFS}/per_cpu/{cpu}/stats").decode())
+    return lost
+
+
+def _addresses(guest: Machine, names: Sequence[str]) -> dict[int, str]:
+    wanted = "|".join(re.escape(name) for name in names)
+    lines = _run(guest, f"grep -E {shlex.quote(f' ({wanted})$')} /proc/kallsyms").splitlines()
+    return {int(line.split()[0], 16): line.split()[2] for line in lines}
+
+
+def _processes(guest: Machine) -> dict[int, str]:
+    lines = guest.read(f"{TRACEFS}/saved_cmdlines").decode(errors="replace").splitlines()
+    return {int(pid): name for pid, _, name in (line.partition(" ") for line in lines)} | {0: "swapper"}
