@@ -114,6 +114,9 @@ def test_the_files_of_the_project(name: str, project: Path) -> None:
     elif found.experiment == "packet_size":
         watched = [point.parameters for point in found.points if point.parameters["observe"]]
         assert [one["where"] for one in watched] == ["vm:debian,profile=tracing"]
+    elif found.experiment == "container_vs_vm":
+        watched = [name for point in found.points for name in point.parameters["observe"]]
+        assert set(watched) == {"perf_record", "guest_function_times", "function_times"}
     else:
         assert found.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 
