@@ -67,7 +67,8 @@ def state(there: Machine) -> list[str]:
 
 def test_each_packet_is_counted(emulated: Machine) -> None:
     words = ("topology=veth,veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
-    rows = emulated.rows(*words, *SHORT, "observe=function_times", timeout=400)
+    # So slow that none is lost at the socket: what is lost there was handled by these functions as well.
+    rows = emulated.rows(*words, *SHORT, "rate_bps=5e5", "observe=function_times", timeout=400)
     profiles = [row for row in rows if row["method"] == "profile"]
     observed = [row for row in profiles if row["observer"]]
     assert sorted({row["arm"] for row in observed}) == ["veth", "veth (again)", "veth_bridge"]
@@ -121,7 +122,7 @@ def test_what_cannot_be_traced_is_named(emulated: Machine) -> None:
     assert "zzz_nothing_zzz" in said
 
 
-@pytest.mark.parametrize("killed", ["labkit.cli", "labkit.agent", "labkit.hosts.guard labkit.cli"])
+@pytest.mark.parametrize("killed", ["labkit.agent", "labkit.hosts.guard labkit.cli"])
 def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> None:
     """By the guard outside of the experiment; where that was killed as well, by the doctor."""
     before = state(emulated)
