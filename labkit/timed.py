@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from labkit import loading, stats
@@ -105,17 +104,16 @@ def _judged(sizes: pd.DataFrame, claim: Claim) -> Iterator[Judged]:
             if role == "control":
                 continue
             own = logs[logs.index.get_level_values("arm") == arm]
-            ratios = (own[claim.length_bytes] - own[claim.of_length_bytes]).dropna().to_numpy(float)
-            if not len(ratios):
+            both = own[[claim.length_bytes, claim.of_length_bytes]].dropna()
+            if not len(both):
                 continue
-            effect = stats.effect(ratios)
+            large, small = (both[size] for size in (claim.length_bytes, claim.of_length_bytes))
+            effect = stats.effect((large - small).to_numpy(float))
             word, why = _word(effect, control, claim)
-            medians = tuple(
-                float(np.exp(own[size].mean())) for size in (claim.length_bytes, claim.of_length_bytes)
-            )
+            lengths_s = math.exp(large.mean()), math.exp(small.mean())
             overhead = group.loc[group["arm"].eq(arm), "overhead_ratio"].median()
             left = None if pd.isna(overhead) else float(overhead)
-            yield Judged(claim, key, str(arm), word, why, effect, (medians[0], medians[1]), left)
+            yield Judged(claim, key, str(arm), word, why, effect, lengths_s, left)
 
 
 def _control(logs: pd.DataFrame) -> Effect | None:

@@ -1,0 +1,107 @@
+"""The notebook of packet sizes, small and on this kernel: measured through a sweep, one report with its figures and
+sentences; and what cannot be asked, in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import World, world
+
+from labkit import loading, sizes
+from labkit.sizes import fragments_count
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
+
+SMALL = """
+notebook: 03_packet_size
+parameters: {topology: [veth, veth_bridge], rounds: 2, slices: 3, observe: [function_times], observe_bytes: [400],
+             profile_rounds: 1}
+grid:
+  - size_bytes: [[16, 400, 1472, 4000, 65507]]
+"""
+TITLES = ["Throughput, packets and busy CPUs, by size", "Fixed cost, cost of a byte, cost of a fragment"]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        made.project(packet_size=SMALL)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def said(machine: World) -> str:
+    """What the sweep says in the terminal."""
+    done = machine.labkit("sweep", "params/packet_size.yaml", cwd=machine.folder / "project", timeout=400)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def folder(machine: World, said: str) -> Path:
+    [found] = (machine.data / "packet_size").glob("packet_size-*")
+    return found
+
+
+def test_every_size_is_measured_in_every_round(folder: Path) -> None:
+    rows = loading.load(folder)
+    assert rows.attrs["unfinished"] == []
+    assert set(rows["experiment"]) == {"packet_size"}
+    slices = rows[rows["status"].eq("ok")].groupby(["arm", "length_bytes", "round"])["slice"].nunique()
+    assert len(slices) == 3 * 5 * 2
+    assert set(slices) == {3}
+
+
+def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> None:
+    rounds = sizes.per_round(loading.load(folder))
+    assert set(rounds["fragments_count"]) == {1, 3, 45}
+    seen = rounds[rounds["seen_fragments_ratio"].notna()]
+    assert set(seen["length_bytes"]) == {16, 400, 1472, 4000, 65507}
+    for one in seen.to_dict("records"):
+        expected = fragments_count(one["length_bytes"], 1500)
+        assert one["seen_fragments_ratio"] == pytest.approx(expected, rel=0.05)
+
+
+def test_what_was_found_is_said(said: str) -> None:
+    for words in (
+        "IPv4 carries up to 1472 bytes whole, and makes fragments of more: 3 of 4000 bytes, 45 of 65507 bytes",
+        "As many were counted by the senders' kernel as computed",
+        "veth_bridge, CPU time of a datagram received, whole machine: ",
+        "veth_bridge against veth, time from one datagram received to the next: ",
+        "ip_rcv",
+    ):
+        assert words in said
+
+
+def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    for words in (*TITLES, "What a packet costs, by its size", "for each further one"):
+        assert words in text
+    assert "Traceback" not in text
+    # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.
+    assert "takes half as long for 800 bytes as for 400 cannot be told here: " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "size_bytes=15",
+            "size_bytes=15 is outside 16 to 65507: what a UDP datagram of iperf3's, or a ping, takes",
+        ),
+        ("size_bytes=400,65508", "size_bytes=65508 is outside 16 to 65507"),
+        ("observe_bytes=15", "observe_bytes=15 is outside 16 to 65507"),
+        ("size_bytes=400,400", "size_bytes has a value twice: 400, 400"),
+        ("size_bytes=none", "size_bytes needs at least one value"),
+        ("length_bytes=400", "length_bytes=400: say size_bytes, which may be several"),
+        ("protocol=tcp", "protocol=tcp: TCP cuts a stream as it likes"),
+        ("protocol=ping", "with ping or rate_bps say slices=0"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+    done = machine.labkit("run", "packet_size", words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
