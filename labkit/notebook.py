@@ -11,6 +11,7 @@ import msgspec
 import pandas as pd
 import plotly.graph_objects as go
 from IPython.display import Markdown, display
+from pandas.io.formats.style import Styler
 
 from labkit import experiments, figures, loading, overlay, records, tables, units
 from labkit import run as running
@@ -71,6 +72,11 @@ class Shown:
     def said(sentences: Sequence[str]) -> Markdown:
         """Sentences as a list."""
         return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in sentences))
+
+    @staticmethod
+    def wrapped(table: pd.DataFrame) -> Styler:
+        """A table of text, as a report has it."""
+        return seen.wrapped(table)
 
     def headline(self) -> Markdown:
         """How much was measured, on which hosts, when, and why it stopped."""

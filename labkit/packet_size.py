@@ -19,6 +19,13 @@ EACH = {
     "first": "where it is cut, for the first fragment",
     "fragment": "for each further one",
 }
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+HEADS = {
+    "fixed": "a datagram",
+    "byte": "a byte of it",
+    "first": "cut: the first fragment",
+    "fragment": "cut: each further one",
+}
 SEEN_SURE = (
     0.02  # by so much fragments counted may differ from those computed: the two counts are not of one moment
 )
@@ -41,6 +48,17 @@ def fits(curves: Sequence[Curve]) -> list[str]:
     return [
         line for curve in curves if curve.role != "control" for line in _fit(curve, _where(curve, curves))
     ]
+
+
+def table(curves: Sequence[Curve]) -> pd.DataFrame:
+    """The fits, a line for each arm and cost, with 95 % intervals."""
+    lines = []
+    for curve in curves:
+        parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
+        said = {"cost": f"{COSTS[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
+        lines.append({**said, **parts, "does not fit": "; ".join(_off(curve)) or curve.why})
+    found = pd.DataFrame(lines, columns=["cost", "datapath", *HEADS.values(), "does not fit"])
+    return found.replace("", None).dropna(axis="columns", how="all")
 
 
 def differences(curves: Sequence[Curve]) -> list[str]:
@@ -84,10 +102,13 @@ def seconds(value: float, unit: str = "s") -> str:
 
 
 def interval(one: Estimate) -> str:
-    """`22.1 µs [20, 24.3 µs]`"""
+    """`22.1 µs [20, 24.3]`: the ends in the unit of the middle, or of the larger of them."""
     if one.low is None or one.high is None:
         return seconds(one.value)
-    return f"{seconds(one.value)} [{seconds(one.low)}, {seconds(one.high)}]"
+    largest = max(abs(one.value), abs(one.low), abs(one.high))
+    scale, unit = next(((scale, unit) for scale, unit in UNITS if largest >= scale), UNITS[-1])
+    middle, low, high = (f"{value / scale:.3g}".replace("-", "−") for value in (one.value, one.low, one.high))
+    return f"{middle} {unit} [{low}, {high}]"
 
 
 def _named(key: loading.Key, table: pd.DataFrame) -> str:
@@ -165,16 +186,21 @@ def _fit(curve: Curve, where: str) -> Iterator[str]:
 
 
 def _misfits(curve: Curve) -> Iterator[str]:
-    middles = curve.residuals.mean(axis=0)
+    for said in _off(curve):
+        yield f"    - But {said}, more than the rounds scatter; the numbers describe the line, not each size."
+
+
+def _off(curve: Curve) -> Iterator[str]:
+    """What is not on its line, and by how much the fit misses it most."""
     whole = curve.fragments == 1
     for found, which, what in (
         (curve.line, whole, "what travels whole is on no straight line"),
         (curve.steps, ~whole, "what is cut does not cost so much for each fragment"),
     ):
         if found is not None and found.misfits:
-            place = int(np.abs(np.where(which, middles, 0)).argmax())
-            said = f"    - But {what}: the fit misses by up to {middles[place]:+.0%}, at {curve.lengths[place]:.0f}"
-            yield f"{said} bytes, more than the rounds scatter; its numbers describe the line, not each size."
+            middles = np.where(which, curve.residuals.mean(axis=0), 0)
+            place = int(np.abs(middles).argmax())
+            yield f"{what}: the fit misses by up to {middles[place]:+.0%}, at {curve.lengths[place]:.0f} bytes"
 
 
 def _difference(one: Comparison, where: str) -> str:

@@ -77,7 +77,7 @@ def test_what_was_found_is_said(said: str) -> None:
 
 def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:
     text = (folder / "report.html").read_text()
-    for words in (*TITLES, "What a packet costs, by its size", "for each further one"):
+    for words in (*TITLES, "What a packet costs, by its size", "cut: each further one"):
         assert words in text
     assert "Traceback" not in text
     # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.

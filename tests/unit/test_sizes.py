@@ -100,6 +100,9 @@ def test_a_line_that_does_not_fit_is_told() -> None:
         "    - But what travels whole is on no straight line: the fit misses by up to +"
     )
     assert "at 64 bytes" in lines[1]
+    table = packet_size.table(found)
+    assert list(table["datapath"])[:2] == ["veth", "veth_bridge"]
+    assert table["does not fit"].str.contains("the fit misses by up to").all()
 
 
 def test_too_few_sizes_and_rounds_that_lack_one() -> None:
