@@ -43,7 +43,7 @@ class Side:
 
 def sides(rows: pd.DataFrame) -> list[Side]:
     """The kinds of ends that were measured, in the order of ENDPOINTS; on several hosts one may be there twice."""
-    ok = rows[rows["status"].eq("ok")]
+    ok = rows[rows["status"].isin(["ok", "invalid"])]
     columns = ["endpoint", "kernel", "accelerator", "pairs", "cpus_count", "guest_kernel", "guest_cpus_count"]
     found = [_side(str(row["endpoint"]), row) for _, row in ok.drop_duplicates(columns).iterrows()]
     return sorted(dict.fromkeys(found), key=lambda side: ENDPOINTS.index(side.endpoint))

@@ -42,7 +42,7 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
     protocol: str = "udp"
     loads: tuple[str, ...] = LOADS
     rounds: int = 3
-    duration_s: int = 1
+    duration_s: int = 2
     profile_rounds: int = 3
 
     def check(self) -> None:

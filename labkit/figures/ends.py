@@ -20,6 +20,7 @@ NOT_OURS = "the report, on another machine"
 BELOW = 0.3  # so far below the first quantity of an end the second one stands
 RAW = 0.2  # so far above their mean single rounds stand
 SUBTITLE_PX = 16  # a line of it
+NARROW = 8.0  # an axis is never narrower than this factor
 DECADES = 1.3  # an axis beyond is labelled at powers of ten alone
 NEAR = 0.01  # by so much lengths differ that are alike: the report rounds
 
@@ -149,6 +150,10 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
     figure.update_yaxes(
         range=[len(there) - 0.4, -0.6], tickvals=list(range(len(there))), ticktext=names, ticks="", **panel.place
     )
+    if reach and max(reach) / min(reach) < NARROW:  # room for a label or two
+        middle = math.log10(max(reach) * min(reach)) / 2
+        far = math.log10(NARROW) / 2
+        figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
     wide = bool(reach) and max(reach) / min(reach) > 10**DECADES
     figure.update_xaxes(
         type="log", tickformat="~s", dtick=1 if wide else "D2", tickangle=0, title_text=plot.unit, **panel.place

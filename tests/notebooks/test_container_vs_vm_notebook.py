@@ -34,7 +34,7 @@ def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def folder(machine: World) -> Path:
-    done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=500)
+    done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=900)
     assert done.returncode == 0, done.stderr
     [found] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")
     return found
