@@ -18,6 +18,7 @@ from labkit import theme
 from labkit.figures.cost import cost, rates
 from labkit.figures.ends import ends, sides
 from labkit.figures.forest import forest, ratio_ticks
+from labkit.figures.function_times import function_times
 from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
 from labkit.figures.lines import CPU, FAINT, THROUGHPUT, against_pairs
@@ -27,7 +28,7 @@ from labkit.figures.sizes import fitted
 from labkit.figures.timed import timed
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "functions", "kernels", "overhead", "rates", "sides", "slices",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "overhead", "rates", "sides", "slices",
     "throughput", "timed",
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from labkit import comparison, figures, flame, report, tables
 from labkit.errors import BadInput
 from labkit.flame import runs
 from labkit.report.notebook import PLOTLY
-from labkit.why import counts, packets, sides
+from labkit.why import counts, packets, sides, times
 from labkit.why.sides import Point, Side
 
 __all__ = ["page"]
@@ -90,6 +90,9 @@ def _cells(point: Point, difference: flame.Difference | None, why_not: str, head
         yield _prose(f"## {title}", words)
         if table is not None:
             yield _shown(table)
+    yield _prose(f"## {times.TITLE}")
+    for part in times.pieces(point):
+        yield _prose(_plain(part)) if isinstance(part, str) else _shown(part)
     yield _prose(f"## {packets.TITLE}")
     for piece in packets.pieces(point):
         yield _prose(_plain(piece)) if isinstance(piece, str) else _shown(piece)

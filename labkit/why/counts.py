@@ -133,9 +133,9 @@ def _compared(point: Point, counts: Counted, everything: bool) -> pd.DataFrame:
     heads = [side.name for side in point.sides[:2] if side is not None]
     table = pd.DataFrame(
         {
-            heads[0]: _said(found.left.mean, found.left.half),
-            heads[1]: _said(found.right.mean, found.right.half),
-            "difference": _said(found.difference, found.half, sign=True),
+            heads[0]: said(found.left.mean, found.left.half),
+            heads[1]: said(found.right.mean, found.right.half),
+            "difference": said(found.difference, found.half, sign=True),
             "stands out": np.where(found.stands_out, "yes", "no"),
         },
         index=names,
@@ -146,15 +146,15 @@ def _compared(point: Point, counts: Counted, everything: bool) -> pd.DataFrame:
     )
 
 
-def _said(middle: Any, half: Any, sign: bool = False) -> list[str]:
+def said(middle: Any, half: Any, sign: bool = False) -> list[str]:
     """Numbers with half their intervals, as many digits as these leave sure and one more."""
-    said = []
+    texts = []
     for value, by in zip(middle, half, strict=True):
         least = by if by > 0 else abs(value) / 1000 or 1.0
         decimals = max(0, 1 - math.floor(math.log10(least)))
         text = f"{value:{'+' if sign else ''},.{decimals}f}"
-        said.append(text if np.isnan(by) or by == 0 else f"{text} ± {by:,.{decimals}f}")
-    return said
+        texts.append(text if np.isnan(by) or by == 0 else f"{text} ± {by:,.{decimals}f}")
+    return texts
 
 
 def _losses(point: Point) -> Table:
@@ -167,8 +167,8 @@ def _losses(point: Point) -> Table:
         hops = [found for told, _ in rounds if (found := _hops(told))]
         for place in dict.fromkeys(place for found in hops for place in found):
             shares = np.array([found.get(place, 0.0) for found in hops])
-            [said] = _said([100 * shares.mean()], [100 * half_interval(shares)])
-            columns.setdefault(name, {})[place] = f"{said} %"
+            [text] = said([100 * shares.mean()], [100 * half_interval(shares)])
+            columns.setdefault(name, {})[place] = f"{text} %"
     if not columns:
         return title, "The way of the packets is not known.", None
     places = _merged([[place for place in own if place != ALL] for own in columns.values()])

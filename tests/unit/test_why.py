@@ -34,6 +34,13 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
             name: {"count": value, "running_ratio": 1.0, "reason": None} for name, value in known.items()
         }
         return {"events": {**events, "cycles": refused}}
+    if observer == "function_times":
+        slower = 2 if arm == "macvlan_bridge" else 1
+        one = {"count": 200_000, "total_s": 0.2 * slower + number * 1e-3, "mean_s": 1e-6 * slower,
+               "p50_s": 9e-7 * slower, "p99_s": 3e-6 * slower, "histogram": [[8e-7 * slower, 9e-7 * slower, 200_000]]}  # fmt: skip
+        absent = {"count": 0, "total_s": 0.0, "mean_s": None, "p50_s": None, "p99_s": None, "histogram": []}
+        only = {**one, "count": 100_000} if arm == "macvlan_bridge" else absent
+        return {"tracer": "function_graph", "functions": {"ip_rcv": one, "macvlan_handle_frame": only}}
     if observer == "counters":
         hops = [{"at": at, "lost_count": lost + number, "why": {}} for at, lost in HOPS.items()]
         lost = sum(hop["lost_count"] for hop in hops)
@@ -54,7 +61,7 @@ def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
     for seed, (arm, role) in enumerate(arms.items()):
         profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
         for number, each in enumerate(profiled.rounds):
-            for observer in (None, "perf_record", "perf_stat", "counters"):
+            for observer in (None, "perf_record", "perf_stat", "counters", "function_times"):
                 path = f"artefacts/1-p{number}/{seed}.folded.gz"
                 row = made_rows.ROW | {
                     "arm": arm, "topology": arm.split()[0], "role": role, "round": number, "point": f"1-p{number}",
@@ -99,6 +106,7 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         "Not counted: cycles: this machine has no event cycles",
         "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.02 ± 0", "ratio 2 [2, 2]",
         "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
+        "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
     ):  # fmt: skip
         assert part in text, part
     assert '<details class="code">' not in page.read_text(), "a page without cells has no code to fold away"
