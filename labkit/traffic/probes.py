@@ -19,6 +19,7 @@ from labkit.errors import BadInput, Failed
 SHORTEST_S = 0.002  # iputils allows no shorter interval without privilege
 MOST = 65535  # the sequence number in an echo request has 16 bits (RFC 792)
 PATIENCE_S = 2.0  # for the last answer
+START_S = 60.0  # for many programs, of an emulated CPU that has to be shared; they end by themselves long before
 _ANSWER = re.compile(
     r"^(?:\[([0-9.]+)\] )?\d+ bytes from .*icmp_seq=(\d+) (?:ttl|hlim)=(\d+) time=([0-9.]+) ms", re.M
 )
@@ -194,7 +195,7 @@ def echo(
     options = [f"-c{count}", f"-i{interval_s}", f"-s{payload_bytes}", f"-W{PATIENCE_S}"]
     programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in asked]
     with process.all_ended(programs):
-        late = process.wait(programs, time.monotonic() + count * interval_s * 2 + PATIENCE_S + 10)
+        late = process.wait(programs, time.monotonic() + count * interval_s * 2 + PATIENCE_S + START_S)
         for program in late:
             program.signal(signal.SIGINT)  # it says what it has got
         process.wait(late, time.monotonic() + PATIENCE_S)
