@@ -19,6 +19,11 @@ EACH = {
     "first": "where it is cut, for the first fragment",
     "fragment": "for each further one",
 }
+BRIEF = {
+    "cpu_per_packet_s": "CPU time",
+    "time_per_packet_s": "time to the next",
+    "rtt_s": "round-trip time",
+}
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 HEADS = {
     "fixed": "a datagram",
@@ -55,7 +60,7 @@ def table(curves: Sequence[Curve]) -> pd.DataFrame:
     lines = []
     for curve in curves:
         parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
-        said = {"cost": f"{COSTS[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
+        said = {"cost": f"{BRIEF[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
         lines.append({**said, **parts, "does not fit": "; ".join(_off(curve)) or curve.why})
     found = pd.DataFrame(lines, columns=["cost", "datapath", *HEADS.values(), "does not fit"])
     return found.replace("", None).dropna(axis="columns", how="all")
