@@ -19,7 +19,7 @@ TITLE = "Function times"
 OBSERVER = "function_times"
 WORDS = (
     "Means of the rounds, with 95 % intervals; a time is from a function's first instruction to its return, with what"
-    " it calls, what interrupts it, and the tracer's own cost in it; so times of functions that call each other overlap."
+    " it calls, what interrupts it, and the tracer's own cost in it; times of functions that call each other overlap."
 )
 NS, US = 1e9, 1e6
 Rounds = list[tuple[dict[str, Any], pd.Series]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import hosts
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.hosts import initramfs
 from labkit.qemu import archive, command, kvm, shape
@@ -121,3 +122,13 @@ def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     assert kvm.worth_trying()
     kvm.remember()
     assert not kvm.worth_trying()
+
+
+def test_tracing_is_refused_where_it_panics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "worth_trying", lambda: False)
+    with pytest.raises(BadInput, match="profile=tracing"):
+        hosts.check_tracing("vm:debian")
+    for where in ("here", "ssh:other", "vm:debian,profile=tracing", "vm:debian,cpus=1"):
+        hosts.check_tracing(where)
+    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
+    hosts.check_tracing("vm:debian")

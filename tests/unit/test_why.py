@@ -37,7 +37,8 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
     if observer == "function_times":
         slower = 2 if arm == "macvlan_bridge" else 1
         one = {"count": 200_000, "total_s": 0.2 * slower + number * 1e-3, "mean_s": 1e-6 * slower,
-               "p50_s": 9e-7 * slower, "p99_s": 3e-6 * slower, "histogram": [[8e-7 * slower, 9e-7 * slower, 200_000]]}  # fmt: skip
+               "p50_s": 9e-7 * slower, "p99_s": 3e-6 * slower,
+               "histogram": [[8e-7 * slower, 9e-7 * slower, 200_000]]}  # fmt: skip
         absent = {"count": 0, "total_s": 0.0, "mean_s": None, "p50_s": None, "p99_s": None, "histogram": []}
         only = {**one, "count": 100_000} if arm == "macvlan_bridge" else absent
         return {"tracer": "function_graph", "functions": {"ip_rcv": one, "macvlan_handle_frame": only}}
