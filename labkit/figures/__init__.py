@@ -28,8 +28,8 @@ from labkit.figures.sizes import fitted
 from labkit.figures.timed import timed
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "overhead", "rates", "sides", "slices",
-    "throughput", "timed",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "overhead",
+    "rates", "sides", "slices", "throughput", "timed",
 ]  # fmt: skip
 
 SLICES_PX = 250
@@ -38,9 +38,9 @@ SLICES_PX = 250
 def throughput(rows: pd.DataFrame) -> go.Figure:
     """Throughput (Gbit/s; of ping the round-trip time in µs) against the number of pairs, panels by protocol and MTU.
 
-    A line joins the geometric means of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint point is
-    one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there are no
-    slices.
+    A line joins the geometric means of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint
+    point is one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there
+    are no slices.
     """
     pings = rows["protocol"].eq("ping")
     latency = rows["latency_p50_s"].astype(float)

@@ -78,10 +78,9 @@ COSTS = {
 
 
 def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
-    """What arrives at namespaces, containers, guests and in a guest that ends share: throughput and datagrams a second, or
-    round-trip times, on log axes; and beside them, as stars, what the report has published (`ends.published`) for
-    datagrams of the same length, or of iperf3's default where that was taken.
-    """
+    """What arrives at namespaces, containers, guests and in a guest that ends share: throughput and datagrams a
+    second, or round-trip times, on log axes; and beside them, as stars, what the report has published
+    (`ends.published`) for datagrams of the same length, or of iperf3's default where that was taken."""
     notes = "stars: " + NOT_OURS if len(_of_report(rows, published)) else ""
     figure = _drawn(rows, ARRIVES, published)
     return _finished(figure, rows, "What the ends get", notes)
@@ -106,7 +105,9 @@ def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "")
     said = [theme.plain(line) for line in machines(rows)]
     said += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(said) - 2)
-    figure.update_layout(margin_t=figure.layout.margin.t + room, height=figure.layout.height + room, showlegend=False)
+    figure.update_layout(
+        margin_t=figure.layout.margin.t + room, height=figure.layout.height + room, showlegend=False
+    )
     return finish(figure, rows, title, "<br>".join(said))
 
 
@@ -148,7 +149,11 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
                 reach += _dots(figure, panel, own, style, at + BELOW * number)
     names = [theme.plain(NAMES[name]) if panel.column == 1 else "" for name in there]
     figure.update_yaxes(
-        range=[len(there) - 0.4, -0.6], tickvals=list(range(len(there))), ticktext=names, ticks="", **panel.place
+        range=[len(there) - 0.4, -0.6],
+        tickvals=list(range(len(there))),
+        ticktext=names,
+        ticks="",
+        **panel.place,
     )
     if reach and max(reach) / min(reach) < NARROW:  # room for a label or two
         middle = math.log10(max(reach) * min(reach)) / 2
@@ -156,7 +161,12 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
         figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
     wide = bool(reach) and max(reach) / min(reach) > 10**DECADES
     figure.update_xaxes(
-        type="log", tickformat="~s", dtick=1 if wide else "D2", tickangle=0, title_text=plot.unit, **panel.place
+        type="log",
+        tickformat="~s",
+        dtick=1 if wide else "D2",
+        tickangle=0,
+        title_text=plot.unit,
+        **panel.place,
     )
 
 
@@ -165,13 +175,16 @@ def _dots(
 ) -> list[float]:
     """Single rounds, and their mean with its interval; how far that reaches."""
     words = [
-        f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g}" for one in rows.to_dict("records")
+        f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g}"
+        for one in rows.to_dict("records")
     ]
     again = rows["arm"].str.endswith(" (again)", na=False)
     marks = np.where(again, style.symbol.removesuffix("-open") + "-open", style.symbol)
     small = {"color": style.color, "size": 5, "symbol": marks}
     common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
-    points = go.Scatter(x=rows["value"], y=[y - RAW] * len(rows), marker=small, opacity=0.6, hovertext=words, **common)
+    points = go.Scatter(
+        x=rows["value"], y=[y - RAW] * len(rows), marker=small, opacity=0.6, hovertext=words, **common
+    )
     figure.add_trace(points, **panel.place)
     logs = np.log(rows["value"]).groupby([rows["folder"], rows["round"]]).mean().to_numpy(float)
     found = stats.effect(logs)
@@ -193,7 +206,11 @@ def _of_report(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
 
 
 def _report(
-    figure: go.Figure, panel: Panel, column: str, found: pd.DataFrame, there: list[str],
+    figure: go.Figure,
+    panel: Panel,
+    column: str,
+    found: pd.DataFrame,
+    there: list[str],
 ) -> None:
     """What the report has of ends of these kinds."""
     found = found[found["endpoint"].isin(there) & found[column].notna()]

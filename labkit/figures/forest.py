@@ -28,12 +28,12 @@ _FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interva
 
 
 def forest(verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "") -> go.Figure:
-    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group. `about` is
-    said above how it is drawn.
+    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
+    `about` is said above how it is drawn.
 
-    The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval
-    holds 1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator`
-    and `peer_accelerator` mark emulated rows.
+    The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval holds
+    1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator` and
+    `peer_accelerator` mark emulated rows.
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
     figure, height = _empty(parts)

@@ -24,7 +24,9 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
 
     arms: name to the rows of its profiles, and what function_times saw in each (column `observed`).
     """
-    names = list(dict.fromkeys(name for _, rounds in arms.values() for told in rounds for name in told["functions"]))
+    names = list(
+        dict.fromkeys(name for _, rounds in arms.values() for told in rounds for name in told["functions"])
+    )
     titles = {(row, 1): theme.plain(name) for row, name in enumerate(names, 1)}
     count = max(1, len(names))
     figure = titled_grid(titles, rows=count, cols=1, shared_xaxes=True, vertical_spacing=0.4 / max(count, 4))
@@ -70,4 +72,6 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     medians = [one["p50_s"] for one in rounds if one.get("p50_s")]
     middle = sum(medians) / len(medians) if medians else None
     if middle:
-        figure.add_vline(x=middle, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1)
+        figure.add_vline(
+            x=middle, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1
+        )

@@ -14,7 +14,8 @@ LETTERS = 44
 
 
 def functions(table: pd.DataFrame) -> go.Figure:
-    """The functions that explain a difference (`flame.Difference.functions`), each with its difference and 95 % interval.
+    """The functions that explain a difference (`flame.Difference.functions`), each with its difference and 95 %
+    interval.
 
     Vermillion costs more, blue less; open and grey: does not stand out from the spread between rounds. By self time
     the points add up to the total.
@@ -33,14 +34,22 @@ def functions(table: pd.DataFrame) -> go.Figure:
         symbol = ("diamond" if is_sum else "circle") + ("" if one["stands_out"] else "-open")
         figure.add_trace(
             go.Scatter(
-                x=[middle], y=[row], mode="markers", marker={"color": color, "symbol": symbol, "size": 10},
-                hoverinfo="text", hovertext=[_hover(one, at)], showlegend=False, **bars,
-            )  # fmt: skip
+                x=[middle],
+                y=[row],
+                mode="markers",
+                marker={"color": color, "symbol": symbol, "size": 10},
+                hoverinfo="text",
+                hovertext=[_hover(one, at)],
+                showlegend=False,
+                **bars,
+            )
         )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.5, -0.5]}
     figure.update_yaxes(showgrid=False, **ticks)
     figure.update_xaxes(title_text=f"difference, {at['unit']} of CPU per {at['per']}")
-    figure.add_shape(xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, type="line", line_width=1, opacity=0.8)
+    figure.add_shape(
+        xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, type="line", line_width=1, opacity=0.8
+    )
     if sums := int(table["kind"].eq("").sum()):
         y = len(table) - sums - 0.5
         figure.add_shape(xref="x domain", yref="y", x0=0, x1=1, y0=y, y1=y, type="line", line_width=1)

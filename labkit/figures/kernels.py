@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -48,7 +49,9 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
         f"{'below' if ping else 'above'} 1 is faster{' (ping)' * ping}"
         for ping in sorted({panel.protocol == "ping" for panel in parts})
     )
-    subtitle = f"{faster}; bars: 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    subtitle = (
+        f"{faster}; bars: 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    )
     return finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
 
 

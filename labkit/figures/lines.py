@@ -53,7 +53,8 @@ PAIRS = Axis("pairs", "pairs at once", pairs_word)
 
 
 def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
-    """Column `value`, over column `weight` if there is one, against the number of pairs; column `part` is a thin line."""
+    """Column `value`, over column `weight` if there is one, against the number of pairs; column `part` is a thin
+    line."""
     parts = panels(rows)
     figure, seen = grid(parts, PANEL_PX), set[str]()
     for panel in parts:

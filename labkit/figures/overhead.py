@@ -4,6 +4,7 @@ the measured ratio to the baseline."""
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     seen = set(headers["topology"])
     for panel in parts:
         _ratios(figure, panel, (min(low, sized["efficiency"].min()), high), seen)
-    subtitle = "bytes before each packet: bars computed, symbols measured; ratios: symbols measured (95 % interval),"
+    subtitle = (
+        "bytes before each packet: bars computed, symbols measured; ratios: symbols measured (95 % interval),"
+    )
     subtitle += " lines payload / (payload + headers)"
     return finish(figure, as_rows(sized), "What of the cost is headers", subtitle)
 
@@ -87,7 +90,9 @@ def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
                 textangle=0,
                 insidetextanchor="middle",
                 textfont=theme.LAYER_TEXT,
-                hovertext=theme.folded(f"{layer['name']}, {layer['header_bytes']} bytes: {layer.get('source', '')}", 60),
+                hovertext=theme.folded(
+                    f"{layer['name']}, {layer['header_bytes']} bytes: {layer.get('source', '')}", 60
+                ),
                 hoverinfo="text",
                 showlegend=False,
             )
@@ -120,7 +125,7 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
     """Ratios against payload: of efficiencies as a line, measured as symbols beside each other."""
     place = {"row": panel.row + 1, "col": 1}
     sizes = sorted(panel.table["payload"].unique())
-    gap = min((math.log2(more / less) for less, more in zip(sizes, sizes[1:], strict=False)), default=1.0)
+    gap = min((math.log2(more / less) for less, more in pairwise(sizes)), default=1.0)
     around = 2 ** (gap * 0.45)
     curve = np.geomspace(sizes[0] / around, sizes[-1] * around, 60)
     arms = sorted(panel.table["topology"].unique(), key=theme.arm_order)

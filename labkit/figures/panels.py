@@ -34,7 +34,8 @@ NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
 @dataclass(frozen=True)
 class Panel:
-    """One small plot: its part of the table, its title, its place on the grid (from 1), its host if there are several."""
+    """One small plot: its part of the table, its title, its place on the grid (from 1), its host if there are
+    several."""
 
     table: pd.DataFrame
     protocol: str
@@ -171,7 +172,9 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
     specs: list[list[dict[str, Any] | None]] = [
         [{} if place in titles else None for place in row] for row in places
     ]
-    bold = [titles[place] for row in places for place in row if place in titles]  # plotly counts what is there
+    bold = [
+        titles[place] for row in places for place in row if place in titles
+    ]  # plotly counts what is there
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
     figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
     return figure
@@ -211,7 +214,9 @@ def gaps(table: pd.DataFrame) -> list[str]:
     one topology and status the first few are told.
     """
     table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
-    left = table[table["status"] != "ok"].sort_values("status", ascending=False, kind="stable")  # unsupported first
+    left = table[table["status"] != "ok"].sort_values(
+        "status", ascending=False, kind="stable"
+    )  # unsupported first
     reasons: dict[tuple[str, str], list[str]] = {}
     left = left.assign(reason=alike(left["reason"].fillna("").astype("str")))
     for key, rows in _groups(left, ["topology", "status", "reason"]):

@@ -19,7 +19,9 @@ from labkit.errors import BadInput, Failed
 SHORTEST_S = 0.002  # iputils allows no shorter interval without privilege
 MOST = 65535  # the sequence number in an echo request has 16 bits (RFC 792)
 PATIENCE_S = 2.0  # for the last answer
-START_S = 60.0  # for many programs, of an emulated CPU that has to be shared; they end by themselves long before
+START_S = (
+    60.0  # for many programs, of an emulated CPU that has to be shared; they end by themselves long before
+)
 _ANSWER = re.compile(
     r"^(?:\[([0-9.]+)\] )?\d+ bytes from .*icmp_seq=(\d+) (?:ttl|hlim)=(\d+) time=([0-9.]+) ms", re.M
 )

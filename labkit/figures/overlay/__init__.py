@@ -1,5 +1,6 @@
-"""Figures of the experiment `overlay`: one packet hop by hop, who reaches whom and by which path, and what is lost while
-a spine is down. Each takes the rows of one part (column `part`: path, reachability, failure), and has a table beside it.
+"""Figures of the experiment `overlay`: one packet hop by hop, who reaches whom and by which path, and what is lost
+while a spine is down. Each takes the rows of one part (column `part`: path, reachability, failure), and has a table
+beside it.
 
 Rows of several runs are never put into one drawing: of one packet that is followed there is one run's; of the others
 there are panels for each host.

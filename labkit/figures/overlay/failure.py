@@ -1,4 +1,5 @@
-"""What is lost while a spine is down: every probe at the time at which it was sent, by routes and by how the spine fails."""
+"""What is lost while a spine is down: every probe at the time at which it was sent, by routes and by how the spine
+fails."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ PHASES = ("before", "during", "after")
 
 
 def failure(df: pd.DataFrame) -> go.Figure:
-    """Every probe at the time it was sent: a dot at its round-trip time (log), or × above where it was lost. Shaded: the
-    spine is down; above the probes the spine that carried them before, then, and after. A column for each kind of
+    """Every probe at the time it was sent: a dot at its round-trip time (log), or × above where it was lost. Shaded:
+    the spine is down; above the probes the spine that carried them before, then, and after. A column for each kind of
     routes, a row for each way to fail, with the outage in words.
 
     `df`: rows of the part failure. Of several hosts the rows stand below each other.
@@ -32,9 +33,13 @@ def failure(df: pd.DataFrame) -> go.Figure:
     rows = list(dict.fromkeys((host, how) for host, how, _ in there))
     columns = list(dict.fromkeys(str(one["routes"]) for _, _, one in there)) or [""]
     columns.sort(key=routes_order)
-    at = {(rows.index((host, how)) + 1, columns.index(str(one["routes"])) + 1): one for host, how, one in there}
+    at = {
+        (rows.index((host, how)) + 1, columns.index(str(one["routes"])) + 1): one for host, how, one in there
+    }
     several = len({host for host, _ in rows}) > 1
-    titles = {(row, column): _title(one, rows[row - 1][0] if several else "") for (row, column), one in at.items()}
+    titles = {
+        (row, column): _title(one, rows[row - 1][0] if several else "") for (row, column), one in at.items()
+    }
     high = PANEL_PX * max(len(rows), 1) - BETWEEN_PX
     apart = {"horizontal_spacing": 0.03, "vertical_spacing": BETWEEN_PX / high if len(rows) > 1 else 0}
     figure = titled_grid(titles, rows=max(len(rows), 1), cols=len(columns), shared_yaxes="all", **apart)
@@ -43,7 +48,8 @@ def failure(df: pd.DataFrame) -> go.Figure:
         _panel(figure, one, highest, {"row": row, "col": column})
     _axes(figure, lowest, highest, list(at))
     figure.update_layout(height=high + TOP_PX + AXIS_PX, margin={"t": TOP_PX, "b": AXIS_PX}, showlegend=False)
-    subtitle = "a dot: an answered probe; ×: a lost one; shaded: the spine is down; above: the spine that carries the flow"
+    subtitle = "a dot: an answered probe; ×: a lost one; shaded: the spine is down;"
+        " above: the spine that carries the flow"
     return finish(figure, df, "A spine fails under a flow", subtitle, _notes(df), below_px=AXIS_PX)
 
 
@@ -149,7 +155,9 @@ def _notes(df: pd.DataFrame) -> list[str]:
     said = []
     there = [one for _, _, one in modes(df)]
     if any(one["failure"] == "carrier" for one in there):
-        said.append("carrier: the spine's interfaces go down. silent: it stops forwarding, and no link shows it.")
+        said.append(
+            "carrier: the spine's interfaces go down. silent: it stops forwarding, and no link shows it."
+        )
     if any(map(_notices, there)):
         said.append(f"linkdown ignored: the sysctl {SYSCTL} makes leaves leave out routes over dead links.")
     return said

@@ -53,12 +53,20 @@ def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
             drawn += [(y, one, layer) for layer in layers(one)]
             y += 1
     _bars(figure, drawn)
-    figure.update_yaxes(tickvals=list(ticks), ticktext=list(ticks.values()), range=[y - 0.4, 0.2], ticks="", ticklabelstandoff=8)
+    figure.update_yaxes(
+        tickvals=list(ticks),
+        ticktext=list(ticks.values()),
+        range=[y - 0.4, 0.2],
+        ticks="",
+        ticklabelstandoff=8,
+    )
     figure.update_yaxes(showgrid=False, showline=False, automargin=False, visible=bool(followed))
     figure.update_xaxes(visible=False, range=[-_widest(drawn), 0])
     margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX}
     height = HOP_PX * (y - 0.6) + TOP_PX + BOTTOM_PX
-    figure.update_layout(height=max(height, 160), margin=margin, barmode="overlay", bargap=0.16, showlegend=False)
+    figure.update_layout(
+        height=max(height, 160), margin=margin, barmode="overlay", bargap=0.16, showlegend=False
+    )
     subtitle = f"headers to scale, outermost left; payload drawn up to {MOST_PAYLOAD_BYTES} bytes; µs since first seen"
     return finish(figure, df, "One packet, hop by hop", subtitle, _notes(df, followed), below_px=BOTTOM_PX)
 
@@ -72,9 +80,16 @@ def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
         for one in rows:
             headers = sum(layer.header_bytes for layer in layers(one) if layer.name != PAYLOAD)
             step = math.nan if before is None else (one["time_s"] - before) * 1e6
-            at = {"packet": _brief(one["what"]), "hop": one["hop"], "direction": one["direction"], "stack": one["stack"]}
+            at = {
+                "packet": _brief(one["what"]),
+                "hop": one["hop"],
+                "direction": one["direction"],
+                "stack": one["stack"],
+            }
             sizes = {"frame, B": int(one["length_bytes"]), "headers, B": headers}
-            lines.append(at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step, LOST: _lost(one)})
+            lines.append(
+                at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step, LOST: _lost(one)}
+            )
             before = one["time_s"]
     columns = ["packet", "hop", "direction", "stack", "frame, B", "headers, B", "since first, µs", "step, µs"]
     return pd.DataFrame(lines, columns=[*columns, *([LOST] if any(line[LOST] for line in lines) else [])])
@@ -120,7 +135,7 @@ def _way(one: dict[Any, Any]) -> str:
 
 
 def _heading(figure: go.Figure, rows: Rows, y: float) -> None:
-    """What the packet is, its nodes left of their interfaces with a rule between, and the three columns at the right."""
+    """What the packet is, its nodes left of their interfaces with a rule between, and three columns at the right."""
     plot = {"xref": "x domain", "yref": "y", "showarrow": False}
     said = f"<b>{theme.plain(rows[0]['what'])}</b>: {len(rows)} hops in {micro(rows[-1]['time_s'])} µs"
     figure.add_annotation(text=said, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
@@ -186,7 +201,9 @@ def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -
             hoverinfo="text",
             hovertext=[_hover(one, layer) for _, one, layer in own],
         )
-        figure.add_trace(bars.update(textposition="inside", insidetextanchor="middle", textfont=theme.LAYER_TEXT))
+        figure.add_trace(
+            bars.update(textposition="inside", insidetextanchor="middle", textfont=theme.LAYER_TEXT)
+        )
 
 
 def _label(layer: Layer, room_px: float) -> str:
@@ -214,8 +231,12 @@ def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
     said = []
     for how in ("dropped", "skipped"):
         seen = [one for rows in followed for one in rows]
-        for hop, count in {str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]}.items():
-            said.append(f"The capture at {hop} {how} {count:.0f} packets: what it did not see may have been there.")
+        for hop, count in {
+            str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]
+        }.items():
+            said.append(
+                f"The capture at {hop} {how} {count:.0f} packets: what it did not see may have been there."
+            )
     if not followed:
         return said
     there = ok(df)

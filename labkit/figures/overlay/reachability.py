@@ -12,17 +12,21 @@ from labkit.figures.overlay.told import finish, micro, ok, routes_order, way, wa
 from labkit.loading import hosts
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
-BETWEEN, NAME = 1.45, 0.4  # above the first row's middle, in cells: for the heads of columns, for a host's name
+BETWEEN, NAME = (
+    1.45,
+    0.4,
+)  # above the first row's middle, in cells: for the heads of columns, for a host's name
 ENDS = {"source": "source_address", "target": "target_address"}
 WRONG = "≠"  # the mark of a cell that is not as expected
 
 
 def matrix(df: pd.DataFrame) -> go.Figure:
-    """Sources (rows) by targets (columns): in each cell answered/sent, the path's spine, the TTL seen and the round-trip
-    time p50. A cell that lost packets, or whose path or TTL is not the promised one, has a border, a mark and the
-    words. Under the pointer: the paths, expected and seen.
+    """Sources (rows) by targets (columns): in each cell answered/sent, the path's spine, the TTL seen and the
+    round-trip time p50. A cell that lost packets, or whose path or TTL is not the promised one, has a border, a mark
+    and the words. Under the pointer: the paths, expected and seen.
 
-    `df`: rows of the part reachability. A matrix for each host and kind of routes; of several runs of one host the last.
+    `df`: rows of the part reachability. A matrix for each host and kind of routes; of several runs of one host the
+    last.
     """
     figure, y, ticks, wide = go.Figure(), 0.0, dict[float, str](), 1
     for host, routes, rows in matrices(df):
@@ -42,18 +46,35 @@ def matrix(df: pd.DataFrame) -> go.Figure:
 
 
 def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
-    """What differs from the expectation, a line for each pair of containers (`all_of_it`: every pair): routes, from, to, answered,
-    TTL, expected TTL, path, expected paths, round-trip time p50 (µs), and what is wrong in words."""
+    """What differs from the expectation, a line for each pair of containers (`all_of_it`: every pair): routes, from,
+    to, answered, TTL, expected TTL, path, expected paths, round-trip time p50 (µs), and what is wrong in words."""
     lines = []
     for one in [one for *_, rows in matrices(df) for one in rows.to_dict("records")]:
         wrong = faults(one)
         if wrong or all_of_it:
-            at = {"routes": one.get("routes"), "from": one["source"], "to": one["target"], "answered": _answered(one), "TTL": _ttl(one["ttl"])}
+            at = {
+                "routes": one.get("routes"),
+                "from": one["source"],
+                "to": one["target"],
+                "answered": _answered(one),
+                "TTL": _ttl(one["ttl"]),
+            }
             expected = {"expected TTL": _ttl(one["expected_ttl"]), "path": way(one["path"])}
             expected |= {"expected path": " or ".join(map(way, ways(one["expected_paths"])))}
             rtt = None if pd.isna(one["rtt_p50_s"]) else one["rtt_p50_s"] * 1e6
             lines.append(at | expected | {"p50, µs": rtt, "not as expected": ", ".join(wrong)})
-    columns = ["routes", "from", "to", "answered", "TTL", "expected TTL", "path", "expected path", "p50, µs", "not as expected"]
+    columns = [
+        "routes",
+        "from",
+        "to",
+        "answered",
+        "TTL",
+        "expected TTL",
+        "path",
+        "expected path",
+        "p50, µs",
+        "not as expected",
+    ]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -99,8 +120,8 @@ def matrices(df: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 def _head(
     figure: go.Figure, order: list[str], addresses: dict[str, str], y: float, names: tuple[str, str]
 ) -> float:
-    """The host (a line of its own) and the kind of routes of a matrix, and the targets above their columns; how high that
-    is, up to the middle of the first row of cells."""
+    """The host (a line of its own) and the kind of routes of a matrix, and the targets above their columns; how high
+    that is, up to the middle of the first row of cells."""
     host, routes = names
     high = BETWEEN + NAME * bool(host)
     corner = {"xref": "x domain", "x": 0, "xanchor": "left", "xshift": 12 - LEFT_PX, "showarrow": False}
@@ -122,7 +143,9 @@ def _cell(figure: go.Figure, one: dict[Any, Any], x: int, y: float) -> None:
     ttl = [f"TTL {_ttl(one['ttl'])}"] if _ttl(one["ttl"]) is not None else []
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
-    figure.add_annotation(text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX})
+    figure.add_annotation(
+        text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
+    )
     # An invisible point: it carries what stands under the pointer.
     point = {"x": [x], "y": [y], "mode": "markers", "marker": {"size": 40, "opacity": 0}, "showlegend": False}
     figure.add_trace(go.Scatter(**point, hoverinfo="text", hovertext=[_hover(one, wrong)]))
@@ -131,7 +154,10 @@ def _cell(figure: go.Figure, one: dict[Any, Any], x: int, y: float) -> None:
 def _hover(one: dict[Any, Any], wrong: list[str]) -> str:
     expected = [way(path) for path in ways(one["expected_paths"])] or ["no path"]
     head = [f"{one['source']} to {one['target']}: {_answered(one)} answered", *wrong]
-    ttls = [f"TTL {one[name]:.0f}" if _ttl(one[name]) is not None else "no TTL" for name in ("ttl", "expected_ttl")]
+    ttls = [
+        f"TTL {one[name]:.0f}" if _ttl(one[name]) is not None else "no TTL"
+        for name in ("ttl", "expected_ttl")
+    ]
     lines = ["; ".join(head), f"seen: {way(one['path'])}, {ttls[0]}"]
     lines += [f"expected: {' or '.join(expected)}, {ttls[1]}"]
     times = [one[name] for name in ("rtt_min_s", "rtt_p50_s", "rtt_max_s")]
@@ -143,7 +169,9 @@ def _hover(one: dict[Any, Any], wrong: list[str]) -> str:
 def _axes(figure: go.Figure, ticks: dict[float, str], wide: int, y: float) -> None:
     plain: dict[str, Any] = {"showgrid": False, "showline": False, "ticks": "", "automargin": False}
     figure.update_xaxes(range=[-0.5, wide - 0.5], showticklabels=False, **plain)
-    figure.update_yaxes(range=[max(y, 1) - 0.5, 0.1], tickvals=list(ticks), ticktext=list(ticks.values()), **plain)
+    figure.update_yaxes(
+        range=[max(y, 1) - 0.5, 0.1], tickvals=list(ticks), ticktext=list(ticks.values()), **plain
+    )
     figure.update_yaxes(ticklabelstandoff=8)
     margin = {"l": LEFT_PX, "r": 20, "t": TOP_PX, "b": BOTTOM_PX}
     figure.update_layout(height=max(CELL_PX * y, 80) + TOP_PX + BOTTOM_PX, margin=margin, showlegend=False)

@@ -22,7 +22,8 @@ Rows = list[dict[Any, Any]]
 
 
 def finish(
-    figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str, notes: Sequence[str] = (), below_px: int = NOTES_PX
+    figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str, notes: Sequence[str] = (),
+    below_px: int = NOTES_PX
 ) -> go.Figure:  # fmt: skip
     """Title the figure, with a mark where a CPU was emulated, and say under it what of the table is not drawn."""
     words = "emulated CPU" if len(table) and emulated(table).any() else ""
@@ -52,7 +53,9 @@ def wrapped(table: pd.DataFrame) -> Styler:
     numbers: dict[Any, Any] = {name: "{:.1f}" for name in table if str(name).endswith("µs")}
     numbers |= {name: "{:.2f}" for name in table if str(name).endswith(", s")}
     left: Any = {"text-align": "left", "vertical-align": "top"}
-    heads: Any = [{"selector": "th", "props": [("max-width", "5.5em"), ("white-space", "normal"), *left.items()]}]
+    heads: Any = [
+        {"selector": "th", "props": [("max-width", "5.5em"), ("white-space", "normal"), *left.items()]}
+    ]
     shown = table.style.hide(axis="index").format(numbers, na_rep="–", escape="html")
     shown = shown.set_properties(**left).set_table_styles(heads)
     for name, (least, most) in WRAPPED.items():
