@@ -101,6 +101,7 @@ def functions() -> list[str]:
 
 def check() -> None:
     """Raises Unsupported, in one sentence, where a session cannot be had: it is had for a moment."""
+    _check(place())
     with session(filters=functions()[:1], buffer_kib=64):
         pass
 
@@ -270,4 +271,5 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except PermissionError:
-        raise Unsupported(f"{path} is not for this user: run as root") from None
+        way = "run as root" if os.geteuid() else OTHERWISE
+        raise Unsupported(f"the kernel does not let {path} be read: {way}") from None
