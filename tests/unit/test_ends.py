@@ -118,8 +118,9 @@ def test_what_the_report_has_published() -> None:
     assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
     assert guest["received_pps"] == pytest.approx(861, abs=1)
     said = list(boundary.objections(ends.published()))
-    assert "about 8200 bytes, the VMs in datagrams of 1450" in said[0]
-    assert "is 5.2 CPUs" in said[1]
+    assert "about 8200 bytes, the VMs in datagrams of 1450" in said[1]
+    assert "is 5.2 CPUs" in said[2]
+    assert "containers, 400 bytes: 55.84; containers, 800 bytes: 28.9" in said[0]
     nothing = ends.published(Path("/nowhere"))
     assert nothing.empty
     assert list(boundary.objections(nothing)) == []
