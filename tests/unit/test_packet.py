@@ -63,7 +63,7 @@ def test_what_has_to_be_said_stands_below(tmp_path: Path) -> None:
     [packet, _] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     said = " ".join(packet.drawn().data["notes"])
     for words in (
-        "the median of 7 whole calls", "Of 3 rounds", "Tracing takes time", "took 640 ns", "25% of the throughput",
+        "the median of 7 whole calls", "Of 3 rounds", "Tracing takes time", "took 640 ns", "25 % of the speed",
         "ip_rcv 12.5 µs (here 154 µs)", "emulated CPU", "self time",
     ):  # fmt: skip
         assert words in said, said
