@@ -48,8 +48,10 @@ def failure(df: pd.DataFrame) -> go.Figure:
         _panel(figure, one, highest, {"row": row, "col": column})
     _axes(figure, lowest, highest, list(at))
     figure.update_layout(height=high + TOP_PX + AXIS_PX, margin={"t": TOP_PX, "b": AXIS_PX}, showlegend=False)
-    subtitle = "a dot: an answered probe; ×: a lost one; shaded: the spine is down;"
+    subtitle = (
+        "a dot: an answered probe; ×: a lost one; shaded: the spine is down;"
         " above: the spine that carries the flow"
+    )
     return finish(figure, df, "A spine fails under a flow", subtitle, _notes(df), below_px=AXIS_PX)
 
 
