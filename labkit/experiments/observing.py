@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Observer:
     """`check` raises what makes it impossible here, before anything is measured. `armed` is given what was asked for,
-    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes the kernel's own
-    code while it watches."""
+    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this
+    kernel's own code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
 
     check: Callable[[Datapaths], object]
     armed: Callable[[Datapaths, topologies.Topology, Path], AbstractContextManager[Watch]]
     check_built: Callable[[Datapaths], object] = lambda _asked: None
     traces: bool = False
+    disturbs: bool = False
 
 
 class _Losses:
@@ -138,14 +139,20 @@ TABLE = {
         _function_times,
         lambda asked: functions.resolved(asked.functions),
         traces=True,
+        disturbs=True,
     ),
-    "guest_function_times": Observer(_check_guests, _guest_function_times),
+    "guest_function_times": Observer(_check_guests, _guest_function_times, disturbs=True),
     "function_graph": Observer(
-        lambda _asked: tracefs.check(), _function_graph, lambda asked: _roots(asked), traces=True
+        lambda _asked: tracefs.check(),
+        _function_graph,
+        lambda asked: _roots(asked),
+        traces=True,
+        disturbs=True,
     ),
 }
 NAMES = tuple(TABLE)
 TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
+DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 
 
 def check(asked: Datapaths) -> None:
@@ -156,6 +163,8 @@ def check(asked: Datapaths) -> None:
             raise BadInput(f"{name} has a value twice: {', '.join(words)}")
     for name in asked.observe:
         one_of("observe", name, NAMES)
-    functions.check_names((*asked.functions, *asked.graph_functions))
-    if "function_times" in asked.observe and not asked.functions:
-        raise BadInput("observe=function_times needs functions=NAME,NAME")
+    functions.check_names(asked.functions)
+    functions.check_names(asked.graph_functions, "graph_functions")
+    timed = [name for name in asked.observe if name in ("function_times", "guest_function_times")]
+    if timed and not asked.functions:  # all of the kernel's would be armed
+        raise BadInput(f"observe={timed[0]} needs functions=NAME,NAME")

@@ -19,7 +19,7 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
-from labkit.experiments.observing import TABLE, TRACERS
+from labkit.experiments.observing import DISTURBING, TABLE
 
 METHOD = "profile"
 ARMING_S = 1.0  # about, and to read what was seen
@@ -137,7 +137,7 @@ def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
         speed, usual = _speed(asked, metrics), without.get(arm.label)
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual
-            if metrics["observer"] in TRACERS and left < DISTURBED:
+            if metrics["observer"] in DISTURBING and left < DISTURBED:
                 words = f"disturbed: {metrics['observer']} left only {left:.0%} of the throughput".replace(
                     "%", " %"
                 )

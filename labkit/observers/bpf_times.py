@@ -1,8 +1,9 @@
 """function_times by BPF, for kernels that have probes and no function_graph: bpftrace(8), 0.17 or later, notes each
 call's beginning and end, and counts in the kernel.
 
-Its bins are powers of two, so that p50, p90 and p99 are interpolated within them. A call that an interrupt's call of
-the same function in the same task interrupts is not counted.
+Its bins are powers of two, so that p50, p90 and p99 are interpolated within them. A task has one call of a function at
+a time: of one that is called within itself, by itself or by an interrupt that comes, the outer call is not counted.
+Nor is told how many calls the kernel's maps had no room for: bpftrace does not count them.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Times:
         ended = self._program.ended(timed_out=bool(late))
         if ended.returncode != 0:
             raise Failed(ended.words())
-        observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": 0}
-        return Told({**observed, "window_s": self._window_s}, lost_samples_count=0)
+        observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": None}
+        return Told({**observed, "window_s": self._window_s})
 
 
 @contextmanager
@@ -126,7 +127,8 @@ def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
     for on in (0, 1):
         lines.append(f'tracepoint:task:task_rename /args->newcomm == "{mark}{on}"/ {{ @on = {on}; }}')
     for number, one in [(number, one) for number, all_of in enumerate(traced.values()) for one in all_of]:
-        key, begun = f"[{number}, cpu, comm]", f"@s{number}[tid]"
+        # Idle tasks, one on each CPU, have all the number 0.
+        key, begun = f"[{number}, cpu, comm]", f"@s{number}[tid, (tid == 0 ? cpu : 0)]"
         lines.append(f"kprobe:{one} {{ {begun} = nsecs; }}")
         count = f"$d = nsecs - {begun}; @h{key} = hist($d); @t{key} = stats($d); @m{key} = max($d);"
         lines.append(f"kretprobe:{one} /{begun}/ {{ if (@on) {{ {count} }} delete({begun}); }}")
@@ -135,10 +137,13 @@ def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
 
 
 def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
-    """What bpftrace printed as JSON lines, as a row has the functions."""
+    """What bpftrace printed as JSON lines, as a row has the functions. Raises Failed for what is none."""
     maps: dict[str, dict[str, Any]] = {"@h": {}, "@t": {}, "@m": {}}
     for line in filter(None, text.splitlines()):
-        told = msgspec.json.decode(line)
+        try:
+            told = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise Failed(f"bpftrace printed what is no JSON ({error}): {line[:80]!r}") from None
         if told["type"] in ("hist", "stats", "map"):
             maps |= told["data"]
     whole = {name: (_Part(), {}, {}) for name in names}  # type: ignore[var-annotated]

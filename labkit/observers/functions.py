@@ -18,11 +18,11 @@ FARTHEST = 64  # bytes from a function's address to the place where it is traced
 KALLSYMS = Path("/proc/kallsyms")
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_names(names: Sequence[str], parameter: str = "functions") -> None:
     """Raises BadInput for what cannot be the name of a function."""
     for name in names:
         if not re.fullmatch(NAME, name):
-            raise BadInput(f"functions: {name!r} is no name of a kernel function; there are no patterns")
+            raise BadInput(f"{parameter}: {name!r} is no name of a kernel function; there are no patterns")
 
 
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:
@@ -89,4 +89,5 @@ def addresses(names: tuple[str, ...]) -> Mapping[int, str]:
 
 def named(address: int, known: Mapping[int, str]) -> str | None:
     """The function that is traced at an address, which may be behind its first instructions (endbr64, a nop)."""
-    return next((name for begin, name in known.items() if 0 <= address - begin < FARTHEST), None)
+    begin = max((begin for begin in known if 0 <= address - begin < FARTHEST), default=None)
+    return None if begin is None else known[begin]

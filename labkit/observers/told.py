@@ -11,7 +11,7 @@ from typing import Any, Protocol
 @dataclass(frozen=True)
 class Told:
     """What an observer saw: `observed` as JSON has it, a file where there is more, and samples or events that it knows
-    to have missed (None: it cannot miss any)."""
+    to have missed (None: it cannot miss any, or cannot tell)."""
 
     observed: dict[str, Any]
     artefact: Path | None = None

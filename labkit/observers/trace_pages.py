@@ -35,7 +35,7 @@ class Layout:
 
 def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layout:
     """The layout by events/header_page and the event's format. `names` are fields that stand in it in this order.
-    Raises ValueError for a format without them."""
+    Raises ValueError for a format without them, or in another order."""
     page, event = fields(header_page), fields(event_format)
     number = re.search(r"^ID: (\d+)$", event_format, re.MULTILINE)
     if number is None or not {"commit", "data"} <= set(page) or not set(names) <= set(event):
@@ -43,6 +43,8 @@ def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layou
     form, at = "=", 0
     for name in names:
         offset, size = event[name]
+        if offset < at or size not in _LETTERS:
+            raise ValueError(f"{name} of {size} bytes stands at {offset}, which is not looked for there")
         form += f"{offset - at}x{_LETTERS[size]}"
         at = offset + size
     (commit_at, commit_bytes), (data_at, data_bytes) = page["commit"], page["data"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from labkit.errors import BadInput
+from labkit.errors import BadInput, Failed
 from labkit.observers import bpf_times, functions, trace_pages, tracefs
 from labkit.observers.distribution import Distribution, bin_of
 from labkit.observers.function_times import FIELDS, Collected, collect
@@ -79,6 +79,14 @@ def test_a_format_without_what_is_read_is_refused() -> None:
         )
 
 
+def test_a_format_in_another_order_is_refused() -> None:
+    text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
+    with pytest.raises(ValueError, match="not looked for there"):
+        trace_pages.layout(
+            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, tuple(reversed(FIELDS))
+        )
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
 def test_quantiles(share: float) -> None:
     rng, times, found = random.Random(1), [], Distribution()
@@ -121,6 +129,13 @@ def test_names_are_what_the_kernel_calls_them() -> None:
     }
 
 
+def test_an_address_is_of_the_function_that_begins_last_before_it() -> None:
+    known = {0x1000: "first", 0x1020: "second", 0x2000: "far"}
+    assert [functions.named(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
+        "first", "first", "second", "second", None, None,
+    ]  # fmt: skip
+
+
 def test_near_names() -> None:
     there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
     assert functions.near("ip_recv", there)[0] == "ip_rcv"
@@ -132,6 +147,8 @@ def test_near_names() -> None:
 def test_what_is_no_name_gets_nowhere(name: str) -> None:
     with pytest.raises(BadInput, match="no name of a kernel function"):
         functions.check_names([name])
+    with pytest.raises(BadInput, match="graph_functions: "):
+        functions.check_names([name], "graph_functions")
 
 
 @pytest.mark.parametrize(
@@ -171,3 +188,15 @@ def test_what_bpftrace_counted() -> None:
     assert 16.384e-6 < one["p50_s"] < 32.767e-6 < one["p90_s"] < 65.536e-6
     assert one["processes"]["ping"]["count"] == one["cpus"]["0"]["count"] == 1000
     assert found["__netif_receive_skb_core"]["count"] == 1000
+
+
+def test_bpftrace_counts_idle_cpus_apart_and_no_losses() -> None:
+    """All idle tasks are number 0."""
+    text = bpf_times.script({"ip_rcv": ["ip_rcv"]}, "lk-")
+    assert text.count("@s0[tid, (tid == 0 ? cpu : 0)]") == 4
+    assert "@s0[tid]" not in text
+
+
+def test_what_is_no_json_of_bpftraces_fails_in_a_sentence() -> None:
+    with pytest.raises(Failed, match="no JSON"):
+        bpf_times.parse('{"type": "map", "data"', ["ip_rcv"])
