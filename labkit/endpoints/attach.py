@@ -20,13 +20,15 @@ from errno import EOPNOTSUPP
 from pathlib import Path
 
 from labkit import machine, netlink, process
-from labkit.endpoints.namespace import Endpoint, Namespace
+from labkit.endpoints.namespace import Namespace
 from labkit.errors import BadInput, Failed, Unsupported
 
 KINDS = ("veth", "macvlan", "ipvlan")
 ENGINES = ("docker", "podman")
 DHCP = "dhcp"
 LEASE_S = 30.0
+IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
+LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; the kernel's own bounds are those of the device
 MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
@@ -60,9 +62,11 @@ class Wanted:
             if self.address not in (None, DHCP):
                 if "/" not in str(self.address):
                     raise ValueError(f"{self.address} has no prefix length: {self.address}/24, say")
-                ipaddress.ip_interface(str(self.address))
-            if self.gateway is not None:
-                ipaddress.ip_address(self.gateway)
+                own = ipaddress.ip_interface(str(self.address))
+                if self.gateway is not None and ipaddress.ip_address(self.gateway).version != own.version:
+                    raise ValueError(
+                        f"{self.gateway} is no gateway for {self.address}: the family is another"
+                    )
         except ValueError as error:
             raise BadInput(str(error)) from None
         if self.gateway is not None and self.address in (None, DHCP):
@@ -73,6 +77,8 @@ class Wanted:
             raise BadInput("an ipvlan device has the MAC address of its NIC: leave the MAC address out")
         if self.vlan is not None and not 1 <= self.vlan <= 4094:
             raise BadInput(f"{self.vlan} is no VLAN: 1 to 4094")
+        if self.mtu_bytes is not None and not LEAST_MTU <= self.mtu_bytes <= MOST_MTU:
+            raise BadInput(f"{self.mtu_bytes} is no MTU: {LEAST_MTU} to {MOST_MTU} bytes")
 
 
 def pid_of(container: str) -> int:
@@ -113,18 +119,6 @@ def namespace_of(container: str) -> Iterator[Namespace]:
         yield space
     finally:
         space.close()
-
-
-@contextmanager
-def endpoint(container: str, interface: str) -> Iterator[Endpoint]:
-    """A running container as an end of a pair: programs of this machine run in its network namespace. Raises as
-    `namespace_of`, and BadInput when it has no such interface, or that has no address."""
-    with namespace_of(container) as space:
-        index = _index(space, interface)
-        own = [text for at, text in netlink.addresses(space.netlink) if at == index]
-        if not own:
-            raise BadInput(f"{interface} of the container {container} has no address")
-        yield Endpoint(container, space, interface, index, own[0].partition("/")[0])
 
 
 def attach(container: str, wanted: Wanted) -> str | None:
@@ -199,12 +193,22 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: net
 
 
 def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link]) -> int:
-    """The index of the NIC's VLAN device, made where it is not there."""
-    name = f"{wanted.over}.{wanted.vlan}"[:15]
-    if name not in known:
-        data = {"IFLA_VLAN_ID": wanted.vlan}
-        kernel.do(netlink.new_link("vlan", name, link=known[wanted.over].index, data=data))
-    return netlink.index_of(name)
+    """The index of the NIC's VLAN device, made where it has none of that VLAN, whatever its name."""
+    over, vlan = known[wanted.over].index, wanted.vlan
+    for link in known.values():
+        here = link.kind == "vlan" and link.link == over and link.link_netnsid is None
+        protocol = link.data.get("IFLA_VLAN_PROTOCOL", ETH_P_8021Q)
+        if here and (link.data.get("IFLA_VLAN_ID"), protocol) == (vlan, ETH_P_8021Q):
+            return link.index
+    names = [f"{wanted.over}.{vlan}", f"lk{over}.{vlan}"]
+    free = [name for name in names if len(name) < IFNAMSIZ and name not in known]
+    if not free:
+        raise BadInput(
+            f"{wanted.over} has no device of VLAN {vlan}, and {' and '.join(names)} are no names for one (taken, or too"
+            f" long): ip link add NAME link {wanted.over} up type vlan id {vlan}"
+        )
+    kernel.do(netlink.new_link("vlan", free[0], link=over, data={"IFLA_VLAN_ID": vlan}))
+    return netlink.index_of(free[0])
 
 
 def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:

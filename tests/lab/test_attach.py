@@ -8,10 +8,13 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from worlds import World, one_sentence, until, world
 
+from labkit import netlink
+from labkit.endpoints import attach
 from labkit.endpoints.attach import Wanted
 from labkit.errors import BadInput
 
@@ -119,12 +122,49 @@ def test_what_cannot_be_attached_leaves_nothing(machine: Machine) -> None:
         (("db", "--veth", "nic0", "--interface", "eth5"), "nic0 is no bridge"),
         (("db", "--veth", "br7", "--interface", "eth5"), "no interface br7"),
         (("db", "--veth", "br0", "--interface", "eth5", "--vlan", "10"), "does not filter VLANs"),
-        (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "default route"),
+        (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "route to default via 9.9.9.9"),
     ):
         assert says in machine.attach(*words, code=2)
     assert machine.world.interfaces() == before
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
     assert names == {"lo", "eth1"}
+
+
+def link(index: int, name: str, kind: str | None = None, **more: object) -> netlink.Link:
+    data = {f"IFLA_VLAN_{key.upper()}": value for key, value in more.items() if key in ("id", "protocol")}
+    return netlink.Link(index, name, kind, True, True, 1500, None, None, more.get("link"), None, data)  # type: ignore[arg-type]
+
+
+LONG = "enx001122334455"  # 15 characters, as long as a name may be
+
+
+@pytest.mark.parametrize(
+    ("over", "there", "made"),
+    [
+        ("nic0", [], "nic0.100"),
+        (LONG, [], "lk7.100"),  # cut off at 15 characters it would be the NIC itself
+        ("enp130s0f0np0", [link(8, "enp130s0f0np0.1", "vlan", link=7, id=101)], "lk7.100"),
+        ("nic0", [link(8, "backup", "vlan", link=7, id=100)], None),
+        ("nic0", [link(8, "nic0.100", "dummy")], "lk7.100"),
+        ("nic0", [link(8, "nic0.100", "vlan", link=9, id=100)], "lk7.100"),
+        ("nic0", [link(8, "nic0.100", "vlan", link=7, id=100, protocol=0x88A8)], "lk7.100"),
+    ],
+)
+def test_a_vlan_is_that_of_the_nic(
+    over: str, there: list[netlink.Link], made: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[netlink.Message] = []
+    monkeypatch.setattr(netlink, "index_of", lambda name: {made: 20}[name])
+    known = {one.name: one for one in [link(7, over), *there]}
+    wanted = Wanted("macvlan", over, vlan=100)
+    assert attach._vlan(Mock(do=asked.append), wanted, known) == (20 if made else 8)
+    assert [one.what for one in asked] == ([f"create vlan {made}"] if made else [])
+
+
+def test_a_vlan_without_a_name_is_refused() -> None:
+    known = {one.name: one for one in (link(7, LONG), link(8, "lk7.100", "dummy"))}
+    with pytest.raises(BadInput, match="type vlan id 100"):
+        attach._vlan(Mock(), Wanted("macvlan", LONG, vlan=100), known)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +178,9 @@ def test_what_cannot_be_attached_leaves_nothing(machine: Machine) -> None:
         (Wanted("veth", "br0", mac="02"), "no MAC address"),
         (Wanted("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave the MAC address out"),
         (Wanted("veth", "br0", vlan=4095), "1 to 4094"),
+        (Wanted("veth", "br0", mtu_bytes=-5), "68 to 65535 bytes"),
+        (Wanted("veth", "br0", mtu_bytes=99999999999), "68 to 65535 bytes"),
+        (Wanted("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "the family is another"),
     ],
 )
 def test_what_cannot_be_wanted_is_refused(wanted: Wanted, says: str) -> None:
