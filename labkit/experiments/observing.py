@@ -168,3 +168,5 @@ def check(asked: Datapaths) -> None:
     timed = [name for name in asked.observe if name in ("function_times", "guest_function_times")]
     if timed and not asked.functions:  # all of the kernel's would be armed
         raise BadInput(f"observe={timed[0]} needs functions=NAME,NAME")
+    if "perf_stat" in asked.observe and not asked.events:
+        raise BadInput("observe=perf_stat needs events=NAME,NAME, or leave events out")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import machine, process
-from labkit.errors import Failed, Unsupported
+from labkit.errors import BadInput, Failed, Unsupported
 
 ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may have to read every symbol
 END_S = 60.0  # until it has written what it has
@@ -45,6 +45,13 @@ class Scope:
 
 
 WHOLE_MACHINE = Scope()
+
+
+def check_cpus(scope: Scope) -> None:
+    """Raises BadInput for CPUs that are not there, of which perf says only that it cannot count."""
+    absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
+    if absent:
+        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: there are {os.cpu_count()}")
 
 
 def program() -> str:

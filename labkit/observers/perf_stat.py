@@ -29,6 +29,7 @@ NO_COUNTER = (
 )
 NO_TURN = "it got no counter in that time: fewer events at once, or a longer run"
 NAME = r"[A-Za-z0-9_][\w.:/=,@*~-]{0,199}"  # as perf takes events; nothing that would be an option of perf's
+FILES = (".o", ".c", ".bpf")  # some builds of perf load such names as BPF, or compile them
 Counts = dict[str, dict[str, Any]]
 
 
@@ -47,10 +48,10 @@ class Stat:
     def told(self) -> Told:
         """Each event: count, running_ratio, reason. A count is null with its reason where it cannot be told; below a
         running_ratio of 1 the event shared a counter with others, and the count is what perf scaled it up to."""
-        found = parse(self._control.end().stdout)
+        found = parse(self._control.end().stdout, self._scope)
         counts = {name: self._refused.get(name) or of_event(found, name) for name in self._events}
         shared = [
-            f"{name} {one['running_ratio']:.0%}"
+            f"{name} {100 * one['running_ratio']:.0f} %"
             for name, one in counts.items()
             if (one["running_ratio"] or 1) < 1
         ]
@@ -87,8 +88,9 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
     Raises Unsupported without perf or the privilege, BadInput for a name that perf does not know, with near ones.
     """
     for name in events:
-        if not re.fullmatch(NAME, name):
+        if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
             raise BadInput(f"{name!r} is no name of an event; `perf list` lists them")
+    perf.check_cpus(scope)
     if not events or _tried(events, scope):
         return {}
     refused: Counts = {}
@@ -112,11 +114,12 @@ def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
 
     Raises Unsupported without perf or the privilege.
     """
+    perf.check_cpus(scope)
     words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *scope.argv(), "--", "true"]
     ended = process.run([perf.program(), *words], perf.ANSWER_S)
     if ended.returncode != 0:
         raise perf.refusal(ended)
-    return of_event(parse(ended.stdout), event)
+    return of_event(parse(ended.stdout, scope), event)
 
 
 def _tried(events: Sequence[str], scope: Scope) -> bool:
@@ -140,11 +143,13 @@ def _near(name: str) -> str:
     return f" (did you mean {' or '.join(dict.fromkeys(close))}?)" if close else ""
 
 
-def parse(text: str) -> Counts:
+def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
     """What `perf stat -x '|'` printed: event to count, running_ratio, reason. Clocks are in seconds."""
     found: Counts = {}
     for line in text.splitlines():
         fields = line.split(BETWEEN)
+        if scope.cgroup:
+            del fields[3:4]  # perf names the cgroup behind the event
         if len(fields) < 5 or line.startswith("#"):
             continue
         value, unit, name, _running, percent = fields[:5]
@@ -160,7 +165,7 @@ def _count(value: str, unit: str, percent: str) -> dict[str, Any]:
     number = float(value) if "." in value else int(value)
     told = {
         "count": number / 1e3 if unit == "msec" else number,
-        "running_ratio": float(percent) / 100,
+        "running_ratio": float(percent) / 100 if percent else None,
         "reason": None,
     }
     return {**told, "unit": "s"} if unit == "msec" else told
@@ -179,5 +184,5 @@ def of_event(found: Counts, name: str) -> dict[str, Any]:
     counted = [one for one in parts if one["count"] is not None]
     if not counted:
         return parts[0] if parts else _null("perf told nothing of it")
-    least = min(one["running_ratio"] for one in counted)
+    least = min((one["running_ratio"] for one in counted if one["running_ratio"] is not None), default=None)
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}

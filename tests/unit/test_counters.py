@@ -43,7 +43,25 @@ def test_perf_stat_with_shared_counters_and_two_kinds_of_cpus() -> None:
     assert perf_stat.of_event(found, "instructions")["count"] is None
 
 
-@pytest.mark.parametrize("name", ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all"])
+def test_perf_stat_of_a_cgroup_names_it_in_a_column_more() -> None:
+    found = perf_stat.parse(sample("perf-stat-6.1-cgroup.txt"), perf.Scope(cgroup="shell5"))
+    assert found["task-clock"]["count"] == pytest.approx(0.06471)
+    assert found["context-switches"] == {"count": 955, "running_ratio": 1.0, "reason": None}
+    assert found["cycles"]["count"] is None
+    assert perf_stat.parse("5||cycles|100|||\n")["cycles"]["running_ratio"] is None
+
+
+def test_a_cpu_that_is_not_there_is_said() -> None:
+    absent = perf.Scope(cpus=(0, 9999))
+    for check in (lambda: perf_stat.check(("page-faults",), absent), lambda: perf_record.check(absent)):
+        with pytest.raises(BadInput, match="there is no CPU 9999 here"):
+            check()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all", "cycles,instructions", "x/y.o", "a.c", "a.bpf"],
+)
 def test_events_are_names_and_nothing_else(name: str) -> None:
     with pytest.raises(BadInput, match="no name of an event"):
         perf_stat.check((name,))
@@ -212,6 +230,7 @@ def test_what_several_pairs_share_is_passed_through() -> None:
         ({"observe": "counters,counters"}, "observe has a value twice"),
         ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
         ({"sample_hz": 10**6}, "sample_hz"),
+        ({"observe": "perf_stat", "events": ""}, "observe=perf_stat needs events="),
     ],
 )
 def test_what_cannot_be_asked_for(given: dict[str, Any], words: str) -> None:
