@@ -12,8 +12,10 @@ import pandas as pd
 from labkit.errors import BadInput
 from labkit.flame import folded
 from labkit.flame.arm import Arm, Round
+from labkit.flame.tree import IDLE
 
 OBSERVER = "perf_record"
+COUNTER = "cycles"  # perf_record's event where there is such a counter
 # What ran outside of the experiment has this name in its profiles (labkit.observers.folding).
 WITHIN = r"(?!elsewhere$).*"
 # A segment of TCP is as long as offloads make it, and a ping is answered: each has its own unit of work.
@@ -37,7 +39,16 @@ def _round(row: pd.Series, told: Mapping[str, Any]) -> Round:
     if not isinstance(hertz, int | float) or hertz <= 0:
         raise BadInput(f"{row['artefact']} does not say how often it was sampled (frequency_hz is {hertz})")
     count, size, cpu = (_known(row[name]) for name in ("received_count", "received_bytes", "cpu_s"))
-    return Round(stacks, 1 / hertz, count, size, cpu)
+    period_s = 1 / hertz
+    if told.get("event") == COUNTER:
+        if not cpu:
+            raise BadInput(
+                f"{row['artefact']} is of {COUNTER}, and its row has no cpu_s to make them seconds"
+            )
+        # How long a cycle took, and how many of them a sample stands for, is nothing that frequency_hz says.
+        busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)
+        period_s = cpu / max(busy, 1)
+    return Round(stacks, period_s, count, size, cpu)
 
 
 def _known(value: Any) -> float | None:

@@ -39,6 +39,11 @@ def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
     for event in dict.fromkeys(arm.event for arm in arms):
         if event.startswith(CLOCKS):
             found.append(_piled(tree, event))
+        elif event == "cycles":
+            found.append(
+                "Sampled by cycles, of which the kernel takes more or fewer for a sample: samples are weighted by them,"
+                " and their sum is the CPU time that the kernel counted."
+            )
     rested, all_of_it = int(tree.idle.sum()), int(tree.idle.sum() + tree.total[0].sum())
     if rested:
         found.append(f"Samples of idle CPUs are left out: {stats.percent(rested / all_of_it)} of all.")

@@ -8,6 +8,8 @@ profile has few different lines, and stacks that do not fit into memory go to a 
 from __future__ import annotations
 
 import heapq
+import itertools
+import operator
 import re
 import tempfile
 from collections import Counter
@@ -44,9 +46,13 @@ class _Frames(dict[bytes, bytes]):
 
 class Folding:
     """Samples by stack, and by process. `samples_count` were counted, `lost_count` the kernel could not deliver
-    (`--show-lost-events`), `unread_count` lines said nothing that is known. Use it with `with`: it may hold files."""
+    (`--show-lost-events`), `unread_count` lines said nothing that is known. Use it with `with`: it may hold files.
+    weighted: the first line of a sample ends in its period (`-F …,period`), of which it is worth so much more or less
+    than the mean; counts still add up to samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, weighted: bool = False) -> None:
+        self.weighted = weighted
+        self._weights = 0
         self.samples_count = self.unread_count = 0
         self.processes: Counter[bytes] = Counter()
         self._lost: Counter[bytes] = Counter()
@@ -88,15 +94,14 @@ class Folding:
     def lines(self) -> Iterator[bytes]:
         """The folded stacks, sorted, each `stack count` with its end of line."""
         runs = [_read_back(file) for file in self._spilled]
-        last, total = b"", 0
-        for stack, count in heapq.merge(sorted(self._counts.items()), *runs):
-            if stack != last:
-                if total:
-                    yield b"%b %d\n" % (last, total)
-                last, total = stack, 0
-            total += count
-        if total:
-            yield b"%b %d\n" % (last, total)
+        before = weights = 0
+        merged = heapq.merge(sorted(self._counts.items()), *runs)
+        for stack, equal in itertools.groupby(merged, key=operator.itemgetter(0)):
+            weights += sum(weight for _, weight in equal)
+            # What rounding takes from one stack the next one gets, which is its neighbour in the tree.
+            if (until := round(weights * self.samples_count / self._weights)) > before:
+                yield b"%b %d\n" % (stack, until - before)
+            before = until
 
     def _samples(self, text: bytes) -> None:
         counts, frames = self._counts, self._frames
@@ -108,6 +113,7 @@ class Folding:
             if process is None:
                 self.unread_count += bool(first.strip())
                 continue
+            weight = self._weight(first)
             names = [frames[line] for line in reversed(stack)]
             if b"" in names:
                 self.unread_count += names.count(b"")
@@ -116,12 +122,17 @@ class Folding:
             of = self._process(name, number, names)
             self.processes[of] += 1
             key = b";".join([of, *names])
-            counts[key] += 1
-            self.samples_count += 1
-            if counts[key] == 1:
+            if key not in counts:
                 self._held_bytes += len(key) + 100
+            counts[key] += weight
+            self._weights += weight
+            self.samples_count += 1
         if self._held_bytes > MOST_BYTES:
             self._spill()
+
+    def _weight(self, first: bytes) -> int:
+        """Raises ValueError for a line that does not end in a period."""
+        return max(1, int(first.rsplit(None, 1)[-1])) if self.weighted else 1
 
     def _between(self, first: bytes, stack: list[bytes]) -> tuple[bytes, list[bytes]]:
         """A sample without the lines before it that are none of a sample: comments, and what was lost."""

@@ -2,7 +2,8 @@
 
 Stacks are those of the kernel and of programs as far as these keep frame pointers. Samples are taken on cycles where
 there is such a counter, else on the kernel's clock (cpu-clock), which cannot interrupt code that runs with interrupts
-off: its samples pile up where they are turned on again.
+off: its samples pile up where they are turned on again. The kernel takes about as many samples of a CPU that is seldom
+busy as of a busy one, each after fewer cycles: such samples are weighted by the cycles between them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Record:
     def told(self) -> Told:
         """The folded stacks as a file (gzip), and how many samples they are of."""
         self._control.end()
-        with Folding() as found:
+        with Folding(weighted=self._about["event"] == HARDWARE) as found:
             fold(path_of(self._data), found)
             stacks_count = write(self._folded, found)
             numbers = {"samples_count": found.samples_count, "stacks_count": stacks_count}
@@ -64,7 +65,7 @@ class Record:
         others = processes.get(OUTSIDE.decode(), 0)
         if others > MOST_OTHERS * numbers["samples_count"]:
             share = others / numbers["samples_count"]
-            doubts.append(f"programs outside of the experiment had {share:.0%} of the samples")
+            doubts.append(f"programs outside of the experiment had {100 * share:.0f} % of the samples")
         return Told({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)
 
 
@@ -116,7 +117,8 @@ def path_of(file: IO[bytes]) -> str:
 
 def fold(data: str, into: Folding) -> None:
     """Count the samples of a perf.data, of whatever size. Raises Failed with perf's words when it cannot be read."""
-    script = [perf.program(), "script", "-i", data, "-F", "comm,pid,tid,ip,sym,dso"]
+    fields = f"comm,pid,tid,{'period,' * into.weighted}ip,sym,dso"
+    script = [perf.program(), "script", "-i", data, "-F", fields]
     # Symbols are those of this machine: nothing is asked of a server, which perf would wait for.
     argv = ["env", "-u", "DEBUGINFOD_URLS", *script, "--no-inline", "--show-lost-events"]
     with process.streamed(argv) as text:

@@ -59,6 +59,23 @@ def test_idle_cpus_kernel_threads_and_what_is_outside_are_told_apart() -> None:
         assert ("kthread_[k]" in frames) == (process == "kernel")
 
 
+def test_samples_are_weighted_by_their_periods() -> None:
+    """As perf script writes `-F comm,pid,tid,period,ip,sym,dso`: a CPU that is seldom busy has as many samples."""
+    text = b"".join(
+        b"sh %d/%d %10d \n\tffffffff817554ea %b ([kernel.kallsyms])\n\n" % (number, number, period, name)
+        for number in range(1, 101)
+        for name, period in ((b"busy", 3_000_000), (b"seldom", 1_000_000), (b"rare%d" % number, 10_000))
+    )
+    with Folding(weighted=True) as found:
+        found.read([text])
+        own = stacks(b"".join(found.lines()))
+    assert sum(own.values()) == found.samples_count == 300
+    assert (own["sh;busy_[k]"], own["sh;seldom_[k]"]) == (224, 75)
+    assert sum(count for stack, count in own.items() if "rare" in stack) == 1
+    with Folding(weighted=True) as found, pytest.raises(ValueError, match="invalid literal"):
+        found.read([b"sh 1/1 cycles:\n\tffffffff817554ea busy ([kernel.kallsyms])\n\n"])
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_blocks_may_end_anywhere(size: int) -> None:
     blocks = [TEXT[at : at + size] for at in range(0, len(TEXT), size)]

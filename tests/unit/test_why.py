@@ -12,9 +12,10 @@ import made_profiles as made
 import made_rows
 import pytest
 
-from labkit import flame, why
+from labkit import flame, loading, why
 from labkit.cli import main
 from labkit.errors import BadInput
+from labkit.flame import runs
 
 ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
 PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
@@ -112,6 +113,17 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert part in text, part
     assert '<details class="code">' not in page.read_text(), "a page without cells has no code to fold away"
     assert page.read_text().count('class="labkit-flame"><script type="application/json">') == 1
+
+
+def test_samples_of_cycles_are_worth_the_cpu_time_that_was_spent(folder: Path) -> None:
+    """The kernel adapts how many cycles a sample stands for, so frequency_hz says nothing of them."""
+    rows = loading.profiles(folder)
+    rows = rows[rows["arm"].eq("veth_bridge") & rows["observer"].eq("perf_record")]
+    rows = rows.assign(observed=[{"event": "cycles", "frequency_hz": 1}] * len(rows))
+    for each in runs.arm(rows, "one").rounds:
+        assert each.period_s * (sum(each.stacks.values()) + each.others_count) == pytest.approx(each.cpu_s)
+    with pytest.raises(BadInput, match="has no cpu_s"):
+        runs.arm(rows.assign(cpu_s=None), "one")
 
 
 @pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
