@@ -58,9 +58,10 @@ class Standing(abc.ABC):
     def serving(self, asked: Datapaths) -> AbstractContextManager[tuple[iperf3.Flows, There]]:
         """Flows whose servers listen, and what the servers' side counts."""
 
-    def elsewhere(self) -> Callable[[], dict[str, Any]]:
-        """From now on, the CPU time of the other host, where there is one: what is called afterwards gives columns."""
-        return dict
+    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+        """From now on, the CPU time of the other host, where there is one: what is called afterwards, with the seconds
+        that counted, gives columns."""
+        return lambda _window_s: {}
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Metrics of this arm, with what is to be doubted about them."""
@@ -118,8 +119,9 @@ class Live(Standing):
         ):
             yield flows, Here(flows, counters, self._ends)
 
-    def elsewhere(self) -> Callable[[], dict[str, Any]]:
-        """From now on, the CPU time of guests: what is called afterwards gives columns."""
+    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+        """From now on, the CPU time of guests: what is called afterwards, with the seconds that counted, gives
+        columns."""
         return guests_cpu(self._ends)
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, topologies
+from labkit import errors, machine, topologies
 from labkit.endpoints import FarPair
 from labkit.errors import Failed, Unsupported
 from labkit.experiments.asked import Datapaths
@@ -59,6 +59,7 @@ class Far:
         before = time.monotonic()
         peer.ask("times")
         self._way_s = time.monotonic() - before  # there and back
+        self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
         """Whether no flow has carried data yet."""
@@ -68,12 +69,16 @@ class Far:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
         return bool(self._peer.ask("carrying", within_s=within_s)["carrying"])
 
-    def window(self, for_s: float) -> Window:
-        """Count for so long, less what asking takes: it must be over before the first flow may end."""
-        begun = time.monotonic()
-        told = self._peer.ask("window", for_s=max(0.0, for_s - self._way_s))
-        passed_s = time.monotonic() - begun
+    def window(self, until: float) -> Window:
+        """Count until then, less what asking takes: it must be over before the first flow may end."""
+        times, begun = machine.cpu_times(), time.monotonic()
+        told = self._peer.ask("window", for_s=max(0.0, until - begun - self._way_s))
+        passed_s, used = time.monotonic() - begun, machine.cpu_times() - times
         seen = msgspec.convert(told["window"], Window)
+        of_theirs = ("cpu_s", "softirq_s", "steal_s")
+        self._used = {f"peer_{name}": getattr(seen, name) for name in of_theirs}
+        here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
+        seen = msgspec.structs.replace(seen, **here)
         # Asking takes time, so less may have been counted there than here, but not more.
         if seen.window_s > CLOCK * passed_s:
             doubt = f"the servers' host counted {seen.window_s:.2f} s in {passed_s:.2f} s of this one: a clock is wrong"
@@ -85,9 +90,9 @@ class Far:
         found: list[pages.Page] = self._peer.ask("pages")["pages"]
         return found
 
-    def told(self, seen: Window) -> dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         """The CPU time of the other host."""
-        return {"peer_cpu_s": seen.cpu_s, "peer_softirq_s": seen.softirq_s, "peer_steal_s": seen.steal_s}
+        return self._used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +117,11 @@ class Across(Standing):
         finally:
             self.peer.ask("quiet")
 
-    def elsewhere(self) -> Callable[[], dict[str, Any]]:
+    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
         """From now on, the CPU time of the other host."""
         begun = self.peer.ask("times")
 
-        def until_now() -> dict[str, Any]:
+        def until_now(_window_s: float) -> dict[str, Any]:
             now = self.peer.ask("times")
             return {f"peer_{name}": now[name] - begun[name] for name in ("cpu_s", "softirq_s", "steal_s")}
 

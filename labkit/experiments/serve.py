@@ -85,7 +85,9 @@ class Serving:
     def window(self, for_s: float) -> dict[str, Any]:
         """What arrived in so many seconds, and the CPU time that they took here."""
         servers, counters = self._listening()
-        seen = serving.window(counters, lambda until: process.wait(servers.programs, until), for_s)
+        seen = serving.window(
+            counters, lambda until: process.wait(servers.programs, until), time.monotonic() + for_s
+        )
         stolen = machine.stolen(seen.steal_s, seen.window_s)
         doubts = [f"on the servers' host {doubt}" for doubt in stolen]
         return {"window": msgspec.to_builtins(msgspec.structs.replace(seen, doubts=doubts))}

@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import msgspec
 
 from labkit import machine
-from labkit.endpoints import Endpoint
+from labkit.endpoints import Endpoint, Reading
+from labkit.errors import Failed
 from labkit.observers.receivers import Receivers
 from labkit.traffic import iperf3, pages
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What the servers' host counted in so many seconds of its own clock."""
+    """What the servers' host counted in so many seconds of its own clock, and the CPU time of the host that this is
+    told to (`There`) in them."""
 
     window_s: float
     received_bytes: int
@@ -38,14 +40,14 @@ class There(Protocol):
     def carrying(self, within_s: float) -> bool:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
 
-    def window(self, for_s: float) -> Window:
-        """Count for so long, or until all flows have ended."""
+    def window(self, until: float) -> Window:
+        """Count until then (time.monotonic()), or until all flows have ended; CPU time is this host's."""
 
     def pages(self) -> list[pages.Page]:
         """The servers' own JSON, after their ends."""
 
-    def told(self, seen: Window) -> dict[str, Any]:
-        """What of a window goes into columns of its own."""
+    def told(self) -> dict[str, Any]:
+        """What of the window goes into columns of its own."""
 
 
 class Here:
@@ -64,42 +66,61 @@ class Here:
         """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
         return carrying(self._counters, self._before, within_s, lambda: bool(self._flows.early_end()))
 
-    def window(self, for_s: float) -> Window:
-        """Count for so long, or until all flows have ended."""
-        used = guests_cpu(self._ends)
-        seen = window(self._counters, self._flows.wait, for_s)
-        self._used = used()
+    def window(self, until: float) -> Window:
+        """Count until then (time.monotonic()), or until all flows have ended.
+
+        Guests are slow to answer while they are busy: they are asked within the window, which does not wait for them.
+        Raises Failed when that alone took until then: the flows may have ended meanwhile.
+        """
+        begun = time.monotonic()
+        used: list[Callable[[float], dict[str, Any]]] = []
+
+        def wait(end: float) -> None:
+            used.append(guests_cpu(self._ends))
+            if begun < end < time.monotonic():
+                words = "what arrived was first read when the flows may have ended already"
+                raise Failed(f"{words}: make duration_s longer, or the pairs fewer")
+            self._flows.wait(end)
+
+        seen = window(self._counters, wait, until)
+        self._used = used[0](seen.window_s)
         return seen
 
     def pages(self) -> list[pages.Page]:
         """The servers' own JSON, after their ends."""
         return self._flows.server_pages()
 
-    def told(self, _seen: Window) -> dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         """The CPU time of guests, as their own kernels tell it; this machine's the run reads itself."""
         return self._used
 
 
-def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[], dict[str, Any]]:
-    """From now on, the CPU time that guests' own kernels tell of: what is called afterwards gives columns."""
+def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
+    """From now on, the CPU time that guests' own kernels tell of: what is called afterwards, with the seconds that
+    counted, gives columns.
+
+    Each guest answers at a moment of its own, and what it used between its answers is scaled to those seconds."""
     boxes = {end.box.name: end for end in ends if end.box is not None and end.box.kernel is not None}
     files = [end.open("/proc/stat") for end in boxes.values()]  # once for a guest that ends share
     if not files:
-        return dict
+        return lambda _window_s: {}
+    before = [_moment(file) for file in files]
 
-    def now() -> list[machine.CpuTimes]:
-        return [machine.cpu_times_of(file.read().splitlines()[0]) for file in files]
-
-    before = now()
-
-    def used() -> dict[str, Any]:
-        passed = [after - then for after, then in zip(now(), before, strict=True)]
-        return {
-            "guest_cpu_s": sum(one.busy_s for one in passed),
-            "guest_softirq_s": sum(one.softirq_s for one in passed),
-        }
+    def used(window_s: float) -> dict[str, Any]:
+        busy_s = softirq_s = 0.0
+        for (begin, then), (end, now) in zip(before, map(_moment, files), strict=True):
+            passed, share = now - then, window_s / (end - begin)
+            busy_s, softirq_s = busy_s + share * passed.busy_s, softirq_s + share * passed.softirq_s
+        return {"guest_cpu_s": busy_s, "guest_softirq_s": softirq_s}
 
     return used
+
+
+def _moment(file: Reading) -> tuple[float, machine.CpuTimes]:
+    """When it was answered (time.monotonic()), to half of what asking took, and the answer."""
+    before = time.monotonic()
+    text = file.read()
+    return (before + time.monotonic()) / 2, machine.cpu_times_of(text.splitlines()[0])
 
 
 def carrying(counters: Receivers, before: list[int], within_s: float, ended: Callable[[], bool]) -> bool:
@@ -112,10 +133,10 @@ def carrying(counters: Receivers, before: list[int], within_s: float, ended: Cal
     return True
 
 
-def window(counters: Receivers, wait: Callable[[float], object], for_s: float) -> Window:
-    """Count for so long; `wait` sleeps until a time (time.monotonic()), or less when there is nothing to wait for."""
+def window(counters: Receivers, wait: Callable[[float], object], until: float) -> Window:
+    """Count until then (time.monotonic()); `wait` sleeps until a time, or less when there is nothing to wait for."""
     times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
-    wait(start + for_s)
+    wait(until)
     now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
     used, passed = now - times, total - got
     return Window(

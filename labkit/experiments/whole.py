@@ -52,13 +52,14 @@ def _ping(asked: Datapaths, live: Standing, counting: Counting | None) -> Measur
         times, begin = machine.cpu_times(), time.monotonic()
         found = ping.latency(live.pairs, asked.duration_s, asked.length_bytes)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
-    row = {"method": "whole", "window_s": window, **_machine(used), **elsewhere(), **found}
+    here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
+    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **found}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 
 def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting | None) -> Measured:
     with live.serving(asked) as (flows, there):
-        used, seen = _counted(asked.load(), flows, there, counting or nullcontext)
+        seen = _counted(asked.load(), flows, there, counting or nullcontext)
         found, problem = flows.finish(time.monotonic() + START_S + iperf3.GRACE_S, there.pages)
     records.write_artefact(artefact, found)
     if problem:
@@ -69,8 +70,10 @@ def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting
         "throughput_bps": seen.received_bytes * 8 / seen.window_s,
         "throughput_pps": seen.received_count / seen.window_s,
         "received_bytes": seen.received_bytes,
-        **_machine(used),
-        **there.told(seen),
+        "cpu_s": seen.cpu_s,
+        "softirq_s": seen.softirq_s,
+        "steal_s": seen.steal_s,
+        **there.told(),
         **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
         **pages.metrics(found, asked.protocol),
     }
@@ -78,7 +81,7 @@ def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting
         row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row["iperf3_bps"]
-    stolen = [*machine.stolen(used.steal_s, seen.window_s), *seen.doubts]
+    stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
     invalid = _invalid(asked, live, row)
     return live.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
@@ -86,9 +89,7 @@ def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting
     )
 
 
-def _counted(
-    load: iperf3.Load, flows: iperf3.Flows, there: There, counting: Counting
-) -> tuple[machine.CpuTimes, Window]:
+def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There, counting: Counting) -> Window:
     """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
 
     All flows run at once from when the last one carries data until when the first one may end.
@@ -101,14 +102,7 @@ def _counted(
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + load.omit_s)
     with counting():
-        times = machine.cpu_times()
-        left_s = earliest + load.omit_s + load.duration_s - time.monotonic()
-        seen = there.window(max(0.0, left_s) if running else 0.0)
-        return machine.cpu_times() - times, seen
-
-
-def _machine(used: machine.CpuTimes) -> dict[str, float]:
-    return {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
+        return there.window(earliest + load.omit_s + load.duration_s if running else time.monotonic())
 
 
 def _invalid(asked: Datapaths, live: Standing, row: dict[str, Any]) -> str | None:
@@ -142,6 +136,8 @@ def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
         and row["client_cpu_s"] > SATURATED * asked.duration_s * flows
     ):
         doubts.append("generator-limited: the senders took a whole CPU each")
-    if row.get("lost_count", 0) > OVERLOAD * row["sent_count"] if asked.protocol == "udp" else False:
+    if asked.protocol == "udp" and row["lost_count"] is None:
+        doubts.append("the server counted more datagrams as lost than were sent: lost_count is left out")
+    elif asked.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
         doubts.append("datagrams were lost: more was sent than the receivers could take")
     return doubts

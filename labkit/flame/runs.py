@@ -25,12 +25,22 @@ USUAL = {"udp": "packet", "tcp": "gigabyte"}
 def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     """One arm from its rows as `loading.profiles` gives them (of one point alone): a round for each profile that went
     well. Raises BadInput where there is none."""
-    rows = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
+    asked = rows[rows["observer"].eq(OBSERVER)]
+    rows = asked[asked["status"].eq("ok") & asked["artefact"].notna()]
+    if rows.empty and len(asked):
+        raise BadInput(f"{name} was profiled, and no profile of it counts: {_why(asked)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     told = [observed(value) for value in rows["observed"]]
     rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), told, strict=True)]
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in told}))).only(processes)
+
+
+def _why(rows: pd.DataFrame) -> str:
+    """`invalid (REASON)` of each kind of row that does not count."""
+    reasons = rows["reason"].fillna("without a file of it")
+    told = zip(rows["status"], reasons, strict=True)
+    return "; ".join(dict.fromkeys(f"{status} ({reason})" for status, reason in told))
 
 
 def _round(row: pd.Series, told: Mapping[str, Any]) -> Round:

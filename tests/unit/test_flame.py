@@ -10,12 +10,13 @@ from typing import Any
 import jsonschema
 import made_profiles as made
 import numpy as np
+import pandas as pd
 import pytest
 from simulated import EVIL
 
 from labkit import figures, flame
 from labkit.errors import BadInput
-from labkit.flame import folded, speedscope, tree
+from labkit.flame import folded, runs, speedscope, tree
 
 SCHEMA = Path(__file__).parents[1] / "samples" / "speedscope-1.25.0-file-format-schema.json"
 IDLE = "swapper;do_idle_[k];pv_native_safe_halt_[k]"
@@ -233,3 +234,20 @@ def test_the_figure_of_functions_tells_what_the_table_does() -> None:
     assert "ns" in figure.layout.xaxis.title.text
     single = flame.difference(made.arm("a", 1, rounds=1), made.arm("b", 2, rounds=1))
     assert figures.functions(single.functions()).data
+
+
+def test_profiles_that_do_not_count_are_told_by_their_reasons() -> None:
+    row = {
+        "observer": "perf_record",
+        "status": "invalid",
+        "reason": "the flows ran together for only 0.07 of 1 s",
+    }
+    rows = pd.DataFrame(
+        [{**row, "artefact": "a.gz"}, {**row, "status": "ok", "reason": None, "artefact": None}]
+    )
+    with pytest.raises(
+        BadInput, match=r"no profile of it counts: invalid \(the flows .*; ok \(without a file"
+    ):
+        runs.arm(rows, "veth_bridge")
+    with pytest.raises(BadInput, match="was not profiled"):
+        runs.arm(rows[:0], "veth_bridge")

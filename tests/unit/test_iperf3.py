@@ -95,6 +95,12 @@ def test_errors_are_told_in_iperf3s_words() -> None:
     assert end("interrupted", "server")["error"] == "the client has terminated"
 
 
+def test_more_lost_than_sent_is_not_told() -> None:
+    page = both("udp")
+    page["server"]["end"]["sum_received"]["lost_packets"] = page["client"]["end"]["sum_sent"]["packets"] + 1
+    assert pages.metrics([page], "udp")["lost_count"] is None
+
+
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 @pytest.mark.parametrize(
     "page",
