@@ -19,6 +19,27 @@ from labkit.experiments.peer import across
 from labkit.topologies.table import ISOLATED
 from labkit.traffic import ping
 
+TRIAL_S = 0.1  # of an arm with one pair, about
+BOOT_S = (
+    6.0  # of an arm's guests, which boot at the same time, about: emulated; under KVM the pace soon tells
+)
+
+
+def planned(asked: Datapaths) -> list[Arm]:
+    """The arms, should all of them be usable."""
+    return _with_roles([Arm(name, "variant", end) for name in asked.topology for end in asked.endpoint])
+
+
+def boots_s(arms: list[Arm]) -> float:
+    """About how many seconds the guests of these arms take to boot, in one set-up."""
+    return BOOT_S * sum(arm.endpoint in topologies.IN_GUESTS for arm in arms)
+
+
+def survey_s(asked: Datapaths) -> float:
+    """About how many seconds the survey takes."""
+    tried = [arm for arm in planned(asked) if arm.role != "control" and not arm.again]
+    return TRIAL_S * len(tried) + boots_s(tried)
+
 
 def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Measured]]:
     """The arms that can be measured here, baseline first and its control second; and those that cannot, with
@@ -38,10 +59,14 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
             good.append(arm)
         else:
             refused.append((arm, {"status": status, "reason": reason}))
+    return _with_roles(good), refused
+
+
+def _with_roles(good: list[Arm]) -> list[Arm]:
     arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
     if len(arms) > 1:
         arms.insert(1, replace(good[0], role="control"))
-    return [*arms, *_again(arms)], refused
+    return [*arms, *_again(arms)]
 
 
 def _again(arms: list[Arm]) -> list[Arm]:

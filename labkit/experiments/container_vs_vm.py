@@ -20,7 +20,6 @@ from labkit.experiments.events import Event, Surroundings
 
 NAME = "container_vs_vm"
 LOADS = ("udp:800", "tcp", "ping")
-BOOT_S = 6.0  # of a guest, about
 LEFT_OUT = {"protocol": "udp", "length_bytes": None, "slices": 0, "whole_runs": None, "nodes": "one"}
 
 HELP = {
@@ -71,16 +70,14 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
 
 def planned_s(asked: ContainerVsVm) -> float:
     """About how many seconds all of it takes."""
-    again = ("guest" in asked.endpoint) * ("shared_guest" in asked.endpoint[1:])
-    count = len(asked.topology) * len(asked.endpoint) + 1 + again
-    rounds = sum(_round_s(asked, point, count) for point in datapaths.points(asked, 0))
-    return rounds + len(profiles.points(asked)) * profiles.planned_s(asked, count)
+    usable = arms.planned(asked)
+    rounds = sum(_round_s(asked, point, usable) for point in datapaths.points(asked, 0))
+    return arms.survey_s(asked) + rounds + len(profiles.points(asked)) * profiles.planned_s(asked, usable)
 
 
-def _round_s(asked: ContainerVsVm, point: Point, arms_count: int) -> float:
-    guests = sum("guest" in endpoint for endpoint in asked.endpoint)
-    runs_s = len(asked.loads) * arms_count * datapaths.whole_s(asked, point)
-    return datapaths.set_up_s(point, arms_count) + BOOT_S * guests + runs_s
+def _round_s(asked: ContainerVsVm, point: Point, usable: list[Arm]) -> float:
+    runs_s = len(asked.loads) * len(usable) * datapaths.whole_s(asked, point)
+    return datapaths.set_up_s(point, usable) + runs_s
 
 
 def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
@@ -108,8 +105,8 @@ def _run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
             yield events.rows(name, rows)
     if not usable:
         return
-    each_s = [_round_s(asked, point, len(usable)) for point in left]
-    total_s, spent_s = sum(each_s) + len(observed) * profiles.planned_s(asked, len(usable)), 0.0
+    each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(asked)
+    total_s = spent_s + sum(each_s) + len(observed) * profiles.planned_s(asked, usable)
     for point, round_s in zip(left, each_s, strict=True):
         yield from _measured(asked, around, point, usable, (spent_s, total_s))
         spent_s += round_s
@@ -128,9 +125,7 @@ def _measured(
     rows: list[records.Row] = []
     yield events.progress(f"{what}: set-up", spent_s, total_s)
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
-        spent_s += _round_s(asked, point, len(usable)) - len(asked.loads) * len(usable) * datapaths.whole_s(
-            asked, point
-        )
+        spent_s += datapaths.set_up_s(point, usable)
         of = {one.arm.label: one for one in live}
         for load in rng.sample(asked.loads, len(asked.loads)):
             one_load, found = asked.of_load(load), list(refused)

@@ -51,9 +51,9 @@ def is_whole(asked: Datapaths, point: Point) -> bool:
     return point.round < (asked.rounds if asked.whole_runs is None else asked.whole_runs)
 
 
-def set_up_s(point: Point, arms_count: int) -> float:
-    """About how many seconds it takes to build that many arms."""
-    return arms_count * (0.05 + 0.01 * point.pairs)
+def set_up_s(point: Point, usable: list[columns.Arm]) -> float:
+    """About how many seconds it takes to build these arms."""
+    return len(usable) * (0.05 + 0.01 * point.pairs) + arms.boots_s(usable)
 
 
 def slices_s(asked: Datapaths, point: Point, arms_count: int) -> float:
@@ -66,15 +66,17 @@ def whole_s(asked: Datapaths, point: Point) -> float:
     return asked.omit_s + asked.duration_s + 0.3 + 0.02 * point.pairs if is_whole(asked, point) else 0.0
 
 
-def planned_s(asked: Datapaths, point: Point, arms_count: int) -> float:
+def planned_s(asked: Datapaths, point: Point, usable: list[columns.Arm]) -> float:
     """About how many seconds a point takes; the progress bar corrects it by what was seen."""
-    wholes = arms_count * whole_s(asked, point)
-    return set_up_s(point, arms_count) + slices_s(asked, point, arms_count) + wholes
+    wholes = len(usable) * whole_s(asked, point)
+    return set_up_s(point, usable) + slices_s(asked, point, len(usable)) + wholes
 
 
 def whole_planned_s(asked: Datapaths) -> float:
-    """About how many seconds all points take."""
-    return sum(planned_s(asked, one, len(asked.topology) + 1) for one in points(asked, 0))
+    """About how many seconds all of it takes."""
+    usable = arms.planned(asked)
+    measured = sum(planned_s(asked, one, usable) for one in points(asked, 0))
+    return arms.survey_s(asked) + measured + len(profiles.points(asked)) * profiles.planned_s(asked, usable)
 
 
 def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
@@ -93,13 +95,13 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
             )
     if not usable:
         return
-    total = sum(planned_s(asked, point, len(usable)) for point in left)
-    total += sum(profiles.planned_s(asked, len(usable)) for _ in observed)
-    spent = 0.0
+    spent = arms.survey_s(asked)
+    total = spent + sum(planned_s(asked, point, usable) for point in left)
+    total += len(observed) * profiles.planned_s(asked, usable)
     history = stopping.History(asked, [row for row in records.read_rows(around.folder) if "arm" in row])
     enough: dict[int, str] = {}
     for point in left:
-        cost = planned_s(asked, point, len(usable))
+        cost = planned_s(asked, point, usable)
         enough |= {point.pairs: why} if (why := history.enough(point.pairs)) else {}
         if point.pairs not in enough:
             what = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}, round {point.round + 1} of {asked.rounds}"
@@ -121,7 +123,7 @@ def measure(
 ) -> Iterator[tuple[str, float]]:
     """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned
     seconds."""
-    yield "set-up", set_up_s(point, len(usable))
+    yield "set-up", set_up_s(point, usable)
     measured: list[columns.Measured] = []
     yield from (_across if asked.nodes == "two" else _together)(asked, around, point, usable, measured)
     for arm, metrics in measured:

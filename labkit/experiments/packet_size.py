@@ -120,14 +120,12 @@ def profiles_of(asked: PacketSize, seed: int) -> list[Profile]:
 
 def planned_s(asked: PacketSize) -> float:
     """About how many seconds all of it takes."""
-    return _planned_s(
-        asked, points(asked, 0), profiles_of(asked, 0), len(asked.topology) * len(asked.endpoint) + 1
-    )
+    return _planned_s(asked, points(asked, 0), profiles_of(asked, 0), arms.planned(asked))
 
 
-def _planned_s(asked: PacketSize, left: list[Point], observed: list[Profile], arms_count: int) -> float:
-    measured = sum(datapaths.planned_s(asked, point, arms_count) for point in left)
-    return measured + len(observed) * profiles.planned_s(asked, arms_count)
+def _planned_s(asked: PacketSize, left: list[Point], observed: list[Profile], usable: list[Arm]) -> float:
+    measured = sum(datapaths.planned_s(asked, point, usable) for point in left)
+    return arms.survey_s(asked) + measured + len(observed) * profiles.planned_s(asked, usable)
 
 
 def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
@@ -156,17 +154,17 @@ def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
         told = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
         rows = [columns.row_of(asked, around, usable[0], asked.pairs[0], one) for one in told]
         yield events.rows(UNOBSERVED, rows)
-    total_s, spent_s = _planned_s(asked, left, observed, len(usable)), 0.0
+    total_s, spent_s = _planned_s(asked, left, observed, usable), arms.survey_s(asked)
     for point in left:
         yield from _measured(asked, around, point, usable, (spent_s, total_s))
-        spent_s += datapaths.planned_s(asked, point, len(usable))
+        spent_s += datapaths.planned_s(asked, point, usable)
     for profile in observed:
         of_size = asked.of_size(profile.size_bytes)
         for event in profiles.measure(of_size, around, [profile], usable, (spent_s, total_s)):
             if event["event"] == "progress":
                 event["what"] = f"{profile.size_bytes} bytes, {event['what']}"
             yield event
-        spent_s += profiles.planned_s(asked, len(usable))
+        spent_s += profiles.planned_s(asked, usable)
     for pairs in asked.pairs:
         yield events.stopped(
             pairs, f"all {asked.rounds} rounds of {len(asked.size_bytes)} sizes were measured"

@@ -58,10 +58,10 @@ def check_built(asked: Datapaths) -> None:
         TABLE[name].check_built(asked)
 
 
-def planned_s(asked: Datapaths, arms_count: int) -> float:
+def planned_s(asked: Datapaths, usable: list[Arm]) -> float:
     """About how many seconds a point takes."""
-    runs = 1 + len(asked.observe)
-    return arms_count * (0.1 + runs * (asked.omit_s + asked.duration_s + 0.3) + len(asked.observe) * ARMING_S)
+    runs_s = (1 + len(asked.observe)) * (asked.omit_s + asked.duration_s + 0.3)
+    return arms.boots_s(usable) + len(usable) * (0.1 + runs_s + len(asked.observe) * ARMING_S)
 
 
 def measure(
@@ -77,7 +77,7 @@ def measure(
         pairs = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}"
         what = f"{pairs}, profile {point.round + 1} of {asked.profile_rounds}"
         found: list[Measured] = []
-        each_s = planned_s(asked, len(usable)) / (len(usable) * (1 + len(asked.observe)))
+        each_s = planned_s(asked, usable) / (len(usable) * (1 + len(asked.observe)))
         for stage in _measure(asked, around, point, usable, found):
             yield events.progress(f"{what}: {stage}", spent, total)
             spent += each_s

@@ -9,8 +9,9 @@ import pytest
 
 from labkit import experiments, topologies
 from labkit.errors import BadInput
+from labkit.experiments import arms, profiles
 from labkit.experiments.asked import Datapaths
-from labkit.experiments.datapaths import is_whole, points
+from labkit.experiments.datapaths import is_whole, points, whole_planned_s
 
 CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
 A_CPU = min(os.sched_getaffinity(0))
@@ -195,3 +196,19 @@ def test_every_parameter_of_every_experiment_is_explained() -> None:
     for experiment in map(experiments.find, experiments.TABLE):
         assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
         assert all(experiment.help.values())
+
+
+def test_boots_of_guests_are_planned_once_per_set_up() -> None:
+    asked = Datapaths(
+        topology=("veth",), endpoint=("namespace", "guest", "shared_guest"), observe=("counters",)
+    )
+    usable = arms.planned(asked)
+    assert [arm.label for arm in usable] == [
+        "veth", "veth (again)", "veth/guest", "veth/shared_guest", "veth/shared_guest (again)"
+    ]  # fmt: skip
+    assert arms.boots_s(usable) == 3 * arms.BOOT_S
+    assert 2 * arms.BOOT_S < arms.survey_s(asked) < 3 * arms.BOOT_S
+    here = [arm for arm in usable if arm.endpoint == "namespace"]
+    assert profiles.planned_s(asked, usable) > profiles.planned_s(asked, here) + 3 * arms.BOOT_S
+    set_ups_count = len(points(asked, 0)) + len(profiles.points(asked))
+    assert whole_planned_s(asked) > arms.survey_s(asked) + 3 * arms.BOOT_S * set_ups_count
