@@ -3,6 +3,9 @@ one of them is in PATH, else twelve lines of Perl that do the same (no Debian pa
 
 The text is a real one (tests/samples), over and over, each time with another offset in its innermost function. CPU
 time is compared: every one of them runs on one CPU, and others may need it as well.
+
+And a perf.data of 1 GB or more (of 8 s of a CPU), whose samples carry 64 KB of stack each, is folded in bounded memory: labkit's and that of the
+perf script that it reads from (pages of the file itself, which perf maps, are the kernel's to drop).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note
+from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note, output
 
 SAMPLE = ROOT / "tests/samples/perf-script-6.1.txt"
 BOUND, MOST_MB = 4, 200
@@ -50,6 +53,34 @@ with Folding() as found, open(sys.argv[1], "rb") as text:
     # not getrusage's, which begins with what whoever started us had
     print(json.dumps({**told, "kB": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])}))
 """
+LARGE = """
+import json, os, re, sys, threading, time
+from pathlib import Path
+from labkit.observers import perf_record
+from labkit.observers.folding import Folding
+
+def kilobytes(pid, name):
+    return int((re.search(name + r":\\s*(\\d+)", Path(f"/proc/{pid}/status").read_text()) or [0, 0])[1])
+
+def watch(own=os.getpid()):
+    global script_kB
+    while True:
+        for pid in Path(f"/proc/self/task/{own}/children").read_text().split():
+            try:
+                script_kB = max(script_kB, kilobytes(pid, "RssAnon"))
+            except OSError:
+                pass  # it has ended
+        time.sleep(0.005)
+
+script_kB = 0
+threading.Thread(target=watch, daemon=True).start()
+begin = time.monotonic()
+with Folding() as found:
+    perf_record.fold(sys.argv[1], found)
+    told = {"samples_count": found.samples_count, "stacks_count": sum(1 for _ in found.lines())}
+print(json.dumps({**told, "s": time.monotonic() - begin, "kB": kilobytes("self", "VmHWM"), "script_kB": script_kB}))
+"""
+LARGE_S, ROOM_BYTES = 8, 4_000_000_000  # 330 MB in a second of a CPU
 
 
 def promises(quick: bool) -> Iterator[Promise]:
@@ -70,6 +101,39 @@ def promises(quick: bool) -> Iterator[Promise]:
     yield at_most(f"folding {megabytes} MB of perf script", median(own), median(theirs), name, BOUND, more)
     memory = seen["kB"] / 1000
     yield Promise("its memory", f"{memory:.0f} MB", bound=f"< {MOST_MB} MB", kept=memory < MOST_MB)
+    yield _large(1 if quick else LARGE_S)
+
+
+def _large(seconds: int) -> Promise:
+    """A perf.data of a busy loop for so long; a line that only informs where perf cannot record one."""
+    what = "memory for a large perf.data"
+    with tempfile.TemporaryDirectory() as scratch:
+        if shutil.disk_usage(scratch).free < ROOM_BYTES:
+            return Promise(what, "not measured", more=f"{scratch} has no room for {ROOM_BYTES / 1e9:.0f} GB")
+        data = Path(scratch) / "perf.data"
+        options = [
+            "-e",
+            "cpu-clock",
+            "--call-graph",
+            "dwarf,65528",
+            "-F",
+            "5000",
+            "--no-buildid",
+            "-o",
+            str(data),
+        ]
+        loop = ["timeout", str(seconds), "sh", "-c", "while :; do :; done"]
+        try:  # perf ends as the loop does, which is ended
+            output(["sh", "-c", '"$@" || [ $? = 124 ]', "sh", "perf", "record", *options, "--", *loop])
+            size = data.stat().st_size
+            note(f"folding a perf.data of {size / 1e6:.0f} MB")
+            told = json.loads(output([sys.executable, "-c", LARGE, str(data)]))
+        except (NotMeasuredError, FileNotFoundError) as error:
+            return Promise(what, "not measured", more=str(error))
+    own, script = told["kB"] / 1000, told["script_kB"] / 1000
+    more = f"{size / 1e6:.0f} MB, {told['samples_count']:,} samples, {told['stacks_count']} stacks, {told['s']:.1f} s"
+    found = f"{own:.0f} MB, and perf script's {script:.0f} MB"
+    return Promise(what, found, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
 
 
 def text(path: Path, megabytes: int) -> None:
