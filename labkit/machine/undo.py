@@ -22,12 +22,13 @@ from labkit.errors import Failed, Unsupported
 
 JOURNAL = Path("/run/labkit-tracing.jsonl")  # gone with the next boot, as all tracing is
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+PERF_TOOLS_LOCK = Path("/var/tmp/.ftrace-lock")  # with the pid of the one of perf-tools that runs
 GRACE_S = 5.0  # until the kernel has let go of what a killed process had open
 BUSY = (errno.EBUSY, errno.EAGAIN)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Write `text` into the file `path`; without a text, remove the folder `path`."""
+    """Write `text` into the file `path`; without a text, remove the folder `path`, or the lock of perf-tools."""
 
     path: str
     text: str | None = None
@@ -105,9 +106,19 @@ def _opened(*, create: bool, patience_s: float) -> int:
 
 
 def _steps(descriptor: int) -> list[Step]:
-    lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True)
-    steps = [msgspec.json.decode(line, type=Step) for line in lines if line.endswith(b"\n")]
-    return [step for step in steps if any(Path(step.path).is_relative_to(place) for place in PLACES)]
+    """What the journal says, but for lines that are no steps: nobody could ever follow them."""
+    steps = []
+    for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True):
+        if line.endswith(
+            b"\n"
+        ):  # else its writer was killed in the midst of it, and had not yet changed anything
+            with contextlib.suppress(msgspec.DecodeError):
+                steps.append(msgspec.json.decode(line, type=Step))
+    return [step for step in steps if _is_tracing(Path(step.path))]
+
+
+def _is_tracing(path: Path) -> bool:
+    return path == PERF_TOOLS_LOCK or any(path.is_relative_to(place) for place in PLACES)
 
 
 def _put_back(descriptor: int) -> None:
@@ -130,11 +141,16 @@ def _undone(step: Step) -> None:
     deadline = time.monotonic() + GRACE_S
     while True:
         try:
-            if step.text is None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(step.path)
-            else:
-                Path(step.path).write_text(step.text)
+            path = Path(step.path)
+            if (
+                path.exists()
+            ):  # what is gone by itself, as the switch of the probes with the last one, is as it was
+                if step.text is not None:
+                    path.write_text(step.text)
+                elif path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink()
             return
         except OSError as error:
             if error.errno not in BUSY or time.monotonic() > deadline:

@@ -136,8 +136,9 @@ class Times:
         if lost:
             kept = 2 * sum(one.count for one in found.all.values())
             doubts.append(
-                f"the trace buffer overflowed: {lost:,} of about {lost + kept:,} events (a call has two) were lost, so"
-                " counts and totals of function_times are too low: name fewer functions, or send less (rate_bps)"
+                f"the trace buffer overflowed: {lost:,} of about {lost + kept:,} events (a call has two) were lost, or"
+                f" left unread after {MOST_BYTES >> 20} MiB, so counts and totals of function_times are too low: name"
+                " fewer functions, or send less (rate_bps)"
             )
         observed = {
             "tracer": tracefs.TRACER,

@@ -28,12 +28,24 @@ def check_names(names: Sequence[str], parameter: str = "functions") -> None:
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:
     """Each name to what it is called where this kernel traces it now: itself, or the copies that the compiler made of
     it (`.constprop.0`). Raises BadInput, in one sentence with near names, for those that it cannot trace."""
-    there = tracefs.functions()
+    there = traceable()
     found = resolve(names, there)
     missing = [name for name in names if not found[name]]
     if missing:
         raise BadInput(_refusal(missing, there))
     return found
+
+
+def traceable() -> list[str]:
+    """The functions that this kernel can trace; of one without a function tracer, which has probes all the same, those
+    that it names. Raises Unsupported where it names none."""
+    try:
+        return tracefs.functions()
+    except Unsupported:
+        found = re.findall(r"^[0-9a-f]+ [tT] (\S+)", KALLSYMS.read_text(), re.MULTILINE)
+        if not found:
+            raise
+        return found
 
 
 def resolve(names: Sequence[str], there: Iterable[str]) -> dict[str, list[str]]:

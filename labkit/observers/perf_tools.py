@@ -16,9 +16,9 @@ from pathlib import Path
 
 from labkit import machine, process
 from labkit.errors import BadInput, Failed, Unsupported
+from labkit.machine import undo
 from labkit.observers import tracefs
 
-LOCK = Path("/var/tmp/.ftrace-lock")  # with the pid of the one that runs
 # The file of tracefs that tells that it traces, and what the file reads until then.
 ARMED = {
     "funcgraph": ("current_tracer", "nop"),
@@ -54,8 +54,10 @@ class Tool:
                 os.killpg(self._program.pid, signal.SIGKILL if late else signal.SIGINT)
             process.wait([self._program], time.monotonic() + AGAIN_S)
         with contextlib.suppress(OSError):
-            if LOCK.read_text().strip() == str(self._program.pid):  # it was killed before it could
-                LOCK.unlink()
+            if undo.PERF_TOOLS_LOCK.read_text().strip() == str(
+                self._program.pid
+            ):  # it was killed before it could
+                undo.PERF_TOOLS_LOCK.unlink()
 
 
 @contextmanager

@@ -41,6 +41,11 @@ PLAIN = {
     "options/sleep-time": "1",
     "options/overwrite": "1",
 }
+# What perf-tools change beside that.
+LENT = (
+    *(f"{OPTIONS}{name}" for name in ("abstime", "proc", "tail", "duration")),
+    "options/stacktrace",
+)
 
 
 class Session:
@@ -65,7 +70,8 @@ class Session:
         return sorted(found, key=lambda path: int(path.name.removeprefix("cpu")))
 
     def lost_count(self) -> int:
-        """Events that the buffers could not take, since it was armed: entries and exits of functions."""
+        """Events that the buffers could not take, since it was armed, and those that nobody read: entries and exits of
+        functions. For who reads the buffers, not for who reads `trace`."""
         return sum(lost((cpu / "stats").read_text()) for cpu in self.cpus())
 
     def names(self) -> dict[int, str]:
@@ -76,9 +82,9 @@ class Session:
 
 
 def lost(stats: str) -> int:
-    """Events that were lost, from per_cpu/cpuN/stats: overwritten, and dropped."""
+    """Events that were lost, from per_cpu/cpuN/stats: overwritten, dropped, and left there after all was read."""
     found = dict(re.findall(r"^([\w ]+): (\d+)$", stats, re.MULTILINE))
-    return sum(int(found.get(name, 0)) for name in ("overrun", "commit overrun", "dropped events"))
+    return sum(int(found.get(name, 0)) for name in ("entries", "overrun", "commit overrun", "dropped events"))
 
 
 def place() -> Path:
@@ -147,14 +153,27 @@ def lent() -> Iterator[Path]:
     they leave, also when we are killed. Raises Unsupported as `session`."""
     top = place()
     _check(top)
+    if undo.PERF_TOOLS_LOCK.exists():
+        raise Unsupported(f"somebody else traces with perf-tools: end that, or remove {undo.PERF_TOOLS_LOCK}")
     with ExitStack() as stack:
         if os.getpid() != 1:
             stack.enter_context(guard.standing())
-        arming = Arming(top, stack.enter_context(undo.journal()))
-        for name in ("tracing_on", *PLAIN, "max_graph_depth", "set_graph_function", "set_ftrace_filter"):
+        journal = stack.enter_context(undo.journal())
+        arming = Arming(top, journal)
+        journal.note(undo.PERF_TOOLS_LOCK, None)
+        for name in (
+            "tracing_on",
+            *PLAIN,
+            *LENT,
+            "max_graph_depth",
+            "set_graph_function",
+            "set_ftrace_filter",
+        ):
             arming.keep(name)
-        for name in ("kprobe_events", "current_tracer"):
+        for name in ("kprobe_events", "function_profile_enabled", "current_tracer"):
             arming.keep(name)
+        # It is there while there are probes. Before they can be removed none may be on, as none is now (_check).
+        journal.note(top / "events/kprobes/enable", "0")
         arming.set("tracing_on", "1")  # which perf leaves off, and perf-tools take for granted
         yield top
 
@@ -273,3 +292,5 @@ def _read(path: Path) -> str:
     except PermissionError:
         way = "run as root" if os.geteuid() else OTHERWISE
         raise Unsupported(f"the kernel does not let {path} be read: {way}") from None
+    except FileNotFoundError:
+        raise Unsupported(f"this kernel has no {path}: {OTHERWISE}") from None
