@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labkit.errors import BadInput, Unsupported
@@ -32,7 +32,9 @@ def resolved(names: Sequence[str]) -> dict[str, list[str]]:
     found = resolve(names, there)
     missing = [name for name in names if not found[name]]
     if missing:
-        raise BadInput(_refusal(missing, there))
+        known = set(addresses(tuple(missing)).values())
+        lists = f"{tracefs.place()}/available_filter_functions"
+        raise BadInput(refusal("this kernel", missing, there, lists, known))
     return found
 
 
@@ -60,8 +62,10 @@ def resolve(names: Sequence[str], there: Iterable[str]) -> dict[str, list[str]]:
     return {name: found[name] or list(dict.fromkeys(copies[name])) for name in names}
 
 
-def _refusal(missing: list[str], there: list[str]) -> str:
-    known = set(addresses(tuple(missing)).values())
+def refusal(
+    kernel: str, missing: Iterable[str], there: Sequence[str], lists: str, known: Container[str] = ()
+) -> str:
+    """Why `kernel` cannot trace what is missing of `there`, which `lists` has; `known` is what it has."""
     words = []
     for name in missing:
         if name in known:
@@ -70,7 +74,7 @@ def _refusal(missing: list[str], there: list[str]) -> str:
             close = near(name, there)
             words.append(f"{name} (did you mean {' or '.join(close)}?)" if close else name)
     return (
-        f"this kernel cannot trace {', '.join(words)}; {tracefs.place()}/available_filter_functions lists what it can,"
+        f"{kernel} cannot trace {', '.join(words)}; {lists} lists what it can,"
         " functions of a module only once it is loaded"
     )
 

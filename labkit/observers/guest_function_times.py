@@ -13,11 +13,11 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from labkit import process
-from labkit.errors import Failed, Unsupported
+from labkit.errors import BadInput, Failed, Unsupported
 from labkit.observers import functions, trace_pages, tracefs
 from labkit.observers.function_times import FIELDS, Collected, collect
 from labkit.observers.told import Told
@@ -56,10 +56,12 @@ class Machine(Protocol):
 
 
 class GuestTimes:
-    """The tracers of guests, armed."""
+    """The tracers of guests, armed, each for what its kernel calls the functions."""
 
-    def __init__(self, guests: Sequence[Machine], names: Sequence[str]) -> None:
-        self._guests, self._names = guests, names
+    def __init__(
+        self, guests: Sequence[Machine], names: Sequence[str], traced: Sequence[dict[str, str]]
+    ) -> None:
+        self._guests, self._names, self._traced = guests, names, traced
         self._window_s = 0.0
 
     @contextmanager
@@ -78,10 +80,13 @@ class GuestTimes:
     def told(self) -> Told:
         """As function_times has it, under `guest`; a CPU is `server0:0`."""
         found = Collected(self._names)
-        lost = sum(_collected(guest, self._names, found) for guest in self._guests)
+        lost = sum(
+            _collected(guest, traced, found) for guest, traced in zip(self._guests, self._traced, strict=True)
+        )
         seen = {"functions": found.told(), "overrun_count": lost, "window_s": self._window_s}
         doubts = [
-            f"the guests' trace buffers overflowed: {lost:,} events were lost, so counts are too low"
+            f"the guests' trace buffers overflowed: {lost:,} events were lost, or not read, so counts are"
+            " too low: name fewer functions, or send less (rate_bps)"
         ] * bool(lost)
         return Told({"tracer": tracefs.TRACER, "guest": seen}, lost_samples_count=lost, doubts=doubts)
 
@@ -90,31 +95,43 @@ class GuestTimes:
 def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Iterator[GuestTimes]:
     """The times of these functions in the guests' kernels, armed before the traffic.
 
-    Raises Unsupported where there is no guest, or no tracer in it; Failed for a function that it cannot trace.
+    Raises Unsupported where there is no guest, or no tracer in it; BadInput for a function that it cannot trace.
     """
     if not guests:
         raise Unsupported("there are no guests at these ends: function_times is of this machine's kernel")
+    if not names:
+        raise BadInput("guest_function_times needs functions: it does not time all that a kernel has")
     functions.check_names(names)
-    for guest in guests:
-        _arm(guest, names)
-    try:
-        yield GuestTimes(guests, names)
-    finally:
+    with ExitStack() as stack:
+        armed = []
         for guest in guests:
-            _run(guest, f"cd {TRACEFS}; echo nop >current_tracer; echo >set_ftrace_filter")
+            armed.append(_traced(guest, names))
+            stack.callback(_run, guest, f"cd {TRACEFS}; echo nop >current_tracer; echo >set_ftrace_filter")
+            _arm(guest, list(armed[-1]))
+        yield GuestTimes(guests, names, armed)
 
 
 def _run(guest: Machine, script: str) -> str:
     return process.output([*guest.prefix, "sh", "-e", "-c", script], PATIENCE_S)
 
 
-def _arm(guest: Machine, names: Sequence[str]) -> None:
+def _traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
+    """What the guest's kernel calls these functions, each to what they are here. Raises Unsupported, BadInput."""
     try:
         tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
     except Failed:
         tracers = []
     if tracefs.TRACER not in tracers:
         raise Unsupported(f"the kernel of the guest {guest.name} has no tracer {tracefs.TRACER}")
+    lists = f"{TRACEFS}/available_filter_functions"
+    there = [line.split()[0] for line in _run(guest, f"cat {lists}").splitlines()]
+    found = functions.resolve(names, there)
+    if missing := [name for name in names if not found[name]]:
+        raise BadInput(functions.refusal(f"the kernel of the guest {guest.name}", missing, there, lists))
+    return {one: name for name, all_of in found.items() for one in all_of}
+
+
+def _arm(guest: Machine, names: Sequence[str]) -> None:
     lines = [
         f"cd {TRACEFS}",
         "echo 0 >tracing_on",
@@ -129,7 +146,7 @@ def _arm(guest: Machine, names: Sequence[str]) -> None:
         raise Failed(f"the guest {guest.name} does not trace {', '.join(names)}: {error}") from None
 
 
-def _collected(guest: Machine, names: Sequence[str], found: Collected) -> int:
+def _collected(guest: Machine, traced: dict[str, str], found: Collected) -> int:
     """Add what a guest's buffers hold; how many events were lost."""
     texts = [
         guest.read(f"{TRACEFS}/events/{name}").decode()
@@ -145,11 +162,11 @@ def _collected(guest: Machine, names: Sequence[str], found: Collected) -> int:
     process.output(
         [*guest.prefix, os.path.realpath(sys.executable), "-I", "-S", "-c", _READ, *cpus], PATIENCE_S
     )
-    known, processes = _addresses(guest, names), _processes(guest)
+    known, processes = _addresses(guest, list(traced)), _processes(guest)
 
     @functools.cache
     def name_of(address: int) -> str | None:
-        return functions.named(address, known)
+        return traced.get(functions.named(address, known) or "")
 
     lost = 0
     for cpu in cpus:
@@ -165,7 +182,7 @@ def _collected(guest: Machine, names: Sequence[str], found: Collected) -> int:
 
 def _addresses(guest: Machine, names: Sequence[str]) -> dict[int, str]:
     wanted = "|".join(re.escape(name) for name in names)
-    lines = _run(guest, f"grep -E {shlex.quote(f' ({wanted})$')} /proc/kallsyms").splitlines()
+    lines = _run(guest, f"grep -E {shlex.quote(f' ({wanted})([[:space:]]|$)')} /proc/kallsyms").splitlines()
     return {int(line.split()[0], 16): line.split()[2] for line in lines}
 
 
