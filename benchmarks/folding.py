@@ -4,8 +4,9 @@ one of them is in PATH, else twelve lines of Perl that do the same (no Debian pa
 The text is a real one (tests/samples), over and over, each time with another offset in its innermost function. CPU
 time is compared: every one of them runs on one CPU, and others may need it as well.
 
-And a perf.data of 1 GB or more (of 8 s of a CPU), whose samples carry 64 KB of stack each, is folded in bounded memory: labkit's and that of the
-perf script that it reads from (pages of the file itself, which perf maps, are the kernel's to drop).
+And a perf.data of 1 GB or more (of 8 s of a CPU), whose samples carry 64 KB of stack each, is folded in bounded
+memory: labkit's and that of the perf script that it reads from (pages of the file itself, which perf maps, are the
+kernel's to drop).
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ import msgspec
 
 from labkit import machine, process
 from labkit.errors import Failed, Unsupported
-from labkit.observers.distribution import NS, QUANTILES
+from labkit.observers import distribution
+from labkit.observers.distribution import NS
 from labkit.observers.told import Told
 
 ARMING_S = 60.0  # an emulated CPU needs 10
@@ -42,16 +43,7 @@ class _Part:
             self.bins[low] = self.bins.get(low, 0) + count
 
     def told(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "count": self.count,
-            "mean_s": None,
-            **dict.fromkeys(QUANTILES),
-            "max_s": None,
-        }
-        if self.count:
-            found |= {"mean_s": self.total_ns / self.count * NS, "max_s": self.max_ns * NS}
-            found |= {name: self._quantile_s(share) for name, share in QUANTILES.items()}
-        return {**found, "total_s": self.total_ns * NS}
+        return distribution.sums(self.count, self.total_ns, self.max_ns, self._quantile_s)
 
     def histogram(self) -> list[list[float]]:
         return [[low * NS, max(1, 2 * low) * NS, count] for low, count in sorted(self.bins.items())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 FINE_BITS, COARSE_BITS = 6, 3  # bins per power of two: 64 for quantiles (off by less than 1 %), 8 in a row
@@ -14,6 +15,15 @@ def bin_of(value: int, bits: int = FINE_BITS) -> tuple[int, int]:
     """The bin of a value: its lower bound, and its width."""
     shift = max(0, value.bit_length() - bits - 1)
     return value >> shift << shift, 1 << shift
+
+
+def sums(count: int, total_ns: int, max_ns: int, quantile_s: Callable[[float], float]) -> dict[str, Any]:
+    """What is told of so many times, in seconds; times of nothing are null."""
+    found: dict[str, Any] = {"count": count, "mean_s": None, **dict.fromkeys(QUANTILES), "max_s": None}
+    if count:
+        found |= {"mean_s": total_ns / count * NS, "max_s": max_ns * NS}
+        found |= {name: quantile_s(share) for name, share in QUANTILES.items()}
+    return {**found, "total_s": total_ns * NS}
 
 
 class Distribution:
@@ -41,16 +51,10 @@ class Distribution:
 
     def told(self) -> dict[str, Any]:
         """All of it, in seconds; times of nothing are null."""
-        found: dict[str, Any] = {
-            "count": self.count,
-            "mean_s": None,
-            **dict.fromkeys(QUANTILES),
-            "max_s": None,
+        return {
+            **sums(self.count, self.total_ns, self.max_ns, self.quantile_s),
+            "histogram": self.histogram(),
         }
-        if self.count:
-            found |= {"mean_s": self.total_ns / self.count * NS, "max_s": self.max_ns * NS}
-            found |= {name: self.quantile_s(share) for name, share in QUANTILES.items()}
-        return {**found, "total_s": self.total_ns * NS, "histogram": self.histogram()}
 
     def brief(self) -> dict[str, Any]:
         """What is told of a part: a CPU's, a process's."""
