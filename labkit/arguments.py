@@ -135,6 +135,12 @@ def _why(one: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         help="whose CPU time counts; by itself all of the experiment and of the kernel",
     )
+    one.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write the stacks of each side there, too, folded and for speedscope",
+    )
 
 
 def _shell(one: argparse.ArgumentParser) -> None:

@@ -171,7 +171,7 @@ def _compare(given: argparse.Namespace) -> int:
 def _why(given: argparse.Namespace) -> int:
     from labkit import why
 
-    path, found = why.page(given.left, given.right, given.out, given.processes)
+    path, found = why.page(given.left, given.right, given.out, given.processes, given.export)
     for sentence in found:
         print(f"- {sentence}")
     print(f"page: {records.shown(path)}")

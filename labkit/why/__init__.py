@@ -13,9 +13,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import from_dict
 
-from labkit import comparison, figures, flame, report, tables
+from labkit import comparison, figures, flame, records, report, tables
 from labkit.errors import BadInput
-from labkit.flame import runs
+from labkit.flame import runs, speedscope
 from labkit.report.notebook import PLOTLY
 from labkit.why import counts, packets, sides, times
 from labkit.why.sides import Point, Side
@@ -26,26 +26,50 @@ Cell = dict[str, Any]
 
 
 def page(
-    left: str, right: str | None, out: Path | None = None, processes: str = runs.WITHIN
+    left: str,
+    right: str | None,
+    out: Path | None = None,
+    processes: str = runs.WITHIN,
+    export: Path | None = None,
 ) -> tuple[Path, list[str]]:
     """Write the page, and return its path and what it found, in sentences.
 
     left, right: the folder of a run, `FOLDER:ARM`, or for right an arm of left's run; without right the run's baseline
     is compared with its only variant. processes: whose time counts, a regular expression. The page is why.html in
-    left's folder if `out` is None. Raises BadInput for what cannot be compared, or was not profiled.
+    left's folder if `out` is None. export: a folder that gets the stacks of each side, folded (.folded) and for
+    speedscope. Raises BadInput for what cannot be compared, or was not profiled.
     """
     asked = sides.asked(left, right)
     points = list(sides.points(asked))
     told = [(point, *_differences(point, processes)) for point in points]
     names = f"{asked[1].name} against {asked[0].name}"
-    cells = [_prose(f"# Why do they differ? {names}"), *_verdict(asked)]
+    cells = [*_verdict(asked)]
     for point, difference, why_not in told:
         cells += _cells(point, difference, why_not, headed=len(points) > 1)
     document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
     path = out or asked[0].folder / "why.html"
     folders = list(dict.fromkeys(side.folder for side in asked if side is not None))
-    report.page([document], folders, path, names)
-    return path, [flame.sentence(one) if one else why_not for _, one, why_not in told]
+    # The title is no heading of Markdown: it may have the name of a folder in it.
+    report.page([document], folders, path, f"Why do they differ? {names}")
+    found = [flame.sentence(one) if one else why_not for _, one, why_not in told]
+    if export is not None:
+        found.append(_exported(export, [one for _, one, _ in told if one]))
+    return path, found
+
+
+def _exported(folder: Path, differences: list[flame.Difference]) -> str:
+    """Write the stacks of each side and of the control of every point, and say so."""
+    written = []
+    for number, one in enumerate(differences, 1):
+        for arm in filter(None, (one.left, one.right, one.control)):
+            point = f"-{number}" if len(differences) > 1 else ""
+            stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
+            records.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
+            speedscope.write([arm], folder / f"{stem}.speedscope.json")
+            written.append(stem)
+    if not written:
+        return f"nothing to export to {folder}: there are no profiles"
+    return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, .speedscope.json for speedscope"
 
 
 def _differences(point: Point, processes: str) -> tuple[flame.Difference | None, str]:
