@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 
 from labkit import stats
-from labkit.flame.runs import observed
+from labkit.flame.arm import PER, Per
+from labkit.flame.runs import USUAL, observed
 from labkit.flame.spread import compared, half_interval
 from labkit.why import derived
 from labkit.why.sides import Point
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
-Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and packets
+Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
 MOST = 15
 THOUSAND = 1000
+CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
 ALL = "in all"
 NOT = "Not recorded: run it with observe={}."
 
@@ -29,8 +31,22 @@ def tables(point: Point) -> Iterator[Table]:
     """Each with its title; without a table, its words say why there is none."""
     yield from _events(point)
     yield _counters(point)
+    yield _cpu_time(point)
     yield _losses(point)
     yield _overhead(point)
+
+
+def _per(point: Point) -> Per:
+    """What costs of this protocol are related to, as in the tables of functions."""
+    return PER[USUAL.get(point.protocol, "cpu_second")]
+
+
+def _units(point: Point) -> tuple[float, str]:
+    """How much work counts are shown for, and in words."""
+    of = _per(point)
+    return (
+        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
+    )
 
 
 def _of(point: Point, observer: str) -> list[list[tuple[dict[str, Any], pd.Series]]]:
@@ -54,21 +70,30 @@ def _events(point: Point) -> Iterator[Table]:
         events = [told.get("events", {}) for told, _ in rounds]
         known = [
             {
-                f"{name}, s" if one.get("unit") == "s" else name: one["count"]
+                f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
                 for name, one in each.items()
                 if one["count"] is not None
             }
             for each in events
         ]
-        counts.append([(each, row["received_count"]) for each, (_, row) in zip(known, rounds, strict=True)])
+        counts.append([(each, row[_per(point).work]) for each, (_, row) in zip(known, rounds, strict=True)])
         absent |= {
             name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
         }
-    words = "Per 1,000 packets that arrived."
+    # What was not counted once is not 0 (METHOD: missing is null).
+    of_each = [told.keys() for rounds in counts for told, _ in rounds]
+    everywhere = set(of_each[0]).intersection(*of_each)
+    for name in dict.fromkeys(name for names in of_each for name in names):
+        if name not in everywhere:
+            absent.setdefault(name.removesuffix(CLOCK), "it was not asked for in every round")
+    shared: Counted = [
+        [({name: told[name] for name in everywhere}, work) for told, work in rounds] for rounds in counts
+    ]
+    words = f"{_units(point)[1]}."
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         words += f" Not counted: {', '.join(names)}: {why}."
-    yield title, words, _compared(point, counts, everything=True)
+    yield title, words, _compared(point, shared, everything=True) if everywhere else None
     heads = [side.name for side in point.sides[:2] if side is not None]
     followed = derived.table(heads, *([each for each, _ in rounds] for rounds in counts))
     if len(followed):
@@ -80,19 +105,44 @@ def _counters(point: Point) -> Table:
     seen = _of(point, "counters")
     if not all(seen):
         return title, NOT.format("counters"), None
-    counts: Counted = [[(_flat(told), _arrived(told, row)) for told, row in rounds] for rounds in seen]
+    counts: Counted = [[(_flat(told), _work(point, told, row)) for told, row in rounds] for rounds in seen]
     table = _compared(point, counts, everything=False)
     if not len(table):
         return title, "No counter differs by more than the spread between rounds.", None
     return (
         title,
-        "Per 1,000 packets that arrived: what differs by more than the spread between rounds, the most first.",
+        f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first.",
         table,
     )
 
 
-def _arrived(told: dict[str, Any], row: pd.Series) -> float:
-    """Datagrams that arrived while the counters counted, which is a little longer than the window of the row."""
+def _cpu_time(point: Point) -> Table:
+    """What the kernel's clock (/proc/stat) says of the time in interrupts, beside all that was busy."""
+    title, of = "CPU time by kind", _per(point)
+    seen = _of(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    counts: Counted = []
+    for rounds in seen:
+        counts.append([])
+        for told, row in rounds:
+            work = _work(point, told, row)
+            times = Counter({f"all that was busy{CLOCK}": float(row["cpu_s"] * work / row[of.work])})
+            for cpu, kinds in told.get("cpus", {}).items():
+                for kind in ("softirq", "irq"):
+                    times[f"{kind}{CLOCK}"] += kinds.get(f"{kind}_s", 0.0)
+                times[f"softirq on CPU {cpu}{CLOCK}"] += kinds.get("softirq_s", 0.0)
+            counts[-1].append((times, work))
+    table = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
+    table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
+    return title, f"Per {of.words}; the kernel counts it in steps of a tick.", table
+
+
+def _work(point: Point, told: dict[str, Any], row: pd.Series) -> float:
+    """What was done while the counters counted: of datagrams those that arrived in that time, which is a little longer
+    than the window of the row."""
+    if _per(point) is not PER["packet"]:
+        return float(row[_per(point).work])
     received = [one.get("received_count") for one in told.get("loss", []) if one.get("unit") == "datagrams"]
     known = [count for count in received if count]
     return float(sum(known)) if known and len(known) == len(received) else float(row["received_count"])
@@ -119,28 +169,34 @@ def _numberless(text: str) -> str:
     return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
 
-def _compared(point: Point, counts: Counted, everything: bool) -> pd.DataFrame:
-    """Counts of both sides' rounds per packet: those that stand out, or all of them."""
+def _compared(
+    point: Point, counts: Counted, everything: bool, one: float | None = None, unit_s: float = 1.0
+) -> pd.DataFrame:
+    """Counts of both sides' rounds for so much work: those that stand out, or all of them; what a round did not tell is
+    0. Times (CLOCK) in this unit."""
     counts = [[(told, work) for told, work in rounds if work and np.isfinite(work)] for rounds in counts]
     names = sorted({name for rounds in counts for told, _ in rounds for name in told})
     if not names or not all(counts):
         return pd.DataFrame()
+    finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
     matrices = [
-        np.array([[round(told.get(name, 0)) for told, _ in rounds] for name in names]) for rounds in counts
+        np.rint(np.array([[told.get(name, 0) for told, _ in rounds] for name in names]) * finer[:, None])
+        for rounds in counts
     ]
-    each = [np.array([THOUSAND / work for _, work in rounds]) for rounds in counts]
-    found = compared(matrices[0], each[0], matrices[1], each[1])
+    each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
+    found = compared(matrices[0].astype(np.int64), each[0], matrices[1].astype(np.int64), each[1])
+    by = np.where(finer > 1, finer * unit_s, 1.0)
     heads = [side.name for side in point.sides[:2] if side is not None]
     table = pd.DataFrame(
         {
-            heads[0]: said(found.left.mean, found.left.half),
-            heads[1]: said(found.right.mean, found.right.half),
-            "difference": said(found.difference, found.half, sign=True),
+            heads[0]: said(found.left.mean / by, found.left.half / by),
+            heads[1]: said(found.right.mean / by, found.right.half / by),
+            "difference": said(found.difference / by, found.half / by, sign=True),
             "stands out": np.where(found.stands_out, "yes", "no"),
         },
         index=names,
     )
-    order = np.argsort(-np.abs(found.difference))
+    order = np.argsort(-np.abs(found.difference / by))
     return (
         table.iloc[order] if everything else table.iloc[[at for at in order if found.stands_out[at]][:MOST]]
     )

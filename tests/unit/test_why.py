@@ -10,12 +10,14 @@ from typing import Any
 
 import made_profiles as made
 import made_rows
+import pandas as pd
 import pytest
 
 from labkit import flame, loading, why
 from labkit.cli import main
 from labkit.errors import BadInput
 from labkit.flame import runs
+from labkit.why import counts, sides
 
 ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
 PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
@@ -34,7 +36,10 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
         events = {
             name: {"count": value, "running_ratio": 1.0, "reason": None} for name, value in known.items()
         }
-        return {"events": {**events, "cycles": refused}}
+        if arm != "macvlan_bridge":
+            events["branches"] = {"count": 10_000_000, "running_ratio": 1.0, "reason": None}
+        clock = {"count": 2.49 + number * 1e-3, "running_ratio": 1.0, "reason": None, "unit": "s"}
+        return {"events": {**events, "task-clock": clock, "branches": refused, **events, "cycles": refused}}
     if observer == "function_times":
         slower = 2 if arm == "macvlan_bridge" else 1
         one = {"count": 200_000, "total_s": 0.2 * slower + number * 1e-3, "mean_s": 1e-6 * slower,
@@ -51,7 +56,7 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
         packets = 200_000 + 10 * number + 200_000 * (arm == "macvlan_bridge")
         return {
             "namespaces": {"client0": {"interfaces": {"eth0": {"tx_packets": packets}}}},
-            "cpus": {},
+            "cpus": {"0": {"softirq_s": 0.2, "irq_s": 0.01}, "1": {"softirq_s": 0.4}},
             "loss": [pair],
         }
     return None
@@ -105,7 +110,8 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
         "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
         "other processes (elsewhere) and left out", "context-switches",
-        "Not counted: cycles: this machine has no event cycles",
+        "Not counted: cycles, branches: this machine has no event cycles",
+        "softirq, ns", " 3,000.", "softirq on CPU 1, ns", " 2,000.", "irq, ns", " 50.", "all that was busy, ns",
         "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.02 ± 0", "ratio 2 [2, 2]",
         "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
         "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
@@ -124,6 +130,45 @@ def test_samples_of_cycles_are_worth_the_cpu_time_that_was_spent(folder: Path) -
         assert each.period_s * (sum(each.stacks.values()) + each.others_count) == pytest.approx(each.cpu_s)
     with pytest.raises(BadInput, match="has no cpu_s"):
         runs.arm(rows.assign(cpu_s=None), "one")
+
+
+def test_events_are_for_the_unit_that_the_functions_are_for(folder: Path, tmp_path: Path) -> None:
+    """A segment of TCP has no fixed size: gigabytes; and 2.49 s are no 2 events, nor what was not counted 0."""
+    several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
+    for protocol in several:
+        place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
+        [point] = sides.points(sides.asked(str(place), None))
+        (_, words, several[protocol]), *_ = counts.tables(point)
+        assert words.startswith("Per 1,000 packets" if protocol == "udp" else "Per gigabyte that arrived")
+        assert "branches" not in several[protocol].index
+    clock = several["tcp"].loc["task-clock, s"]
+    assert clock["veth_bridge"].startswith("1.246")
+    assert clock["stands out"] == "no"
+
+
+def test_stacks_are_exported_for_other_programs(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "stacks"
+    assert main(["why", str(folder), "--out", str(tmp_path / "x.html"), "--export", str(there)]) == 0
+    said = capsys.readouterr().out
+    assert f"{there} has veth_bridge, macvlan_bridge, veth_bridge_again: .folded" in said
+    assert len(list(there.iterdir())) == 6
+    rows = loading.profiles(folder)
+    arm = runs.arm(rows[rows["arm"].eq("macvlan_bridge")], "macvlan_bridge")
+    assert flame.read(there / "macvlan_bridge.folded") == arm.stacks()
+    document = json.loads((there / "macvlan_bridge.speedscope.json").read_text())
+    assert [each["name"] for each in document["profiles"]] == [
+        f"macvlan_bridge, round {number}" for number in range(1, 6)
+    ]
+
+
+def test_a_folder_s_name_is_no_markdown(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
+    page, _ = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", page.read_text(), re.DOTALL)
+    assert "a_*b*_&lt;i&gt;" in title
+    assert "<em>" not in title
 
 
 @pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
