@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import fdtrc, stdtrit
+from scipy.special import fdtrc, stdtr, stdtrit
 
 from labkit.errors import BadInput
 
@@ -25,12 +25,14 @@ MISFIT_BELOW = 0.01  # a line that fits is said not to in one of a hundred fits
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over rounds with its interval; without one (None) after a single round."""
+    """A mean over rounds with its interval, and how often chance alone would lead so far from 0 (`p`); without them
+    (None) after a single round."""
 
     value: float
     low: float | None
     high: float | None
     rounds_count: int
+    p: float | None = None
 
     @property
     def excludes_zero(self) -> bool:
@@ -62,8 +64,10 @@ def mean(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     middle = float(x.mean())
     if x.size < 2:
         return Estimate(middle, None, None, 1)
-    half = float(stdtrit(x.size - 1, (1 + confidence) / 2)) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Estimate(middle, middle - half, middle + half, x.size)
+    error = float(x.std(ddof=1)) / math.sqrt(x.size)
+    half = float(stdtrit(x.size - 1, (1 + confidence) / 2)) * error
+    p = 2 * float(stdtr(x.size - 1, -abs(middle) / error)) if error else float(middle == 0)
+    return Estimate(middle, middle - half, middle + half, x.size, p)
 
 
 def fit(design: Floats, values: Floats) -> Fit:

@@ -90,8 +90,9 @@ class Shown:
                 *(f"- {host}" for host in said),
                 "\n",
             ]
+        topologies = ok["topology"].nunique()
         words = [
-            f"{len(ok)} valid measurements of {ok['topology'].nunique()} topologies",
+            f"{units.many(len(ok), 'valid measurement')} of {topologies} topolog{'y' if topologies == 1 else 'ies'}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
         ]
@@ -151,7 +152,10 @@ class Shown:
                 where += " on two nodes" if asked.get("nodes") == "two" else ""
                 where += f" in {asked['where']}" if asked.get("where", "here") != "here" else ""
                 found.setdefault(f"{why} ({where})", {})[pairs] = None
-        return [f"{_list(sorted(pairs, key=int))} pairs: {why}" for why, pairs in found.items()]
+        return [
+            f"{_list(sorted(pairs, key=int))} pair{'s' * (list(pairs) != ['1'])}: {why}"
+            for why, pairs in found.items()
+        ]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
         """The verdicts as prose: for each host, protocol and MTU what is faster, by how much, for which numbers of

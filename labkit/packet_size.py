@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit import loading, sizes, stats, timed
+from labkit import contrasts, loading, sizes, stats, timed
+from labkit.contrasts import NO_EVIDENCE, SAME, Comparison
 from labkit.fitting import Estimate
-from labkit.sizes import COSTS, LOST, NO_EVIDENCE, PARTS, SAME, Comparison, Curve
-from labkit.units import si
+from labkit.sizes import COSTS, LOST, PARTS, Curve
+from labkit.units import many, si
 
 EACH = {
     "fixed": "for each datagram",
@@ -61,14 +62,25 @@ def table(curves: Sequence[Curve]) -> pd.DataFrame:
     for curve in curves:
         parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
         said = {"cost": f"{BRIEF[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
-        lines.append({**said, **parts, "does not fit": "; ".join(_off(curve)) or curve.why})
+        lines.append(
+            {**said, **parts, "does not fit": "; ".join([*_off(curve), *curve.left_out]) or curve.why}
+        )
     found = pd.DataFrame(lines, columns=["cost", "datapath", *HEADS.values(), "does not fit"])
     return found.replace("", None).dropna(axis="columns", how="all")
 
 
 def differences(curves: Sequence[Curve]) -> list[str]:
-    """A sentence for each arm and cost: in which part of it the arm differs from the baseline."""
-    return [_difference(one, _where(one.curve, curves)) for one in sizes.comparisons(list(curves))]
+    """A sentence for each arm and cost: in which part of it the arm differs from the baseline; then how many
+    differences were judged."""
+    found = contrasts.comparisons(curves)
+    lines = [_difference(one, _where(one.curve, curves)) for one in found]
+    if count := sum(len(one.judged) for one in found):
+        said = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g} of them would"
+        said += " stand out by chance; so only those are named that Benjamini and Hochberg's procedure keeps, of which"
+        lines.append(
+            f"{said} at most 5 % are expected to be none. An interval in brackets is of its own number alone."
+        )
+    return lines
 
 
 def functions(profiles: pd.DataFrame) -> list[str]:
@@ -85,6 +97,7 @@ def functions(profiles: pd.DataFrame) -> list[str]:
         ]
     said = f"Claimed ({claim.source}): `{claim.function}` takes {claim.ratio:g} times as long for"
     said += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
+    said += " What the tracer itself takes is in every call, as much at each size, and pulls the ratio found towards 1."
     among = pd.DataFrame([dict(zip(sizes.BY, one.key, strict=True)) for one in found])
     return [said, *(f"    - {_judged(one)}{_named(one.key, among)}." for one in found)]
 
@@ -162,8 +175,8 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         said += f" {place[0]} with {place[1]:.0f} bytes: the receiver is the limit there, and what the lost cost is"
         yield f"{said} in the cost of those received{where}."
     if len(beyond) < len(lost):
-        said = f"At {len(lost) - len(beyond)} points all that was sent arrived: there the sender, one process, is the"
-        yield f"{said} limit, and the time between datagrams is the time that it takes to send one{where}."
+        said = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived: there the sender, one process,"
+        yield f"{said} is the limit, and the time between datagrams is the time that it takes to send one{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:
@@ -183,11 +196,12 @@ def _offloads(rows: pd.DataFrame) -> list[str]:
 def _fit(curve: Curve, where: str) -> Iterator[str]:
     about = f"**{curve.arm}**, {COSTS[curve.cost]}{where}"
     if curve.fixed is None or curve.byte is None:
-        yield f"{about}: not fitted: {curve.why}."
+        yield f"{about}: not fitted: {'; '.join([curve.why, *curve.left_out])}."
         return
     parts = [f"{interval(one)} {EACH[part]}" for part in PARTS if (one := getattr(curve, part)) is not None]
-    yield f"{about}: {', '.join(parts)} ({curve.fixed.rounds_count} round{'s' * (curve.fixed.rounds_count != 1)})."
+    yield f"{about}: {', '.join(parts)} ({many(curve.fixed.rounds_count, 'round')})."
     yield from _misfits(curve)
+    yield from (f"    - {said}." for said in curve.left_out)
 
 
 def _misfits(curve: Curve) -> Iterator[str]:
@@ -210,23 +224,25 @@ def _off(curve: Curve) -> Iterator[str]:
 
 def _difference(one: Comparison, where: str) -> str:
     said = f"**{one.curve.arm} against {one.baseline.arm}**, {COSTS[one.curve.cost]}{where}: "
-    words: dict[str, list[str]] = {}
+    told: list[str] = []
+    alike: dict[str, list[str]] = {}
     for part in [part for part in PARTS if part in one.parts]:
-        words.setdefault(one.word(part), []).append(f"{EACH[part]} {_by(one, part)}")
-    same = words.pop(SAME, [])
-    told = [each for some in words.values() for each in some] + [f"{SAME} {', '.join(same)}"] * bool(same)
+        if (word := one.word(part)) in (SAME, NO_EVIDENCE):
+            head = f"{word}, for {one.why[part]}:" if word == NO_EVIDENCE else word
+            alike.setdefault(head, []).append(f"{EACH[part]} ({interval(one.parts[part])})")
+        else:
+            told.append(f"{EACH[part]} {word} by {_by(one.parts[part])}")
+    told += [f"{head} {', '.join(some)}" for head, some in alike.items()]
     return said + ("; ".join(told) or "no round has both") + "."
 
 
-def _by(one: Comparison, part: str) -> str:
-    word, found, same = one.word(part), one.parts[part], one.control.get(part)
-    if word == NO_EVIDENCE:
-        because = ", for the baseline differs from itself" if same is not None and same.excludes_zero else ""
-        return f"{word}{because} ({interval(found)})"
-    if word != SAME and found.low is not None and found.high is not None:
-        near, far = sorted((abs(found.low), abs(found.high)))
-        return f"{word} by {interval(Estimate(abs(found.value), near, far, found.rounds_count))}"
-    return f"({interval(found)})"
+def _by(found: Estimate) -> str:
+    """By how much, without the sign, which a word tells."""
+    near, far = (found.low, found.high) if found.value > 0 else (found.high, found.low)
+    if near is None or far is None:
+        return seconds(abs(found.value))
+    sign = 1 if found.value > 0 else -1
+    return interval(Estimate(abs(found.value), sign * near, sign * far, found.rounds_count))
 
 
 def _judged(one: timed.Judged) -> str:

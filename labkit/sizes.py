@@ -19,10 +19,9 @@ import pandas as pd
 from labkit import fitting, loading
 from labkit.fitting import Estimate, Fit, Floats
 from labkit.loading import GROUP, Key
+from labkit.units import many
 
-CONTROL_CONFIDENCE = 0.99  # the baseline against itself, as in `stats`
 PARTS = ("fixed", "byte", "first", "fragment")  # of a cost, in the order of `Curve.coefficients`
-SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 FEWEST_STEPS = 2  # different numbers of fragments
 FEWEST_SIZES = 3  # two points are always on a line
 LOST = 0.01  # of what was sent
@@ -115,6 +114,7 @@ class Curve:
     values: Floats
     setups: list[str]
     lost_ratio: float
+    left_out: list[str]  # what of the measurements is not fitted, and why
     why: str = ""
     fixed: Estimate | None = None
     byte: Estimate | None = None
@@ -149,16 +149,16 @@ def _curves(rounds: pd.DataFrame) -> Iterator[Curve]:
     order = {"baseline": 0, "variant": 1, "control": 2}
     for key, group in loading.groups(rounds, BY):
         for cost in OF[str(group["protocol"].iloc[0])]:
-            arms = dict(tuple(group[group[cost].notna()].groupby("arm", sort=False)))
+            measured = group[group.groupby("arm")[cost].transform("count").gt(0)]
+            arms = dict(tuple(measured.groupby("arm", sort=False)))
             for arm, rows in sorted(arms.items(), key=lambda one: order.get(one[1]["role"].iloc[0], 1)):
                 yield _curve(key, cost, str(arm), rows)
 
 
 def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
-    wide = _whole(
-        rows.assign(setup=rows["folder"] + ":" + rows["round"].astype(str)).pivot_table(
-            index="setup", columns="length_bytes", values=cost
-        )
+    rows = rows.assign(setup=rows["folder"] + ":" + rows["round"].astype(str))
+    wide, left_out = _whole(
+        rows.pivot_table(index="setup", columns="length_bytes", values=cost, dropna=False), rows
     )
     lengths = wide.columns.to_numpy(float)
     fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
@@ -174,15 +174,29 @@ def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
             values=wide.to_numpy(float),
             setups=list(wide.index),
             lost_ratio=float(rows["lost_ratio"].max()),
+            left_out=left_out,
         )
     )
 
 
-def _whole(wide: pd.DataFrame) -> pd.DataFrame:
+def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Without sizes that were measured in less than half of the rounds, then without rounds that lack one of the rest:
-    every round is fitted through the same sizes."""
+    every round is fitted through the same sizes. And what was left out, with the reason."""
     often = wide.notna().mean() >= 0.5
-    return wide.loc[:, often].dropna()
+    kept = wide.loc[:, often]
+    known, all_count = kept.notna().all(axis="columns"), many(len(wide), "round")
+    said = [
+        f"{size:.0f} bytes left out: measured in {wide[size].notna().sum()} of {all_count} only"
+        for size in wide.columns[~often]
+    ]
+    if not known.all():
+        of_it = rows[rows["setup"].isin(wide.index[~known]) & rows["packets_count"].eq(0)]
+        nothing = sorted({f"{size:.0f}" for size in of_it["length_bytes"] if size in kept}, key=float)
+        lacking = [f"{size:.0f}" for size in kept.columns[kept.isna().any()] if f"{size:.0f}" not in nothing]
+        reasons = [f"nothing arrived of {', '.join(nothing)} bytes"] * bool(nothing)
+        reasons += [f"{', '.join(lacking)} bytes were not measured"] * bool(lacking)
+        said.append(f"{(~known).sum()} of {all_count} left out: {', and '.join(reasons)}")
+    return kept[known], said
 
 
 def _fitted(curve: Curve) -> Curve:
@@ -211,52 +225,3 @@ def _fitted(curve: Curve) -> Curve:
 def _line(curve: Curve, which: npt.NDArray[np.bool_], along: Floats) -> Fit:
     """The straight line of some of the sizes."""
     return fitting.fit(np.column_stack([np.ones_like(along), along])[which], curve.values[:, which])
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """By how much an arm's costs differ from the baseline's, round by round, in seconds: `parts` (PARTS)
-    at 95 %. `control`: the baseline less itself, at 99 %; empty where it was not measured twice."""
-
-    curve: Curve
-    baseline: Curve
-    parts: dict[str, Estimate]
-    control: dict[str, Estimate]
-
-    def word(self, part: str) -> str:
-        """`dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
-        found, same = self.parts[part], self.control.get(part)
-        if found.low is None or same is None or same.low is None or same.excludes_zero:
-            return NO_EVIDENCE
-        if not found.excludes_zero:
-            return SAME
-        return "dearer" if found.value > 0 else "cheaper"
-
-
-def comparisons(found: list[Curve]) -> list[Comparison]:
-    """Every fitted variant against the baseline of its point, in rounds that both have; the baseline is the mean of
-    both its measurements."""
-    result = []
-    for curve in found:
-        beside = {
-            one.role: one for one in found if (one.key, one.cost) == (curve.key, curve.cost) and not one.why
-        }
-        baseline, control = beside.get("baseline"), beside.get("control")
-        if curve.role != "variant" or curve.why or baseline is None:
-            continue
-        base = _by_setup(baseline)
-        again = base if control is None else _by_setup(control)
-        middle = (base + again).dropna() / 2
-        parts = _differences(_by_setup(curve) - middle, fitting.CONFIDENCE)
-        own = {} if control is None else _differences(again - base, CONTROL_CONFIDENCE)
-        result.append(Comparison(curve, baseline, parts, own))
-    return result
-
-
-def _by_setup(curve: Curve) -> pd.DataFrame:
-    return pd.DataFrame(curve.coefficients, curve.setups, PARTS[: curve.coefficients.shape[1]])
-
-
-def _differences(table: pd.DataFrame, confidence: float) -> dict[str, Estimate]:
-    both = table.dropna(axis="columns", how="all").dropna()
-    return {str(name): fitting.mean(values, confidence) for name, values in both.items()} if len(both) else {}

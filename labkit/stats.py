@@ -305,6 +305,15 @@ def percent(share: float) -> str:
     return f"{number if share < 100 else f'{100 * share:.2g}'} %"
 
 
+def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[np.bool_]:
+    """Which p values Benjamini and Hochberg's procedure keeps: of them at most this share is expected to be false."""
+    order = np.argsort(p)
+    below = np.flatnonzero(p[order] <= false_share * np.arange(1, len(p) + 1) / max(len(p), 1))
+    kept = np.zeros(len(p), dtype=bool)
+    kept[order[: below[-1] + 1 if len(below) else 0]] = True
+    return kept
+
+
 def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
     """A ratio with its interval, where there is one, for a sentence."""
     return f"ratio {ratio:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")

@@ -202,18 +202,27 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
         (apart, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, which vetoes every verdict"),
     ):
-        for place, names in _places(compared[which]):
-            said.append(f"{place}: {what} ({names})")
+        said += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]
     return said
 
 
-def _places(found: pd.DataFrame) -> list[tuple[str, str]]:
+def _together(places: list[str]) -> str:
+    """Places in words, with what they have in common said once: `udp, 1 pair, MTU 1500 (16 bytes; 400 bytes)`."""
+    words = [place.split(", ") for place in places]
+    common = [word for word in words[0] if all(word in other for other in words)]
+    own = [", ".join(word for word in other if word not in common) or "as usual" for other in words]
+    return ", ".join(common) + (f" ({'; '.join(own)})" if len(places) > 1 else "")
+
+
+def _places(found: pd.DataFrame) -> list[tuple[list[str], str]]:
+    """The places of each host at which the same arms are found."""
     there = hosts(found)
-    return [
-        (point(key, name if len(there) > 1 else ""), ", ".join(group["topology"]))
-        for name, rows in there
-        for key, group in groups(rows)
-    ]
+    places: dict[tuple[str, str], list[str]] = {}
+    for name, rows in there:
+        for key, group in groups(rows):
+            of = places.setdefault((name, ", ".join(sorted(group["topology"]))), [])
+            of.append(point(key, name if len(there) > 1 else ""))
+    return [(of, names) for (_, names), of in places.items()]
 
 
 def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:

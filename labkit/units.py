@@ -24,3 +24,8 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def many(count: int, thing: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{count} {thing}{'s' * (count != 1)}"

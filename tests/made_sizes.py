@@ -23,20 +23,23 @@ def rows(
     noise: float = 0.02,
     seed: int = 5,
     lost: float = 0.0,
+    arms: dict[str, tuple[float, float, float]] = ARMS,
+    places: int = 3,
     **changes: Any,
 ) -> pd.DataFrame:
     """Rows of the experiment `packet_size`: each datagram takes a time of FIXED + BYTE * size, or FIRST + FRAGMENT for
-    each further fragment, and more by ARMS (fixed, byte, fragment); both CPUs are busy all the time."""
+    each further fragment, and more by `arms` (fixed, byte, fragment); both CPUs are busy all the time. `places`: slices
+    of an arm and size in a round."""
     rng, found = np.random.default_rng(seed), []
     mtu, family = changes.get("mtu_bytes", 1500), changes.get("family", 4)
     for number in range(rounds):
         mood = 1 + noise * rng.standard_normal()
         for size in sizes:
             many = fragments_count(size, mtu, family)
-            for arm, (fixed, byte, fragment) in ARMS.items():
+            for arm, (fixed, byte, fragment) in arms.items():
                 straight = FIXED + fixed + (BYTE + byte) * size
                 each = straight if many == 1 else FIRST + (FRAGMENT + fragment) * (many - 1)
-                for place in range(3):
+                for place in range(places):
                     found.append(
                         _row(
                             arm,

@@ -21,6 +21,7 @@ from labkit.experiments.asked import LARGEST_DATAGRAM, Datapaths
 from labkit.experiments.columns import Arm
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import within
+from labkit.units import many
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 UNOBSERVED = "unobserved"  # the point whose rows say why
@@ -167,7 +168,7 @@ def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
         spent_s += profiles.planned_s(asked, usable)
     for pairs in asked.pairs:
         yield events.stopped(
-            pairs, f"all {asked.rounds} rounds of {len(asked.size_bytes)} sizes were measured"
+            pairs, f"all {many(asked.rounds, 'round')} of {many(len(asked.size_bytes), 'size')} were measured"
         )
 
 

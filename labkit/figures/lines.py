@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -20,7 +21,7 @@ STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edg
 MANY_DECADES = 5
 NARROW = 1 / 25  # of an axis: as much room has a place beside which another lies closer
 LABEL = 1 / 22  # of an axis: a label
-FAINT = "faint: single rounds (open: whole runs, arrow: beyond)"
+FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
         own = rounds[rounds["arm"] == arm]
         own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=ends[1] if ends else None)
-        _arm(figure, panel, own, role, quantity, arm not in seen)
+        _arm(figure, panel, own.assign(bottom=ends[0] if ends else None), role, quantity, arm not in seen)
         seen.add(arm)
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
@@ -120,13 +121,30 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
-    """Ticks of an axis at all places but those whose labels would run into another's; the last has its own."""
+    """Ticks of an axis at all places but those whose labels would run into another's; the last has its own. The first
+    place of a second line (of fragments) is named below its neighbour where there is no room for it."""
     shown, apart = [places[-1]], math.log2(places[-1] / places[0]) * LABEL
     for place in places[:-1]:
         if all(abs(math.log2(place / other)) >= apart for other in shown):
             shown.append(place)
     shown.sort()
-    return {"tickvals": shown, "ticktext": [axis.tick(place, panel) for place in shown], "tickangle": 0}
+    labels = {place: axis.tick(place, panel) for place in shown}
+    cut = next((place for place in places if "<br>" in axis.tick(place, panel)), None)
+    if cut is not None and cut not in labels:
+        near = min(shown, key=lambda place: abs(math.log2(place / cut)))
+        if "<br>" not in labels[near]:
+            labels[near] += f"<br>{axis.tick(cut, panel).replace('<br>', ' ')}"
+    return {"tickvals": shown, "ticktext": list(labels.values()), "tickangle": 0}
+
+
+def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.NDArray[np.bool_]:
+    """Which intervals are longer than half of the axis, as those of two rounds are: their bars would hide the points,
+    so they are not drawn (and told in hover texts)."""
+    if is_log:
+        length, whole = np.log(np.asarray(high) / np.asarray(low)), math.log(ends[1] / ends[0])
+    else:
+        length, whole = np.asarray(high) - np.asarray(low), ends[1] - ends[0]
+    return np.asarray(length > whole / 2)
 
 
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:
@@ -191,6 +209,8 @@ def _arm(
         hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
     )
     middles = _middles(rounds if whole.all() else rounds[~whole])
+    ends = float(rounds["bottom"].iloc[0]), float(rounds["top"].iloc[0])
+    middles.loc[no_bar(middles["low"], middles["high"], ends, quantity.is_log), ["below", "above"]] = 0.0
     line = go.Scatter(
         x=middles["x"],
         y=middles["value"] / quantity.scale,

@@ -14,11 +14,12 @@ import plotly.graph_objects as go
 
 from labkit import fitting, theme
 from labkit.figures.cost import PREFIXES, RULE, SIZE
-from labkit.figures.lines import log_axis, ticks
+from labkit.figures.lines import log_axis, no_bar, ticks
 from labkit.figures.panels import Panel, finish, panels, titled_grid
 from labkit.fitting import Floats
 from labkit.loading import complete
 from labkit.sizes import COSTS, Curve, fragments_count, largest_whole
+from labkit.units import many
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
 SIDE = 0.035  # of the axis: the room beside the outermost sizes
@@ -43,7 +44,7 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
     subtitle = (
         "mean of the rounds and 95 % interval; faint: single rounds; lines: fit (right of the dotted line:"
     )
-    subtitle += "<br>fragments); below: what is measured beyond the fit"
+    subtitle += "<br>fragments); below: what is measured beyond the fit; no bar: too long for the plot"
     return finish(figure, rows, "Fixed cost, cost of a byte, cost of a fragment", subtitle)
 
 
@@ -81,12 +82,14 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     span = math.log10(places[-1] / places[0]) if len(places) > 1 else 1.0
     least = min(one.values.mean(axis=0).min() for one in some if one.values.size)
     prefix = next((sign for sign, scale in PREFIXES.items() if scale <= least), "n")
-    most = 0.0
+    measured = np.concatenate([one.values.ravel() for one in some])
+    ends = float(measured.min()) / AROUND, float(measured.max()) * AROUND
+    most = max(_reach(one) for one in some) * AROUND or 0.02
     for number, curve in enumerate(some):
         shift = 10 ** (span * BESIDE * (number - (len(some) - 1) / 2))
-        _measured(figure, curve, shift, PREFIXES[prefix], f"{prefix}s", row, curve.arm not in seen)
+        _measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
         _line(figure, curve, PREFIXES[prefix], places, row)
-        most = max(most, _rest(figure, curve, shift, row + 1))
+        _rest(figure, curve, shift, most, row + 1)
         seen.add(curve.arm)
     sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
     labels = ticks(places, panel, SIZE)
@@ -98,11 +101,9 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
                 x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE
             )
     figure.update_xaxes(title_text=SIZE.title, row=row + 1, col=1)
-    measured = np.concatenate([one.values.ravel() for one in some]) / PREFIXES[prefix]
-    axis = log_axis(measured.min() / AROUND, measured.max() * AROUND)
+    axis = log_axis(*(end / PREFIXES[prefix] for end in ends))
     figure.update_yaxes(title_text=f"{prefix}s", **axis, row=row, col=1)
-    reach = max(most * 1.15, 0.02) * 100
-    figure.update_yaxes(title_text="%", range=[-reach, reach], row=row + 1, col=1)
+    figure.update_yaxes(title_text="%", range=[-most * 100, most * 100], row=row + 1, col=1)
     nought: dict[str, Any] = {
         "type": "line",
         "line_width": 1,
@@ -126,8 +127,15 @@ def _intervals(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _measured(
-    figure: go.Figure, curve: Curve, shift: float, scale: float, unit: str, row: int, first: bool
+    figure: go.Figure,
+    curve: Curve,
+    shift: float,
+    prefix: str,
+    ends: tuple[float, float],
+    row: int,
+    first: bool,
 ) -> None:
+    scale, unit = PREFIXES[prefix], f"{prefix}s"
     style = theme.arm_style(curve.arm, curve.role)
     common: dict[str, Any] = {"name": theme.plain(curve.arm), "legendgroup": curve.arm, "mode": "markers"}
     marker = {"color": style.color, "symbol": style.symbol}
@@ -144,13 +152,14 @@ def _measured(
     middles, halves = _intervals(curve.values)
     said = [
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle / scale:.4g} {unit} ± {half / scale:.2g},"
-        f" {rounds_count} rounds<br>fit: {fit / scale:.4g} {unit}"
+        f" {many(rounds_count, 'round')}<br>fit: {fit / scale:.4g} {unit}"
         for length, middle, half, fit in zip(
             curve.lengths, middles, halves, curve.at(curve.lengths, curve.fragments), strict=True
         )
     ]
     below = np.minimum(halves, middles * 0.99) / scale  # the axis is logarithmic
-    bars = {"array": halves / scale, "arrayminus": below}
+    wide = no_bar(middles - below * scale, middles + halves, ends, is_log=True)
+    bars = {"array": np.where(wide, 0, halves / scale), "arrayminus": np.where(wide, 0, below)}
     line = go.Scatter(
         x=curve.lengths * shift, y=middles / scale, error_y=bars, marker=marker, hovertext=said,
         hoverinfo="text", showlegend=first, **common,
@@ -178,11 +187,17 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
         figure.add_trace(said, row=row, col=1)
 
 
-def _rest(figure: go.Figure, curve: Curve, shift: float, row: int) -> float:
-    """What the fit leaves over; returns how far it reaches."""
+def _reach(curve: Curve) -> float:
+    """How far what the fit leaves over reaches from 0, of single rounds."""
+    known = curve.residuals[~np.isnan(curve.residuals)]
+    return float(np.abs(known).max()) if known.size else 0.0
+
+
+def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) -> None:
+    """What the fit leaves over, on an axis from -most to most."""
     known = ~np.isnan(curve.residuals).any(axis=0)
     if not known.any():
-        return 0.0
+        return
     middles, halves = _intervals(curve.residuals[:, known])
     lengths = curve.lengths[known]
     style = theme.arm_style(curve.arm, curve.role)
@@ -190,10 +205,10 @@ def _rest(figure: go.Figure, curve: Curve, shift: float, row: int) -> float:
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle:+.1%} ± {half:.1%} of the fit"
         for length, middle, half in zip(lengths, middles, halves, strict=True)
     ]
+    bars = {"array": np.where(halves > most, 0, halves * 100)}
     points = go.Scatter(
-        x=lengths * shift, y=middles * 100, error_y={"array": halves * 100}, mode="markers", hovertext=said,
+        x=lengths * shift, y=middles * 100, error_y=bars, mode="markers", hovertext=said,
         marker={"color": style.color, "symbol": style.symbol, "size": 6}, hoverinfo="text", showlegend=False,
         name=theme.plain(curve.arm), legendgroup=curve.arm,
     )  # fmt: skip
     figure.add_trace(points, row=row, col=1)
-    return float(np.abs(middles).max() + np.median(halves))

@@ -28,5 +28,5 @@ def timed(times: pd.DataFrame) -> go.Figure:
     for panel, quantity in drawn:
         draw(figure, panel, quantity, SIZE, seen)
         mark_mtu(figure, panel)
-    subtitle = f"geometric mean of the rounds and 95 % interval, function_graph included; {FAINT}"
+    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long), function_graph included; {FAINT}"
     return finish(figure, rows, "How long functions of the kernel take, by size", subtitle)

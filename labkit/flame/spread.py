@@ -99,14 +99,5 @@ def _kept(samples: npt.NDArray[np.int64], p: Floats) -> Bools:
     _, first, of = np.unique(samples, axis=0, return_index=True, return_inverse=True)
     tested = samples[first].sum(axis=1) >= FEWEST_SAMPLES
     kept = np.zeros(len(first), dtype=bool)
-    kept[tested] = discoveries(p[first][tested])
+    kept[tested] = stats.discoveries(p[first][tested], FALSE_SHARE)
     return np.asarray(kept[of.reshape(-1)])
-
-
-def discoveries(p: Floats, false_share: float = FALSE_SHARE) -> Bools:
-    """Which p values Benjamini and Hochberg's procedure keeps: of them at most this share is expected to be false."""
-    order = np.argsort(p)
-    below = np.flatnonzero(p[order] <= false_share * np.arange(1, len(p) + 1) / max(len(p), 1))
-    kept = np.zeros(len(p), dtype=bool)
-    kept[order[: below[-1] + 1 if len(below) else 0]] = True
-    return kept

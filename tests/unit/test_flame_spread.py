@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import false_discovery_control, ttest_ind
 
-from labkit import flame
+from labkit import flame, stats
 from labkit.flame import spread
 
 BEFORE = made.PERIOD_S * 20_000 / made.PACKETS  # what a packet costs in the simulation, in seconds
@@ -116,5 +116,5 @@ def test_discoveries_are_those_of_scipy() -> None:
     chance = np.random.default_rng(2)
     for real in (0, 3, 30):
         p = np.concatenate([chance.uniform(size=500), chance.uniform(0, 1e-4, size=real)])
-        assert (spread.discoveries(p) == (false_discovery_control(p) <= spread.FALSE_SHARE)).all()
-    assert not spread.discoveries(np.array([])).any()
+        assert (stats.discoveries(p) == (false_discovery_control(p) <= spread.FALSE_SHARE)).all()
+    assert not stats.discoveries(np.array([])).any()

@@ -264,7 +264,7 @@ def test_the_headline_names_every_host(tmp_path: Path) -> None:
     assert (
         "- `vm:6.1`: Linux 6.1.0-37-amd64 on QEMU Virtual CPU, 2 CPUs (emulated by QEMU). **Emulated" in said
     )
-    assert "1 pairs: all 5 rounds were measured (tcp at MTU 1500 in vm:6.1)" in said
+    assert "1 pair: all 5 rounds were measured (tcp at MTU 1500 in vm:6.1)" in said
     found = str(shown.findings(tables.verdicts(shown.rows)).data)
     here, emulated = (found.index(f"**{name}**") for name in ("Linux 6.18.5", NAMES[0]))
     assert emulated < found.index("- **TCP, MTU 1500:** macvlan_bridge against veth_bridge: faster") < here

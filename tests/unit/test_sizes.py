@@ -10,7 +10,8 @@ import pytest
 import simulated
 from made_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
-from labkit import figures, packet_size, sizes
+from labkit import figures, packet_size, sizes, tables
+from labkit.figures import lines
 from labkit.fitting import Estimate
 from labkit.sizes import Curve
 
@@ -54,42 +55,6 @@ def test_costs_that_were_planted_are_found() -> None:
     )
 
 
-def test_only_the_part_that_differs_is_said_to() -> None:
-    """No step of fragments is taken for a cost of bytes, no cost of bytes for a fixed one."""
-    curves = sizes.curves(made_sizes.rows(rounds=10))
-    words = {
-        (one.curve.arm, part): one.word(part)
-        for one in sizes.comparisons(curves)
-        if one.curve.cost == "time_per_packet_s"
-        for part in sizes.PARTS
-    }
-    assert {key for key, word in words.items() if word == "dearer"} == {
-        ("veth_bridge", "fragment"),
-        ("vxlan", "byte"),
-    }
-    assert set(words.values()) == {"dearer", sizes.SAME}
-    [bridge] = [
-        line
-        for line in packet_size.differences(curves)
-        if "veth_bridge against" in line and "time from" in line
-    ]
-    assert "for each further one dearer by" in bridge
-    assert bridge.index("dearer") < bridge.index(sizes.SAME)
-
-
-def test_nothing_is_concluded_where_the_baseline_differs_from_itself_or_was_measured_once() -> None:
-    rows = made_sizes.rows()
-    again = rows["arm"].eq("veth (again)")
-    rows.loc[again, "received_bytes"] *= 0.8
-    [first, *_] = sizes.comparisons(sizes.curves(rows))
-    assert first.word("fixed") == sizes.NO_EVIDENCE
-    assert "the baseline differs from itself" in packet_size.differences(sizes.curves(rows))[0]
-    [once, *_] = sizes.comparisons(sizes.curves(rows[~again]))
-    assert once.word("fixed") == sizes.NO_EVIDENCE
-    [single, *_] = sizes.comparisons(sizes.curves(made_sizes.rows(rounds=1)))
-    assert single.word("fixed") == sizes.NO_EVIDENCE
-
-
 def test_a_line_that_does_not_fit_is_told() -> None:
     rows = made_sizes.rows(rounds=8)
     rows.loc[rows["length_bytes"].eq(64), "received_bytes"] *= 0.7
@@ -117,6 +82,15 @@ def test_too_few_sizes_and_rounds_that_lack_one() -> None:
     assert 800 not in one.lengths
     assert one.fixed is not None
     assert one.fixed.rounds_count == 4
+    assert one.left_out == [
+        "800 bytes left out: measured in 2 of 5 rounds only",
+        "1 of 5 rounds left out: 400 bytes were not measured",
+    ]
+    rows.loc[rows["length_bytes"].eq(65507) & rows["round"].eq(3), "received_bytes"] = 0.0
+    one = of(sizes.curves(rows), "veth", "cpu_per_packet_s")
+    assert one.left_out == ["1 of 5 rounds left out: nothing arrived of 65507 bytes"]
+    assert packet_size.fits([one])[-1] == f"    - {one.left_out[0]}."
+    assert packet_size.table([one])["does not fit"].tolist() == one.left_out
     one = of(sizes.curves(made_sizes.rows((16, 400, 1472, 4000))), "veth")
     assert (one.fragment, one.steps) == (None, None), "one number of fragments is no line"
     assert np.isnan(one.at(np.array([4000.0]), np.array([3.0]))).all()
@@ -134,6 +108,8 @@ def test_how_datagrams_travelled() -> None:
     text = " ".join(packet_size.travelled(whole))
     assert "fragments" not in text
     assert "At 30 points all that was sent arrived: there the sender" in text
+    text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
+    assert "At 1 point all" in text
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
 
@@ -169,7 +145,7 @@ def test_the_fit_is_drawn_to_the_mtu_and_in_steps_beyond() -> None:
         "200",
         "400",
         "800",
-        "1472",
+        "1472<br>1473 ×2",
         "4000<br>×3",
         "16000<br>×11",
         "65507<br>×45",
@@ -193,3 +169,26 @@ def test_rates_against_size() -> None:
     hosts = pd.concat([rows, made_sizes.rows(kernel="6.12", accelerator="tcg")])
     assert len(simulated.titles(figures.rates(hosts))) == 6
     assert len(scatters(figures.fitted(hosts, sizes.curves(hosts)), "markers", "veth")) == 12
+
+
+def test_a_doubt_about_many_sizes_is_one_sentence() -> None:
+    said = tables.doubts(made_sizes.rows((16, 400, 1472), rounds=2))
+    [few] = [line for line in said if "fewer than 5 fresh" in line]
+    assert few.startswith(
+        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; as usual): fewer than 5 fresh set-ups"
+    )
+
+
+def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
+    rows = made_sizes.rows(rounds=2, noise=0.4)
+    bars = [
+        (trace.error_y.array, trace.hovertext)
+        for figure in (figures.fitted(rows, sizes.curves(rows)), figures.rates(rows))
+        for trace in figure.data
+        if trace.name == "veth" and trace.error_y.array is not None
+    ]
+    assert len(bars) == 7
+    assert any((np.asarray(length) == 0).any() for length, _ in bars)
+    assert all(len(said) == len(length) for length, said in bars), "hover texts have them"
+    few = lines.no_bar(np.array([1.0, 4.0]), np.array([9.0, 6.0]), (0.0, 10.0), is_log=False)
+    assert few.tolist() == [True, False]

@@ -29,6 +29,7 @@ def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, wh
     assert found.why.startswith(why)
     [claim, said] = packet_size.functions(profiles)
     assert claim.startswith("Claimed (ECE 792 report")
+    assert claim.endswith("pulls the ratio found towards 1.")
     assert said.startswith(f"    - **{word}** at veth: ")
     assert "tracing left 93% of the throughput" in said
 
