@@ -21,6 +21,7 @@ from labkit.errors import Failed, Unsupported
 from labkit.experiments import arms, columns, events, peer, profiles, slices, stopping, whole
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
+from labkit.units import many
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
         spent += cost
     yield from profiles.measure(asked, around, observed, usable, (spent, total))
     for pairs in asked.pairs:
-        yield events.stopped(pairs, enough.get(pairs) or f"all {asked.rounds} rounds were measured")
+        yield events.stopped(pairs, enough.get(pairs) or f"all {many(asked.rounds, 'round')} were measured")
 
 
 def measure(

@@ -84,7 +84,7 @@ def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
     ok = [row for row in rows if row["status"] == "ok"]
     assert f"Linux {rows[0]['kernel']} on {rows[0]['cpu']}" in prose
     assert f"{len(ok)} valid measurements of {len({row['topology'] for row in ok})} topologies" in prose
-    assert "1 pairs: all 1 rounds were measured" in prose or "1 pair: all 1 rounds were measured" in prose
+    assert "1 pair: all 1 round were measured" in prose
     assert re.search(r"\*\*TCP, MTU 1500:\*\* veth_bridge against veth: ", prose)
     refused = [row for row in rows if row["status"] == "unsupported"]
     for row in refused:
