@@ -47,15 +47,15 @@ class Boundary:
     def alone(self) -> None:
         """The fair pair: what the boundary between machines makes by itself."""
         if not len(self.fair):
-            said = (
-                judged(self.rows, SHARED, APART) or "it was not measured: ask for endpoint=guest,shared_guest"
-            )
-            display(Markdown(f"*There is no fair pair here: {said[0].lower()}{said[1:]}.*"))
+            said = judged(self.rows, SHARED, APART) or [
+                "It was not measured: ask for endpoint=guest,shared_guest"
+            ]
+            display(Markdown(f"*There is no fair pair here. {'. '.join(said)}.*"))
             return
         _list(shares(self.rows))
         found = tables.verdicts(self.fair)
-        said = judged(self.rows, SHARED, APART) or ""
-        display(figures.forest(found, "The boundary between machines alone", said))
+        about = "; ".join(one for one in judged(self.rows, SHARED, APART) if one.startswith("A fair"))
+        display(figures.forest(found, "The boundary between machines alone", about))
 
     def functions(self) -> None:
         """How long functions take in each kernel, and what the report had of them."""
@@ -125,20 +125,21 @@ def calls(profiles: pd.DataFrame) -> pd.DataFrame:
     own = profiles[profiles["observer"].isin(TIMERS) & profiles["status"].eq("ok")]
     for row in own.to_dict("records"):
         seen = runs.observed(row["observed"])
-        for told, kernel in ((seen, row["kernel"]), (seen.get("guest"), row["guest_kernel"])):
+        for told, of in ((seen, ""), (seen.get("guest"), "guest_")):
             for name, one in (told or {}).get("functions", {}).items():
-                lines.append(_call(row, name, one, str(kernel)))
+                lines.append(_call(row, name, one, of))
     found = pd.DataFrame(lines)
-    return found.sort_values(["function", "ends", "kernel"], ignore_index=True) if lines else found
+    return found.sort_values(["function", "bytes", "ends", "kernel"], ignore_index=True) if lines else found
 
 
-def _call(row: dict[Any, Any], name: str, one: dict[str, Any], kernel: str) -> dict[str, Any]:
+def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str) -> dict[str, Any]:
+    """One function; `of`: nothing for this machine's kernel, `guest_` for a guest's."""
     micro: dict[str, Any] = {
         f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
     }
     packets = row["received_count"]
     line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
-    line["kernel"] = f"{kernel}{', emulated' * bool(loading.emulated(row))}"
+    line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
     line["calls a packet"] = one["count"] / packets if packets and one.get("count") is not None else None
     return line | micro | {"throughput left": row["overhead_ratio"]}
@@ -163,8 +164,7 @@ def _pairs(rows: pd.DataFrame) -> Iterator[str]:
     there = [name for name in ENDPOINTS if rows["endpoint"].eq(name).any()]
     both = [(there[0], other) for other in there[1:] if other != SHARED]
     for left, right in dict.fromkeys([*both, (SHARED, APART)]):
-        if sentence := judged(rows, left, right):
-            yield f"{sentence}."
+        yield from (f"{sentence}." for sentence in judged(rows, left, right))
 
 
 def shares(rows: pd.DataFrame) -> list[str]:
@@ -174,31 +174,37 @@ def shares(rows: pd.DataFrame) -> list[str]:
 
 
 def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
-    whole = tables.verdicts(usual(rows))
-    whole = whole[whole["topology"].str.endswith(f"/{APART}") & whole["ratio"].notna()]
-    inner = tables.verdicts(fair(rows))
-    inner = inner[inner["ratio"].notna()]
+    base = str(rows.loc[rows["role"].eq("baseline"), "endpoint"].iloc[0])
+    of_guests, inner = (_against(found, APART) for found in (usual(rows), fair(rows)))
+    of_shared = _against(rows[rows["endpoint"].isin([base, SHARED])], SHARED)
     words = loading.point(key)
-    if not len(whole) or not len(inner):
+    if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
         return f"**{words}**: too little was measured to tell the boundary from the rest."
-    one, two = whole.iloc[0], inner.iloc[0]
-    base = rows.loc[rows["role"].eq("baseline"), "endpoint"].iloc[0]
-    of = {side.endpoint: side for side in sides(rows)}
-    others = f" ({', '.join(differences(of[base], of[SHARED])) or 'what surrounds the programs'})"
     metric = "throughput" if key[loading.GROUP.index("protocol")] != "ping" else "round-trip time"
+    alone = f"The boundary between machines by itself makes {_told(inner)}."
+    if of_guests is None or of_shared is None:
+        return f"**{words}**, {metric}: {alone[0].lower()}{alone[1:]}"
+    of = {side.endpoint: side for side in sides(rows)}
+    others = ", ".join(differences(of[base], of[SHARED])) or "what surrounds the programs"
     return (
-        f"**{words}**: the {metric} of guests is {_times(one['ratio'])} that of {NAMES[base]}; where both ends"
-        f" share one guest it is {_times(one['ratio'] / two['ratio'])} already{others}. The boundary between"
-        f" machines by itself makes {_times(two['ratio'])}{_interval(two)}: {two['word']}."
+        f"**{words}**: the {metric} of guests against {NAMES[base]} is {_told(of_guests)}; where both ends"
+        f" share one guest ({others}) it is {_told(of_shared)}. {alone}"
     )
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
+def _against(rows: pd.DataFrame, endpoint: str) -> pd.Series[Any] | None:
+    """The verdict about a kind of ends, where there is a ratio."""
+    found = tables.verdicts(rows)
+    found = found[found["topology"].str.endswith(f"/{endpoint}") & found["ratio"].notna()]
+    return found.iloc[0] if len(found) else None
 
 
-def _interval(line: pd.Series[Any]) -> str:
-    return "" if pd.isna(line["low"]) else f" [{line['low']:.3g}, {line['high']:.3g}]"
+def _told(line: pd.Series[Any]) -> str:
+    """A ratio with its interval and its verdict, which are one fact: `1/4.93 [0.194, 0.212], slower`."""
+    ratio = float(line["ratio"])
+    said = f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
+    interval = "" if pd.isna(line["low"]) else f" [{line['low']:.3g}, {line['high']:.3g}]"
+    return f"{said}{interval}, {line['word']}"
 
 
 def objections(found: pd.DataFrame) -> Iterator[str]:

@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from labkit import records
-from labkit.loading import emulated, hosts
+from labkit.loading import HOST, emulated, groups
 
 SHARED, APART = "shared_guest", "guest"
 ENDPOINTS = ("namespace", "container", APART, SHARED)
+ALIKE = [*HOST, "pairs", "guest"]  # kinds of ends are a pair only where these are the same
 NAMES = {
     "namespace": "namespaces",
     "container": "containers",
@@ -26,35 +27,44 @@ PUBLISHED = "container_vs_vm.csv"
 
 @dataclass(frozen=True)
 class Side:
-    """What the programs of one kind of ends ran on: a kernel, whether its CPUs are emulated, and how many there are in
-    all."""
+    """What the programs of one kind of ends ran on: a kernel, whether its CPUs are emulated, how many there are in
+    all, and how many of this machine's threads run those of guests."""
 
     endpoint: str
     kernel: str
     emulated: bool
     cpus_count: int
+    threads_count: int
 
     @property
     def words(self) -> str:
         """`Linux 6.12.1, 2 emulated CPUs`"""
         kind = "emulated CPU" if self.emulated else "CPU"
-        return f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
+        said = f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
+        if self.threads_count == self.cpus_count:
+            return said
+        return f"{said} in {self.threads_count} thread{'s' * (self.threads_count != 1)}"
 
 
 def sides(rows: pd.DataFrame) -> list[Side]:
     """The kinds of ends that were measured, in the order of ENDPOINTS; on several hosts one may be there twice."""
     ok = rows[rows["status"].isin(["ok", "invalid"])]
     columns = ["endpoint", "kernel", "accelerator", "pairs", "cpus_count", "guest_kernel", "guest_cpus_count"]
+    columns += ["guest_accelerator", "guest_threads_count"]
     found = [_side(str(row["endpoint"]), row) for _, row in ok.drop_duplicates(columns).iterrows()]
     return sorted(dict.fromkeys(found), key=lambda side: ENDPOINTS.index(side.endpoint))
 
 
 def _side(endpoint: str, row: pd.Series[Any]) -> Side:
     if pd.isna(row["guest_kernel"]):
-        return Side(endpoint, str(row["kernel"]), bool(emulated(row)), int(row["cpus_count"]))
+        cpus = int(row["cpus_count"])
+        return Side(endpoint, str(row["kernel"]), bool(emulated(row)), cpus, cpus)
     guests = 2 * int(row["pairs"]) if endpoint == APART else 1
-    cpus = guests * int(row["guest_cpus_count"])
-    return Side(endpoint, str(row["guest_kernel"]), bool(emulated(row)), cpus)
+    cpus, threads = row["guest_cpus_count"], row["guest_threads_count"]
+    threads = cpus if pd.isna(threads) else threads  # older rows do not say
+    return Side(
+        endpoint, str(row["guest_kernel"]), bool(emulated(row)), guests * int(cpus), guests * int(threads)
+    )
 
 
 def machines(rows: pd.DataFrame) -> list[str]:
@@ -69,29 +79,48 @@ def differences(one: Side, other: Side) -> list[str]:
     """What differs between two sides beside the boundary."""
     said = ["the kernel"] * (one.kernel != other.kernel)
     said += ["the emulation"] * (one.emulated != other.emulated)
-    return said + ["the number of CPUs"] * (one.cpus_count != other.cpus_count)
+    said += ["the number of CPUs"] * (one.cpus_count != other.cpus_count)
+    shared = one.threads_count * other.cpus_count != other.threads_count * one.cpus_count
+    alike = one.emulated and other.emulated
+    return said + ["the number of threads that emulate the CPUs"] * (alike and shared)
 
 
-def judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
-    """Whether two kinds of ends are a fair pair, as a sentence; None where one was not measured."""
-    of = {side.endpoint: side for side in sides(rows)}
-    if left not in of or right not in of:
+def judged(rows: pd.DataFrame, left: str, right: str) -> list[str]:
+    """Whether two kinds of ends are a fair pair, as a sentence; where that differs by the number of pairs or the guest,
+    one for each. Nothing where one of them was not measured."""
+    said: dict[str, list[str]] = {}
+    for key, there in groups(rows, ALIKE):
+        if sentence := _judged(there, left, right):
+            pairs, guest = key[-2:]
+            words = [f"{pairs:g} pair{'s' * (pairs != 1)}"] * (rows["pairs"].nunique() > 1)
+            words += [f"guests of {guest}"] * (guest is not None and rows["guest"].nunique() > 1)
+            said.setdefault(sentence, []).append(", ".join(words))
+    if len(said) < 2:
+        return list(said)
+    places = {sentence: "; ".join(dict.fromkeys(filter(None, each))) for sentence, each in said.items()}
+    return [f"{sentence} ({place})" if place else sentence for sentence, place in places.items()]
+
+
+def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
+    of = [[side for side in sides(rows) if side.endpoint == name] for name in (left, right)]
+    if not all(of):
         return None
     pair = f"{NAMES[right]} against {NAMES[left]}"
-    differ = differences(of[left], of[right])
+    differ = list(dict.fromkeys(said for one in of[0] for other in of[1] for said in differences(one, other)))
     if not differ:
-        what = "the boundary between machines" if APART in (left, right) else "what surrounds the programs"
-        return f"A fair pair: {pair}. Both have {of[left].words}; what differs is {what}"
+        what = "the boundary between machines, NICs with their offloads and queues included"
+        what = what if APART in (left, right) else "what surrounds the programs"
+        return f"A fair pair: {pair}. Both have {of[0][0].words}; what differs is {what}"
     both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
     verb = "differ" if differ[1:] else "differs"
     return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} {verb} as well"
 
 
 def fair(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of guests with an end each, and of the guest that ends share, which is their baseline; of hosts on which
-    both were measured, and are a fair pair."""
+    """The rows of guests with an end each, and of the guest that ends share, which is their baseline; where both were
+    measured on a host, with as many pairs and the same guest, and are a fair pair."""
     own = rows[rows["endpoint"].isin([SHARED, APART])].copy()
-    kept = [there for _, there in hosts(own) if _are_fair(there)]
+    kept = [there for _, there in groups(own, ALIKE) if _are_fair(there)]
     own = own.loc[[index for there in kept for index in there.index]]
     again = own["arm"].str.endswith(" (again)", na=False)
     shared = own["endpoint"].eq(SHARED)
@@ -100,8 +129,7 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _are_fair(rows: pd.DataFrame) -> bool:
-    found = sides(rows)
-    return {side.endpoint for side in found} == {SHARED, APART} and not differences(found[0], found[-1])
+    return (_judged(rows, SHARED, APART) or "").startswith("A fair pair")
 
 
 def usual(rows: pd.DataFrame) -> pd.DataFrame:

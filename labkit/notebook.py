@@ -148,7 +148,7 @@ class Shown:
             run = records.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 asked = run["parameters"]
-                where = f"{asked['protocol']} at MTU {asked['mtu_bytes']}"
+                where = f"{', '.join(asked.get('loads') or [asked['protocol']])} at MTU {asked['mtu_bytes']}"
                 where += " on two nodes" if asked.get("nodes") == "two" else ""
                 where += f" in {asked['where']}" if asked.get("where", "here") != "here" else ""
                 found.setdefault(f"{why} ({where})", {})[pairs] = None
@@ -232,16 +232,23 @@ def _claims(topology: str, lines: pd.DataFrame) -> str:
     for word, same in lines.sort_values("pairs").groupby("word", sort=False):
         each = []
         for _, line in same.iterrows():
-            size = (
-                ""
-                if pd.isna(line["low"])
-                else f" ({_change(line['ratio'])} [{_change(line['low'])}, {_change(line['high'])}])"
-            )
-            each.append(f"{line['pairs']:g}{size}")
-        claims.append(f"{word} for {_list(each)} {'pair' if same['pairs'].max() == 1 else 'pairs'}")
+            size = "" if pd.isna(line["low"]) else f" ({_interval(line)})"
+            each.append(f"{line['pairs']:g}{' pair' * bool(line['pairs'] == 1 == len(same))}{size}")
+        claims.append(f"{word} for {_list(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
     said = [f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."]
     said += [f"    - {sentence}." for sentence in lines.loc[lines["word"].eq("no evidence"), "sentence"]]
     return "\n".join(said)
+
+
+def _interval(line: pd.Series[Any]) -> str:
+    """`-5.0 % [-8.1 %, -2.0 %]`; where one of the three is large, all are factors: `39.6 times [0.994, 1580]`."""
+    three = [float(line[name]) for name in ("ratio", "low", "high")]
+    if max(three) < LARGE:
+        one, low, high = map(_change, three)
+    else:
+        one, low, high = (f"{value:.4g}" if value < 1e6 else f"{value:.0e}" for value in three)
+        one += " times"
+    return f"{one} [{low}, {high}]"
 
 
 def _change(ratio: float) -> str:

@@ -255,6 +255,7 @@ def _started(
         "guest_kernel": kernel.release,
         "guest_accelerator": "kvm" if accelerated else "tcg",
         "guest_cpus_count": asked.machine.cpus,
+        "guest_threads_count": command.threads_count(asked.machine, kvm=accelerated),
         "guest_queues_count": asked.queues,
         "guest_vhost": vhost,
     }

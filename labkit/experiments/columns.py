@@ -57,6 +57,7 @@ METRICS = [
     "guest_kernel",
     "guest_accelerator",
     "guest_cpus_count",
+    "guest_threads_count",
     "guest_queues_count",
     "guest_vhost",
     "guest_cpu_s",

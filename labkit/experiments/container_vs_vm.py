@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from labkit import records
 from labkit.errors import BadInput
@@ -21,10 +22,12 @@ from labkit.experiments.events import Event, Surroundings
 NAME = "container_vs_vm"
 LOADS = ("udp:800", "tcp", "ping")
 LEFT_OUT = {"protocol": "udp", "length_bytes": None, "slices": 0, "whole_runs": None, "nodes": "one"}
+UNUSED = ("protocol", "length_bytes", "slices", "whole_runs", "half_width")
 
 HELP = {
     **usual.HELP,
     "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "topology": "what joins the ends, one",
     "protocol": "say loads instead",
     "length_bytes": "say loads instead",
     "slices": "not used: loads are whole runs",
@@ -51,11 +54,19 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
                 raise BadInput(
                     f"{name}={given}: {HELP[name] if name != 'nodes' else 'guests are of one host'}"
                 )
+        if len(self.topology) > 1:
+            raise BadInput(
+                f"topology={','.join(self.topology)}: kinds of ends are compared on one topology at a time"
+            )
         if not self.loads or len(set(self.loads)) < len(self.loads):
             raise BadInput("loads needs at least one value, and none twice")
         super().check()
         for load in self.loads:
             self.of_load(load).check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_load(self, load: str) -> Datapaths:
         """The parameters of `datapaths` for one load. Raises BadInput for what is none."""

@@ -106,7 +106,8 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(
         order=table["topology"].map(order), absent=absent, what=table["pairs"].map(pairs_word)
     )
-    table["what"] = table["what"].mask(absent, "any pairs")
+    one = table["pairs"].nunique() == 1  # it is told as it was asked for
+    table["what"] = table["what"].mask(absent & (not one), "any pairs")
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]
     lines = lines.sort_values(["absent", "pairs", "order"], ignore_index=True)
     label = lines["topology"].str.slice(0, 30) + " · " + lines["what"]

@@ -21,7 +21,7 @@ from labkit.units import si
 # What tells one panel from another; numbers of pairs and topologies are drawn inside one.
 KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
-    "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # beside each other at 900 px
@@ -142,6 +142,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
         "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
         "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
+        "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word}",
         "pairs": pairs_word,
     }
     words = [

@@ -57,6 +57,11 @@ def _emulated() -> list[str]:
     return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
 
 
+def threads_count(shape: Shape, *, kvm: bool) -> int:
+    """How many threads of this machine run a guest's CPUs."""
+    return shape.cpus if kvm or shape.profile != "tracing" else 1
+
+
 def argv(
     shape: Shape,
     kernel: Path,

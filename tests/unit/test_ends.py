@@ -12,6 +12,8 @@ from made_rows import rows, save
 
 from labkit import boundary, ends, experiments, figures, loading, tables
 from labkit.errors import BadInput
+from labkit.qemu import command
+from labkit.qemu.shape import Shape
 
 GUEST = {"guest_kernel": "6.12.9", "guest_accelerator": "tcg", "guest": "debian"}
 OF = {
@@ -79,10 +81,37 @@ def test_the_fair_pair_is_compared_with_its_own_baseline_and_control(tmp_path: P
 def test_an_unfair_pair_says_what_differs(tmp_path: Path, differs: dict[str, Any], words: str) -> None:
     found = table(tmp_path, **differs)
     assert not len(ends.fair(found))
-    assert (
-        ends.judged(found, "shared_guest", "guest")
-        == f"Not a fair pair: a guest each against namespaces of one guest. {words}"
-    )
+    [said] = ends.judged(found, "shared_guest", "guest")
+    assert said == f"Not a fair pair: a guest each against namespaces of one guest. {words}"
+
+
+def test_one_thread_for_two_emulated_cpus_is_not_fair(tmp_path: Path) -> None:
+    found = table(tmp_path, guest_threads_count=1)
+    assert len(ends.fair(found))  # older rows do not say
+    found.loc[found["endpoint"].eq("shared_guest"), "guest_threads_count"] = 1
+    assert not len(ends.fair(found))
+    [said] = ends.judged(found, "shared_guest", "guest")
+    assert said.endswith("The number of threads that emulate the CPUs differs as well")
+    assert "Linux 6.12.9, 2 emulated CPUs in 1 thread" in ends.machines(found)[-1]
+    assert command.threads_count(Shape("debian", 2, profile="tracing"), kvm=False) == 1
+    assert command.threads_count(Shape("debian", 2, profile="tracing"), kvm=True) == 2
+
+
+def test_pairs_and_guests_are_judged_each_for_itself(tmp_path: Path) -> None:
+    one = table(tmp_path / "one")
+    two = one.assign(pairs=2.0)
+    two.loc[two["endpoint"].eq("shared_guest"), "guest_cpus_count"] = 4
+    other = table(tmp_path / "other", guest_kernel="6.1.0").assign(guest="6.1.0")
+    several = pd.concat([one, two, other], ignore_index=True)
+    found = ends.fair(several)
+    assert set(zip(found["pairs"], found["guest"], strict=True)) == {(1, "debian"), (2, "debian")}
+    said = ends.judged(several, "shared_guest", "guest")
+    assert said[0].startswith("Not a fair pair")
+    assert said[0].endswith("The kernel differs as well (1 pair, guests of 6.1.0)")
+    assert said[1].startswith("A fair pair")
+    assert said[1].endswith("(1 pair, guests of debian)")
+    assert "4 emulated CPUs; what differs" in said[2]
+    assert len(boundary.shares(several)) == 2
 
 
 def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
@@ -94,16 +123,15 @@ def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
         == "Not a fair pair: a guest each against namespaces. The kernel and the emulation differ as well."
     )
     assert (
-        "Both have Linux 6.12.9, 2 emulated CPUs; what differs is the boundary between machines." in said[2]
+        "Both have Linux 6.12.9, 2 emulated CPUs; what differs is the boundary between machines, NICs"
+        in said[2]
     )
     [share] = boundary.shares(found)
     for words in (
         "800 bytes",
-        "of guests is 1/",
-        "that of namespaces",
-        "the kernel, the emulation",
-        "makes 1/4.93 [0.194, 0.212]",
-        "slower.",
+        "of guests against namespaces is 1/",
+        "], slower; where both ends share one guest (the kernel, the emulation) it is 1/",
+        "makes 1/4.93 [0.194, 0.212], slower.",
     ):
         assert words in share
     nobody = found[found["endpoint"].ne("shared_guest")]
@@ -155,6 +183,9 @@ def test_function_times_of_each_kernel(tmp_path: Path) -> None:
     assert (line["function"], line["ends"], line["kernel"]) == ("ip_rcv", "namespaces", "6.1.0")
     assert (line["calls a packet"], line["p50, µs"], line["throughput left"]) == (2, 1, 0.9)
     assert boundary.calls(profiles.iloc[:0]).empty
+    row |= GUEST | {"endpoint": "guest", "observed": {**seen, "guest": seen}}
+    both = boundary.calls(loading.profiles(save(tmp_path / "guest", made)))
+    assert list(both["kernel"]) == ["6.1.0", "6.12.9, emulated"]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +198,16 @@ def test_function_times_of_each_kernel(tmp_path: Path) -> None:
         ({"loads": "ping", "rate_bps": "1e6"}, "ping takes neither"),
         ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
         ({"slices": 3}, "slices=3: not used"),
+        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
         ({"topology": "veth"}, "veth has no place for a guest's tap"),
     ],
 )
 def test_loads_that_cannot_be(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words.replace("(", r"\(")):
         experiments.find("container_vs_vm").parameters.of(given)
+
+
+def test_what_nothing_uses_is_no_parameter_of_a_run() -> None:
+    found = experiments.find("container_vs_vm").parameters.of({})
+    assert not {"slices", "whole_runs", "half_width", "protocol", "length_bytes"} & set(found.asdict())
+    assert found.of(found.asdict()) == found
