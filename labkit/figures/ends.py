@@ -22,6 +22,7 @@ RAW = 0.2  # so far above their mean single rounds stand
 SUBTITLE_PX = 16  # a line of it
 NARROW = 8.0  # an axis is never narrower than this factor
 DECADES = 1.3  # an axis beyond is labelled at powers of ten alone
+MOST_LABELS = 6  # of these
 NEAR = 0.01  # by so much lengths differ that are alike: the report rounds
 
 
@@ -138,15 +139,19 @@ def _load(panel: Panel) -> str:
 
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None:
     ok = panel.table[panel.table["status"].eq("ok")]
-    reach = []
+    reach, nothing = list[float](), list[tuple[float, str]]()
     for at, endpoint in enumerate(there):
         for number, series in enumerate(plot.series):
             own = ok[ok["endpoint"].eq(endpoint)]
             own = own.assign(value=own[series.column].astype(float))
+            if zeros := int(own["value"].eq(0).sum()):
+                said = f"0 in {zeros} of {len(own)} runs: {theme.plain(own['arm'].iloc[0])}"
+                nothing.append((at + BELOW * number, said))
             if len(own := own[own["value"] > 0]):
                 style = theme.ENDS[endpoint]
                 style = replace(style, symbol=series.symbol or style.symbol)
                 reach += _dots(figure, panel, own, style, at + BELOW * number)
+    _zeros(figure, panel, nothing, min(reach, default=1.0))
     names = [theme.plain(NAMES[name]) if panel.column == 1 else "" for name in there]
     figure.update_yaxes(
         range=[len(there) - 0.4, -0.6],
@@ -159,15 +164,25 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
         middle = math.log10(max(reach) * min(reach)) / 2
         far = math.log10(NARROW) / 2
         figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
-    wide = bool(reach) and max(reach) / min(reach) > 10**DECADES
+    decades = math.log10(max(reach) / min(reach)) if reach else 0.0
     figure.update_xaxes(
         type="log",
         tickformat="~s",
-        dtick=1 if wide else "D2",
+        dtick=math.ceil(decades / MOST_LABELS) if decades > DECADES else "D2",
         tickangle=0,
         title_text=plot.unit,
         **panel.place,
     )
+
+
+def _zeros(figure: go.Figure, panel: Panel, found: list[tuple[float, str]], least: float) -> None:
+    """What was measured and is nothing has no place on a log axis: it is a 0 at the lower edge."""
+    if found:
+        trace = go.Scatter(
+            x=[least] * len(found), y=[y for y, _ in found], text=["0"] * len(found), mode="text",
+            hoverinfo="text", hovertext=[said for _, said in found],
+        )  # fmt: skip
+        figure.add_trace(trace, **panel.place)
 
 
 def _dots(

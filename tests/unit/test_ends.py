@@ -171,6 +171,17 @@ def test_figures_say_which_machines_they_show(tmp_path: Path) -> None:
     assert len(figures.ends(found.iloc[:0], ends.published()).data) == 0
 
 
+def test_an_axis_of_many_decades_and_a_zero_can_be_read(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    found.loc[found["endpoint"].eq("guest"), "guest_softirq_s"] = 0.0
+    zeros = [trace for trace in figures.sides(found).data if trace.mode == "text"]
+    assert [(list(trace.text), trace.hovertext[0]) for trace in zeros] == [
+        (["0"], "0 in 5 of 5 runs: veth_bridge/guest")
+    ]
+    found.loc[found["endpoint"].eq("guest"), "throughput_bps"] *= 1e-20
+    assert figures.ends(found, ends.published()).layout.xaxis.dtick == 4
+
+
 def test_function_times_of_each_kernel(tmp_path: Path) -> None:
     one = {"count": 1600, "p50_s": 1e-6, "p90_s": 2e-6, "p99_s": 3e-6, "max_s": 9e-6}
     seen = {"tracer": "function_graph", "functions": {"ip_rcv": one}}
