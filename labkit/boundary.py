@@ -99,6 +99,7 @@ def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
     """The arms whose profiles are compared: guests with the baseline, and with a guest that ends share."""
     arm = dict(point[["endpoint", "arm"]].itertuples(index=False, name=None))
     of = {name: found.removesuffix(" (again)") for name, found in arm.items()}
+    of = {name: found for name, found in of.items() if point["arm"].eq(found).any()}  # not the second alone
     left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
     return [(of[name], of[APART]) for name in left if APART in of]
 

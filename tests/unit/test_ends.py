@@ -182,18 +182,6 @@ def test_an_axis_of_many_decades_and_a_zero_can_be_read(tmp_path: Path) -> None:
     assert figures.ends(found, ends.published()).layout.xaxis.dtick == 4
 
 
-def test_others_on_the_machine_are_a_doubt() -> None:
-    some = rows(rounds=2, load1=9.5)  # one pair on two CPUs has two programs
-    [said] = [doubt for doubt in tables.doubts(pd.DataFrame(some)) if "load1" in doubt]
-    assert "9.5 programs wanted one of 2 CPUs (load1), of which 2 at most are this run's" in said
-    own = [row | {"load1": 3.9} for row in some] + [row | {"time": "2099", "run": "b"} for row in some]
-    assert not any(
-        "load1" in doubt for doubt in tables.doubts(pd.DataFrame(own))
-    )  # what grew later may be its own
-    guests = [row | {"guest_cpus_count": 1} for row in rows(rounds=2, load1=9.5)]
-    assert not any("load1" in doubt for doubt in tables.doubts(pd.DataFrame(guests)))
-
-
 def test_function_times_of_each_kernel(tmp_path: Path) -> None:
     one = {"count": 1600, "p50_s": 1e-6, "p90_s": 2e-6, "p99_s": 3e-6, "max_s": 9e-6}
     seen = {"tracer": "function_graph", "functions": {"ip_rcv": one}}
