@@ -73,10 +73,10 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def short_folder(prefix: str) -> Iterator[Path]:
+def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
     """A folder for sockets, whose paths must be short, locked (flock(2)) as long as its owner lives; those of killed
-    owners are removed."""
-    top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+    owners are removed. `top` is where it is made, if not where such folders usually are."""
+    top = top or Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
     for left in top.glob(f"{prefix}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > UNLOCKED_S:

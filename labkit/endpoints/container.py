@@ -24,8 +24,10 @@ from labkit.errors import Failed, Unsupported
 from labkit.scratch import machines_files, short_folder
 
 RUNTIMES = ("runc", "crun")
+GROUPS = Path("/sys/fs/cgroup")
 OURS = "labkit"  # the control group that ours are in
 START_S = 20.0
+NEW_S = 3.0  # a control group is, until its first program is in it
 PLACE = "/run/labkit"  # in the container: the folder of its socket
 # Docker's default (docker-run(1), "Runtime privilege and Linux capabilities").
 CAPABILITIES = (
@@ -91,9 +93,9 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
     told = version(path)
     _remove_empty_groups()
     with short_folder("labkit-oci-") as scratch, ExitStack() as stack:
-        stack.callback(_remove_empty_groups)
+        stack.callback(_remove_empty_groups, scratch.name[-8:])
         root = stack.enter_context(machines_files())
-        made = []
+        made: list[tuple[Container, process.Running]] = []
         for space in spaces:
             bundle = scratch / space.name
             bundle.mkdir()
@@ -103,20 +105,37 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
             name = f"{OURS}-{os.getpid()}-{scratch.name[-8:]}-{space.name}"
             # It may be half made when it fails.
             stack.callback(process.run, [*words, "delete", "--force", name])
-            process.output([*words, "run", "--detach", "--bundle", str(bundle), name], START_S)
-            made.append(own)
-        for own in made:
-            _wait(own)
-        yield made
+            pid = bundle / "pid"
+            argv = [*words, "run", "--detach", "--pid-file", str(pid), "--bundle", str(bundle), name]
+            [started] = stack.enter_context(process.all_ended([process.Running(argv)]))
+            late = bool(process.wait([started], time.monotonic() + START_S))
+            if late or not pid.exists():
+                started.kill()
+                raise Failed(started.ended(late).words())
+            made.append((own, started))
+        for own, started in made:
+            _wait(own, started)
+        yield [own for own, _started in made]
 
 
-def _wait(own: Container) -> None:
-    """Until it can be talked to."""
+def _wait(own: Container, started: process.Running) -> None:
+    """Until it can be talked to. Its program writes on the same standard error as the runtime that `started` it."""
     deadline = time.monotonic() + START_S
     while not (own.folder / outside.SOCKET).exists():
+        if not _runs((own.folder / "pid").read_text()):
+            last = started.ended().stderr.strip().splitlines()[-1:]
+            raise Failed(f"the container {own.name} ended before it was ready: {' '.join(last) or 'no word'}")
         if time.monotonic() > deadline:
             raise Failed(f"the container {own.name} was not ready within {START_S:.0f} s")
         time.sleep(0.002)
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is there, and has not ended (proc(5): the state follows the name in brackets)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
@@ -160,14 +179,13 @@ def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
     }
 
 
-def _remove_empty_groups() -> None:
-    """Remove our control groups that nobody is in: with a killed experiment its programs go, and these stay."""
-    top = Path("/sys/fs/cgroup")
-    for group in [
-        *top.glob(f"{OURS}/*/"),
-        *top.glob(f"*/{OURS}/*/"),
-        *top.glob(OURS),
-        *top.glob(f"*/{OURS}"),
-    ]:
+def _remove_empty_groups(own: str | None = None) -> None:
+    """Remove our control groups that nobody is in: with a killed experiment its programs go, and these stay. Those of
+    others (without `own` in their name) that are new may be about to be entered."""
+    for group in [*GROUPS.glob(f"{OURS}/*/"), *GROUPS.glob(f"*/{OURS}/*/")]:
         with suppress(OSError):
-            group.rmdir()
+            if (own is not None and f"-{own}-" in group.name) or time.time() - group.stat().st_mtime > NEW_S:
+                group.rmdir()
+    for above in [*GROUPS.glob(OURS), *GROUPS.glob(f"*/{OURS}")]:
+        with suppress(OSError):
+            above.rmdir()

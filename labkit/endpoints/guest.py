@@ -19,13 +19,14 @@ from labkit import netlink, process
 from labkit.endpoints import firmware, outside
 from labkit.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.qemu import command, console, kernels, kvm, shape
-from labkit.scratch import short_folder
+from labkit.scratch import in_memory, short_folder
 
 FORM = (
     "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
 [,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
 )
 GRACE_S = 5.0  # for QEMU to end, once its sockets have
+CPUS, MEMORY_MIB = 64, 262144  # the most that a guest may have
 VHOST = Path("/dev/vhost-net")
 # virtio-net's features that shift work between a guest and this machine (virtio 1.2, 5.1.3).
 OFFLOADS = (
@@ -57,8 +58,7 @@ def parse(text: str) -> Asked:
         "programs": shape.words(r"[A-Za-z0-9_.+-]+"),
         "boot_s": shape.number(1, 3600),
     }
-    fields = {"cpus": shape.number(1, 64), "memory_mib": shape.number(128, 262144)}
-    fields = {**shape.FIELDS, **fields, **own}
+    fields = shape.FIELDS | {"cpus": shape.number(1, CPUS), "memory_mib": shape.number(128, MEMORY_MIB)} | own
     kernel, given = shape.read(f"guest={text}", "a guest", text, fields, FORM)
     more = {name: given.pop(name) for name in own if name in given}
     if "offloads" in more:
@@ -82,10 +82,13 @@ class More:
     programs: tuple[str, ...] = ()
 
     def of(self, asked: Asked) -> Asked:
-        """The larger guest."""
+        """The larger guest. Raises BadInput for one that is too large."""
         one = asked.machine
-        made = replace(one, cpus=self.times * one.cpus, memory_mib=self.times * one.memory_mib)
-        made = replace(made, modules=(*one.modules, *self.modules))
+        cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
+        if cpus > CPUS or memory_mib > MEMORY_MIB:
+            words = f"one guest for {self.times} ends would have cpus={cpus},memory_mib={memory_mib}"
+            raise BadInput(f"{words}, and {CPUS} and {MEMORY_MIB} are the most: ask for fewer pairs")
+        made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
         return replace(asked, machine=made, programs=(*asked.programs, *self.programs))
 
 
@@ -154,14 +157,20 @@ class Guest:
             self._still(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
             self._still(0)
+        (self.folder / "initramfs").unlink(missing_ok=True)  # it is large, and unpacked by now
+
+    def gone(self) -> str | None:
+        """Why it did not boot, once QEMU has ended; None while QEMU runs."""
+        if not self._qemu.poll():
+            return None
+        last = console.last_words(self.folder / "console")
+        return f"the guest {self.name} did not boot: {self._qemu.ended().words()}{last}"
 
     def _still(self, deadline: float) -> None:
         """Raises Failed when it has ended, or it is too late."""
+        if words := self.gone():
+            raise Failed(words)
         path = self.folder / "console"
-        if self._qemu.poll():
-            raise Failed(
-                f"the guest {self.name} did not boot: {self._qemu.ended().words()}{console.last_words(path)}"
-            )
         if panic := console.panic(path):
             raise Failed(f"the guest {self.name} did not boot: {panic}{console.last_words(path)}")
         if time.monotonic() > deadline:
@@ -251,31 +260,28 @@ def _started(
     vhost = asked.vhost == "on" or (
         asked.vhost == "auto" and accelerated and os.access(VHOST, os.R_OK | os.W_OK)
     )
-    told = {
+    told: dict[str, Any] = {
         "guest_kernel": kernel.release,
         "guest_accelerator": "kvm" if accelerated else "tcg",
         "guest_cpus_count": asked.machine.cpus,
         "guest_threads_count": command.threads_count(asked.machine, kvm=accelerated),
-        "guest_queues_count": asked.queues,
-        "guest_vhost": vhost,
     }
     ports = {f"{outside.NAMES}{number}": f"{outside.LOCKS}{number}" for number in range(outside.PORTS)}
-    with short_folder("labkit-guest-") as scratch, process.all_ended([]) as running:
+    with short_folder("labkit-guest-", in_memory()) as scratch, process.all_ended([]) as running:
         made = []
         for nic in nics:
-            folder = scratch / nic.name
-            folder.mkdir()
-            files = firmware.packed(kernel, asked.programs) + firmware.own(
-                nic, kernel, asked.machine.modules, outside.PORTS
-            )
-            (folder / "initramfs").write_bytes(files)
+            (folder := scratch / nic.name).mkdir()
+            own = firmware.own(nic, kernel, asked.machine.modules, outside.PORTS)
+            (folder / "initramfs").write_bytes(firmware.packed(kernel, asked.programs) + own)
             words = nic_words(asked, nic, vhost)
             argv = command.argv(asked.machine, kernel.image, folder, kvm=accelerated, more=words, ports=ports)
             running.append(process.Running(argv, pass_fds=nic.fds))
-            made.append(Guest(nic.name, folder, running[-1], told))
+            queues, on = (asked.queues, vhost) if nic.fds else (None, None)
+            told |= {"guest_queues_count": queues, "guest_vhost": on}
+            made.append(Guest(nic.name, folder, running[-1], dict(told)))
         if accelerated:
             for one in made:
-                kvm.check(one.folder / "console", firmware.FIRST_WORDS, lambda: None)
+                kvm.check(one.folder / "console", firmware.FIRST_WORDS, one.gone)
         yield made
 
 

@@ -115,7 +115,7 @@ class Live(Standing):
         """Flows whose servers listen, and what the servers' side counts."""
         with (
             receivers(self.pairs, asked.protocol, asked.datagram_bytes) as counters,
-            iperf3.flows(self.pairs) as flows,
+            iperf3.flows(self.pairs, emulated=self.emulated) as flows,
         ):
             yield flows, Here(flows, counters, self._ends)
 

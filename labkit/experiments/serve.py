@@ -65,7 +65,8 @@ class Serving:
     def listen(self) -> dict[str, Any]:
         """A server listens at every end."""
         asked = self._asked
-        self._servers = self._run.enter_context(iperf3.servers(self._ends))
+        emulated = self._around.machine.get("accelerator") == "tcg"
+        self._servers = self._run.enter_context(iperf3.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, asked.protocol, asked.datagram_bytes)
         self._counters = self._run.enter_context(counters)
         self._before = self._counters.each()

@@ -89,7 +89,8 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
                 receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
             )
             try:
-                sender = Sender(one, stack.enter_context(iperf3.flows(one.topology.pairs)), counters)
+                flows = stack.enter_context(iperf3.flows(one.topology.pairs, emulated=one.emulated))
+                sender = Sender(one, flows, counters)
                 sender.establish(long)
                 senders.append(sender)
             except Failed as error:

@@ -22,7 +22,10 @@ PORT = 5201
 OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on
 GRACE_S = 5.0  # beyond its planned time, until a run is ended by force
 LAST_WORDS_S = 1.0  # for the other end to write what it has, once one has ended
-START_S = 10.0
+START_S, EMULATED_START_S = (
+    10.0,
+    60.0,
+)  # for a program to start; on an emulated CPU that may be stopped for long
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,10 @@ class Flow:
 class Flows:
     """The flows of one topology: started together, stopped and continued together, ended together."""
 
-    def __init__(self, pairs: Sequence[Pair | FarPair], servers: Servers | None) -> None:
-        self.servers = servers
+    def __init__(
+        self, pairs: Sequence[Pair | FarPair], servers: Servers | None, start_s: float = START_S
+    ) -> None:
+        self.servers, self._start_s = servers, start_s
         self.programs: list[process.Running] = []
         ready = [None] * len(pairs) if servers is None else servers.programs
         self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
@@ -143,9 +148,12 @@ class Flows:
             flow.connect(load)
             assert flow.client is not None
             self.programs.append(flow.client)
-        deadline = time.monotonic() + START_S
-        for client in self.clients:
-            client.held(deadline)
+        deadline = time.monotonic() + self._start_s
+        for flow, client in zip(self.flows, self.clients, strict=True):
+            # One that has ended tells why when the run is over.
+            if not client.held(deadline) and not client.poll():
+                where = flow.pair.client.name
+                raise Failed(f"the iperf3 client at {where} did not stand ready within {self._start_s:.0f} s")
 
     @property
     def clients(self) -> list[process.Running]:
@@ -200,11 +208,11 @@ class Flows:
 
 
 @contextmanager
-def flows(pairs: Sequence[Pair]) -> Iterator[Flows]:
+def flows(pairs: Sequence[Pair], *, emulated: bool = False) -> Iterator[Flows]:
     """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
-    left."""
-    with servers([pair.server for pair in pairs]) as ready:
-        made = Flows(pairs, ready)
+    left. Those on an emulated CPU are waited for longer."""
+    with servers([pair.server for pair in pairs], emulated=emulated) as ready:
+        made = Flows(pairs, ready, EMULATED_START_S if emulated else START_S)
         with process.all_ended(made.programs):
             yield made
 
@@ -218,19 +226,19 @@ def far_flows(pairs: Sequence[FarPair]) -> Iterator[Flows]:
 
 
 @contextmanager
-def servers(ends: Sequence[Endpoint]) -> Iterator[Servers]:
+def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Servers]:
     """Servers that listen at these ends; when the block ends, none of them is left."""
     programs: list[process.Running] = []
     with process.all_ended(programs):
         made = Servers(programs, ends)
-        _listening(ends, made.programs)
+        _listening(ends, made.programs, EMULATED_START_S if emulated else START_S)
         yield made
 
 
-def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running]) -> None:
+def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running], within_s: float) -> None:
     """Return when every server's port listens (state 0A of /proc/net/tcp and tcp6)."""
     wanted = f":{PORT:04X} "
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + within_s
     for server, program in zip(servers, programs, strict=True):
         tables = [server.open(f"/proc/net/{name}") for name in ("tcp6", "tcp")]
         try:
@@ -238,7 +246,7 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running])
                 if program.poll():
                     raise Failed(f"the iperf3 server ended before it listened: {program.ended().words()}")
                 if time.monotonic() > deadline:
-                    raise Failed(f"the iperf3 server at {server.name} did not listen within {START_S:.0f} s")
+                    raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
                 time.sleep(0.002)
         finally:
             for table in tables:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from worlds import LABKIT, World, until, world
 
+from labkit import process
 from labkit.endpoints import container
-from labkit.errors import Unsupported
+from labkit.errors import Failed, Unsupported
 
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -115,9 +118,10 @@ def test_containers_and_namespaces_are_compared(machine: World) -> None:
 @pytest.mark.needs("root", "bridge", "runc", "ping")
 def test_a_killed_run_leaves_no_container(machine: World) -> None:
     words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")
+    before = groups()  # of other experiments
     process = machine.start(*LABKIT, "run", "datapaths", *words, "duration_s=60")
     assert until(lambda: machine.pids(lambda words: {"--", "-i0.002"} <= set(words)), 60), process.poll()
-    left = groups()
+    left = groups() - before
     assert left
     process.kill()
     process.communicate()
@@ -128,6 +132,23 @@ def test_a_killed_run_leaves_no_container(machine: World) -> None:
     # The groups are empty, and gone when the next experiment has been.
     machine.rows(*words, "duration_s=1")
     assert not left & groups()
+
+
+def test_a_container_whose_program_has_died_is_told_at_once(tmp_path: Path) -> None:
+    program = process.Running(["sh", "-c", "echo it goes >&2; echo $$ >$0/pid", str(tmp_path)])
+    with process.all_ended([program]):
+        assert not process.wait([program], time.monotonic() + 20)
+        with pytest.raises(Failed, match="client0 ended before it was ready: it goes"):
+            container._wait(container.Container("client0", tmp_path, "runc"), program)
+
+
+def test_a_new_control_group_of_others_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("1-new00000-client0", "1-own00000-client0", "1-old00000-client0"):
+        (tmp_path / container.OURS / name).mkdir(parents=True)
+    os.utime(tmp_path / container.OURS / "1-old00000-client0", (1, 1))
+    monkeypatch.setattr(container, "GROUPS", tmp_path)
+    container._remove_empty_groups("own00000")
+    assert [path.name for path in (tmp_path / container.OURS).iterdir()] == ["1-new00000-client0"]
 
 
 def test_without_a_runtime_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

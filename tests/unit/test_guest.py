@@ -13,6 +13,7 @@ from labkit.endpoints import firmware, guest
 from labkit.endpoints.guest import Nic
 from labkit.errors import BadInput, Failed
 from labkit.experiments import Datapaths
+from labkit.qemu import kvm
 from labkit.qemu.kernels import Kernel
 
 NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "fd00::2:1", "02:00:00:00:00:00", "02:00:00:00:00:01")
@@ -82,6 +83,22 @@ def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> Non
             Failed, match=r"client0 did not boot: sleep was ended by SIGKILL; .*waiting for nothing"
         ):
             late.greet(time.monotonic() + 60)
+
+
+def test_qemu_that_ends_at_once_says_nothing_of_kvm(tmp_path: Path) -> None:
+    program = process.Running(["sh", "-c", "echo no such CPU >&2; exit 1"])
+    with process.all_ended([program]):
+        dead = guest.Guest("client0", tmp_path, program, {})
+        with pytest.raises(Failed, match="client0 did not boot: sh ended with 1: no such CPU") as raised:
+            kvm.check(tmp_path / "console", "first words", dead.gone)
+    assert not isinstance(raised.value, kvm.Silent)  # which would be remembered
+
+
+def test_a_guest_for_all_ends_has_a_bound() -> None:
+    asked = guest.parse("debian,cpus=2")
+    assert guest.More(32).of(asked).machine.cpus == 64
+    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*ask for fewer pairs"):
+        guest.More(33).of(asked)
 
 
 @pytest.mark.needs("busybox")

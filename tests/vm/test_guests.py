@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,9 +52,12 @@ def test_a_guest_that_does_not_boot(lab_kernel: str, machine: World, options: st
 
 def test_a_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel}")
+    left = lambda: set(Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp").glob("labkit-guest-*"))  # noqa: E731
+    before = left()
     process = machine.start(*LABKIT, "run", "datapaths", *words)
     booting = lambda: machine.pids(lambda argv: Path(argv[0]).name.startswith("qemu"))  # noqa: E731
     assert until(lambda: len(booting()) == 2, 120), process.poll()
     process.kill()
     process.communicate()
     assert until(lambda: not machine.processes(), 20), machine.processes()
+    assert left() <= before  # 40 MB each
