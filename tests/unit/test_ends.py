@@ -222,3 +222,12 @@ def test_what_nothing_uses_is_no_parameter_of_a_run() -> None:
     found = experiments.find("container_vs_vm").parameters.of({})
     assert not {"slices", "whole_runs", "half_width", "protocol", "length_bytes"} & set(found.asdict())
     assert found.of(found.asdict()) == found
+
+
+def test_profiles_of_a_second_measurement_alone_are_not_compared() -> None:
+    """An arm's own profile may have failed, and that of its second measurement not."""
+    arms = [("guest", "veth_bridge/guest"), ("shared_guest", "veth_bridge/shared_guest (again)")]
+    point = pd.DataFrame(arms, columns=["endpoint", "arm"])
+    assert boundary._compared(point) == []
+    point.loc[2] = ["shared_guest", "veth_bridge/shared_guest"]
+    assert boundary._compared(point) == [("veth_bridge/shared_guest", "veth_bridge/guest")]
