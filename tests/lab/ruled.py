@@ -17,6 +17,7 @@ from typing import Any
 from labkit import machine, process, topologies
 from labkit.endpoints import Namespace, Pair
 from labkit.observers.perf_record import FREQUENCY_HZ, perf_record
+from labkit.observers.receivers import datagrams
 from labkit.traffic import iperf3
 
 WINDOW_S = 1.0
@@ -37,8 +38,7 @@ def ruled(space: Namespace, count: int) -> None:
 def received(pair: Pair) -> int:
     """Datagrams that the server has read."""
     with pair.server.namespace.open("/proc/net/snmp") as file:
-        names, values = (line.split() for line in file if line.startswith("Udp:"))
-    return int(dict(zip(names, values, strict=True))["InDatagrams"])
+        return datagrams(file.read())[0]
 
 
 def profile(folded: Path, rules: int) -> dict[str, Any]:
