@@ -14,6 +14,24 @@ ARGUMENTS = [
 
 
 @contextmanager
+def watched(browser: Any, address: str) -> Iterator[Any]:
+    """An opened page; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
+    page = browser.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(address)
+    yield page
+    page.close()
+    assert not wrong
+    assert asked
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
     """A browser; `profile` is a folder of its own."""
     from playwright.sync_api import sync_playwright

@@ -173,6 +173,16 @@ def world(
             made.end()
 
 
+@contextmanager
+def untouched(folder: Path) -> Iterator[World]:
+    """A world of root's in which afterwards no process is left, and no interface more or less than before."""
+    with world(folder, user=False) as made:
+        before = made.interfaces()
+        yield made
+        assert until(lambda: not made.processes(), 20), made.processes()
+        assert made.interfaces() == before
+
+
 def marked(mark: str) -> dict[int, list[str]]:
     """The processes that carry the mark in their environment and live, with their command lines."""
     wanted = f"{MARK}={mark}".encode()

@@ -9,7 +9,7 @@ from typing import Any
 import made_profiles as made
 import nbformat
 import pytest
-from browser import chromium
+from browser import chromium, watched
 from nbformat import v4
 from worlds import until
 
@@ -51,18 +51,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, pages: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Any]:
     """The opened page; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
-    page = browser.new_page()
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.goto(pages[getattr(request, "param", "report")])
-    page.wait_for_selector(".labkit-flame svg g")
-    yield page
-    page.close()
-    assert not wrong
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    with watched(browser, pages[getattr(request, "param", "report")]) as page:
+        page.wait_for_selector(".labkit-flame svg g")
+        yield page
 
 
 def frame(page: Any, name: str) -> Any:

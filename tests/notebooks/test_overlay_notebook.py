@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium
+from browser import chromium, watched
 from worlds import World, world
 
 from labkit import tables
@@ -61,18 +61,13 @@ def folder(machine: World, said: str) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The opened report; afterwards, that nothing went wrong in its scripts."""
-    wrong: list[str] = []
-    with chromium(tmp_path_factory.mktemp("profile")) as browser:
-        page = browser.new_page()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.goto((folder / "report.html").as_uri())
+    report = (folder / "report.html").as_uri()
+    with chromium(tmp_path_factory.mktemp("profile")) as browser, watched(browser, report) as page:
         page.wait_for_function(
             "[...document.querySelectorAll('.figure')].every(it => it.querySelector('.main-svg .gtitle'))",
             timeout=120_000,
         )
         yield page
-    assert not wrong
 
 
 def test_the_sweep_tells_of_every_part(said: str, folder: Path, machine: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 import simulated
-from browser import chromium
+from browser import chromium, watched
 
 from labkit import report
 
@@ -33,22 +33,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
     """The opened report; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
-    page = browser.new_page()
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.goto(address)
-    page.wait_for_function(
-        "document.querySelectorAll('.figure .main-svg .legend, .figure .main-svg .plot').length > 0"
-    )
-    yield page
-    page.close()
-    assert not wrong
-    assert asked
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    with watched(browser, address) as page:
+        page.wait_for_function(
+            "document.querySelectorAll('.figure .main-svg .legend, .figure .main-svg .plot').length > 0"
+        )
+        yield page
 
 
 def test_every_figure_is_drawn(page: Any) -> None:

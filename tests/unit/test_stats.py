@@ -16,7 +16,7 @@ from conftest import ROOT
 from scipy.special import stdtrit
 from scipy.stats import kruskal, wilcoxon
 
-from labkit import stats
+from labkit import stats, units
 from labkit.errors import BadInput
 from labkit.stats import Effect, Floats
 
@@ -295,7 +295,7 @@ def test_welch_by_hand() -> None:
     ("share", "text"), [(0.153, "15 %"), (0.0153, "1.5 %"), (0.05, "5 %"), (0, "0 %"), (9, "900 %")]
 )
 def test_percent(share: float, text: str) -> None:
-    assert stats.percent(share) == text
+    assert units.percent(share) == text
 
 
 @pytest.mark.parametrize(
