@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import stats, tables
+from labkit import stats, tables, units
 from labkit.errors import BadInput
 from labkit.loading import GROUP, HOST, METRIC, PROVENANCE, Key, differing, groups, hosts, measured, point
 
@@ -219,7 +219,7 @@ def _with_drift(plain: stats.Effect) -> stats.Effect:
     """The interval widened by what two runs may differ by with nothing changed."""
     if plain.low is None or plain.high is None:
         return plain
-    how = f"{plain.how}, widened by {stats.percent(DRIFT)} for drift between runs"
+    how = f"{plain.how}, widened by {units.percent(DRIFT)} for drift between runs"
     return replace(plain, low=plain.low / (1 + DRIFT), high=plain.high * (1 + DRIFT), how=how)
 
 
@@ -270,7 +270,7 @@ def _doubts(left: Side, right: Side, common: list[Common], table: pd.DataFrame) 
     if plain := int(table["baseline"].isna().sum()):
         said.append(
             f"{plain} of {count} points have no common baseline: 2 to 5 % of drift between runs is normal,"
-            f" so their verdicts need more than {stats.percent(DRIFT)}"
+            f" so their verdicts need more than {units.percent(DRIFT)}"
         )
     setups = table[["left_setups_count", "right_setups_count"]].min(axis=1)
     if few := int((setups < tables.FEWEST_SETUPS).sum()):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit import contrasts, loading, sizes, stats, timed
+from labkit import contrasts, loading, sizes, stats, timed, units
 from labkit.contrasts import NO_EVIDENCE, SAME, Comparison
 from labkit.fitting import Estimate
 from labkit.sizes import COSTS, LOST, PARTS, Curve
@@ -169,10 +169,9 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
     beyond = lost[lost > LOST]
     if len(beyond):
         place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
-        said = (
-            f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size), most {most:.0%} at"
-        )
-        said += f" {place[0]} with {place[1]:.0f} bytes: the receiver is the limit there, and what the lost cost is"
+        said = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
+        said += f" most {units.percent(most)} at {place[0]} with {place[1]:.0f} bytes:"
+        said += " the receiver is the limit there, and what the lost cost is"
         yield f"{said} in the cost of those received{where}."
     if len(beyond) < len(lost):
         said = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived: there the sender, one process,"
@@ -255,4 +254,5 @@ def _judged(one: timed.Judged) -> str:
     )
     said += f" {one.effect.how})"
     said += f"; {one.why}" if one.why else ""
-    return said + (f"; tracing left {one.overhead_ratio:.0%} of the throughput" if one.overhead_ratio else "")
+    left = one.overhead_ratio
+    return said + (f"; tracing left {units.percent(left)} of the throughput" if left else "")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy.special import chdtrc, ndtri, stdtrit
 from scipy.stats import rankdata
 
+from labkit import units
 from labkit.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
@@ -260,10 +261,10 @@ def verdict(
         return Verdict("no evidence", sentence)
     if low > 1 or high < 1:
         word = "faster" if (low > 1) == higher_is_better else "slower"
-        small = f", a difference below {percent(margin)}" if inside else ""
+        small = f", a difference below {units.percent(margin)}" if inside else ""
         size = _size(effect.ratio, low, high, word, higher_is_better, baseline)
         return Verdict(word, f"{arm} is {size} ({effect.how}){small}")
-    word = f"no difference beyond {percent(margin)}" if inside else "no evidence"
+    word = f"no difference beyond {units.percent(margin)}" if inside else "no evidence"
     said = word if inside else "no evidence of a difference"
     return Verdict(word, f"{said} between {arm} and {baseline}: {measured}")
 
@@ -293,16 +294,10 @@ def _within_control(effect: Effect, control: Effect | None) -> str | None:
 
 def _size(ratio: float, low: float, high: float, word: str, higher_is_better: bool, baseline: str) -> str:
     near, far = sorted((abs(low - 1), abs(high - 1)))
-    size, between = percent(abs(ratio - 1)), f"[{percent(near)}, {percent(far)}]"
+    size, between = units.percent(abs(ratio - 1)), f"[{units.percent(near)}, {units.percent(far)}]"
     if higher_is_better:
         return f"{size} {word} than {baseline} {between}"
     return f"{word} than {baseline}: it takes {size} {'more' if ratio > 1 else 'less'} time {between}"
-
-
-def percent(share: float) -> str:
-    """A share in per cent for a sentence: 0.153 -> "15 %", 0.0153 -> "1.5 %"."""
-    number = f"{100 * share:.1f}".removesuffix(".0") if share < 0.0995 else f"{100 * share:.0f}"
-    return f"{number if share < 100 else f'{100 * share:.2g}'} %"
 
 
 def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[np.bool_]:

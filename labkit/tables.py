@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import stats
+from labkit import stats, units
 from labkit.errors import BadInput
 from labkit.loading import GROUP as GROUP
 from labkit.loading import METRIC as METRIC
@@ -258,7 +258,7 @@ def _about_machine(ok: pd.DataFrame) -> list[str]:
     if share >= STOLEN_SHARE:
         most = float((ok["steal_s"] / capacity).max())
         said.append(
-            f"steal: the hypervisor took {stats.percent(share)} of all CPU time, up to {stats.percent(most)}"
+            f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
         )
     if count := int(emulated(ok).sum()):
         said.append(f"emulated CPU (TCG) in {count} of {_count(len(ok), 'row')}: ratios are not a real one's")

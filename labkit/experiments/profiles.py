@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import units
 from labkit.errors import LabkitError
 from labkit.experiments import arms, columns, events, whole
 from labkit.experiments.asked import Datapaths
@@ -138,9 +139,8 @@ def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual
             if metrics["observer"] in DISTURBING and left < DISTURBED:
-                words = f"disturbed: {metrics['observer']} left only {left:.0%} of the throughput".replace(
-                    "%", " %"
-                )
+                share = units.percent(left)
+                words = f"disturbed: {metrics['observer']} left only {share} of the throughput"
                 metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit import theme
+from labkit import theme, units
 
 ROW_PX, EDGES_PX = 26, 150
 LETTERS = 44
@@ -75,7 +75,7 @@ def _hover(one: pd.Series, at: dict[str, Any]) -> str:
         f"{one['function']} {one['kind']}".strip(),
         f"{at['left']}: {said('left')}",
         f"{at['right']}: {said('right')}",
-        f"difference: {said('difference')}, {one['share_ratio']:.0%} of the whole",
+        f"difference: {said('difference')}, {units.percent(one['share_ratio'])} of the whole",
         f"{one['samples_count']:,} samples",
     ]
     return "<br>".join(theme.plain(line) for line in lines)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkit import stats
+from labkit import units
 from labkit.errors import BadInput
 from labkit.flame import folded
 from labkit.flame.spread import Floats
@@ -64,7 +64,7 @@ class Arm:
             return self
         share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
         most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
-        words = f"{stats.percent(share)} of the samples of {self.name} are in other processes ({most}) and left out."
+        words = f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}) and left out."
         return replace(self, rounds=kept, left_out=words)
 
     def tree(self) -> Tree:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import calls, stats, theme
+from labkit import calls, theme, units
 from labkit.calls import Call, Tree
 from labkit.errors import BadInput
 from labkit.flame.runs import observed
@@ -137,7 +137,7 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) 
     cost += " that functions which call many others look dearer than they are."
     cost += f" The shortest of the calls took {si(told['shortest_s'], 's')}."
     if pd.notna(row["overhead_ratio"]):
-        cost += f" With the tracer {stats.percent(row['overhead_ratio'])} of the speed without it were left."
+        cost += f" With the tracer {units.percent(row['overhead_ratio'])} of the speed without it were left."
     notes = [whence, cost, *_by_themselves(tree, rows)]
     if bool(emulated(pd.DataFrame([row])).any()):
         notes.append("This was an emulated CPU: times are not a real one's.")

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from labkit import stats, units
+from labkit import units
 from labkit.flame.difference import ROWS, Difference
 
 
@@ -67,7 +67,7 @@ def sentence(difference: Difference) -> str:
         return f"{found}; no single function stands out{_with_callees(difference)}"
     share = outstanding["difference_s"].sum() / whole["difference_s"]
     return (
-        f"{found}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {stats.percent(share)} of it"
+        f"{found}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {units.percent(share)} of it"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from labkit import stats
+from labkit import units
 from labkit.flame import folded
 from labkit.flame.arm import Arm
 from labkit.flame.difference import Difference
@@ -46,12 +46,12 @@ def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
             )
     rested, all_of_it = int(tree.idle.sum()), int(tree.idle.sum() + tree.total[0].sum())
     if rested:
-        found.append(f"Samples of idle CPUs are left out: {stats.percent(rested / all_of_it)} of all.")
+        found.append(f"Samples of idle CPUs are left out: {units.percent(rested / all_of_it)} of all.")
     unknown = tree.own[
         np.isin(tree.name, [at for at, name in enumerate(tree.names) if "[unknown]" in name])
     ].sum()
     if all_of_it > rested and unknown / (all_of_it - rested) > 0.02:
-        share = stats.percent(unknown / (all_of_it - rested))
+        share = units.percent(unknown / (all_of_it - rested))
         found.append(f"{share} of the samples are in functions whose names are not known ([unknown]).")
     found += [arm.left_out for arm in arms if arm.left_out]
     return found + list(_uncovered(tree, arms))
@@ -63,7 +63,7 @@ def _piled(tree: Tree, event: str) -> str:
     most = max(odd, key=lambda at: int(samples[at]), default=0)
     here = ""
     if odd and samples[odd].sum():
-        share = stats.percent(float(samples[odd].sum() / max(tree.total[0].sum(), 1)))
+        share = units.percent(float(samples[odd].sum() / max(tree.total[0].sum(), 1)))
         here = f" Here that is {share} of the samples, most of them in {folded.plain(tree.names[most])}."
     return (
         f"Sampled by {event}, which cannot interrupt code that runs with interrupts off: such time is counted"
@@ -81,7 +81,7 @@ def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
             if each.cpu_s
         ]
         if known and abs((ratio := sum(s for s, _ in known) / sum(cpu for _, cpu in known)) - 1) > COVERED:
-            yield f"The samples of {arm.name} make up {stats.percent(ratio)} of the CPU time that the kernel counted."
+            yield f"The samples of {arm.name} make up {units.percent(ratio)} of the CPU time that the kernel counted."
 
 
 def judged(it: Difference) -> list[str]:
@@ -93,7 +93,7 @@ def judged(it: Difference) -> list[str]:
         ]
     found = [
         f"Coloured is what stands out from the spread between rounds (Student's t over {rounds}); of what is coloured"
-        f" at most {stats.percent(FALSE_SHARE)} is expected to be chance (Benjamini-Hochberg)."
+        f" at most {units.percent(FALSE_SHARE)} is expected to be chance (Benjamini-Hochberg)."
     ]
     if it.frames.control is not None:
         count = int(it.frames.control.stands_out.sum())

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from labkit import calls
+from labkit import calls, units
 from labkit.calls import Reader, Tree
 from labkit.errors import Unsupported
 from labkit.observers import functions, tracefs
@@ -90,7 +90,7 @@ class Graph:
         lines = ["".join(head)]
         for root, (about, kept) in found.items():
             for part, tree in kept:
-                what = "the median" if part == 0.5 else f"{part:.0%} take no longer"
+                what = "the median" if part == 0.5 else f"{units.percent(part)} take no longer"
                 lines += [
                     f"#\n# {root}, {what}: of {about['chosen_of']}\n",
                     *(f"{each}\n" for each in tree.lines),
