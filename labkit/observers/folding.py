@@ -29,6 +29,9 @@ _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 
 # A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; the name may have spaces.
 _sample = re.compile(rb"(\S.*?)\s+(-?\d+)(?:/-?\d+)?(?=\s|$)")
+# Code that a program has written itself (an emulator's, a virtual machine's) is of one file for each process: with its
+# number a name would be another one in each round.
+_translated = re.compile(rb"\Aperf-\d+\.map\Z")
 _frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
 _lost = re.compile(rb"(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
 
@@ -162,7 +165,7 @@ def name_of(symbol: bytes, place: bytes) -> bytes:
     """A function as folded stacks have it: `_[k]` after one of the kernel or of a module of it, the object in brackets
     where there is no symbol."""
     if symbol == b"[unknown]":
-        inside = place.rsplit(b"/", 1)[-1].strip(b"[]")
+        inside = _translated.sub(b"perf-PID.map", place.rsplit(b"/", 1)[-1].strip(b"[]"))
         return b"[%b]" % (inside or b"unknown")
     name = symbol.replace(b";", b":")
     of_kernel = (

@@ -104,6 +104,7 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back(monkeypatch: pytest.Monke
         (b"send", b"/usr/lib/x86_64-linux-gnu/libc.so.6", b"send"),
         (b"[unknown]", b"/usr/bin/perf", b"[perf]"),
         (b"[unknown]", b"[unknown]", b"[unknown]"),
+        (b"[unknown]", b"/tmp/perf-341.map", b"[perf-PID.map]"),
         (b"f(int;char)", b"/usr/bin/a", b"f(int:char)"),
     ],
 )
