@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from labkit import units
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # USER_HZ, the unit of /proc/stat (proc(5)): 100 on most machines
 STEAL_LIMIT = 0.05  # of the time of all CPUs together
 
@@ -52,7 +54,7 @@ def stolen(steal_s: float, window_s: float) -> list[str]:
     share = steal_s / (window_s * (os.cpu_count() or 1))
     if share <= STEAL_LIMIT or steal_s <= 2.5 / TICKS_PER_S:
         return []
-    return [f"the hypervisor took away {share:.0%} of the CPU time meanwhile"]
+    return [f"the hypervisor took away {units.percent(share)} of the CPU time meanwhile"]
 
 
 def load1() -> float:

@@ -50,7 +50,7 @@ class TestCpuTime:
         monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
         assert machine.stolen(0.9, 10) == []
         [doubt] = machine.stolen(2.0, 10)
-        assert "10%" in doubt
+        assert "10 %" in doubt
         assert machine.stolen(2 / cpu_time.TICKS_PER_S, 0.07) == []
 
 

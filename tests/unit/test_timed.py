@@ -31,7 +31,7 @@ def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, wh
     assert claim.startswith("Claimed (ECE 792 report")
     assert claim.endswith("pulls the ratio found towards 1.")
     assert said.startswith(f"    - **{word}** at veth: ")
-    assert "tracing left 93% of the throughput" in said
+    assert "tracing left 93 % of the throughput" in said
 
 
 def test_each_host_is_judged_by_itself() -> None:
