@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 
@@ -126,9 +127,9 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         self._check_load()
         for name in self.topology:
             topologies.check_carries(name, self.mtu_bytes, self.family)
+        self._check_names()
         self._check_endpoints()
         self._check_observers()
-        self._check_names()
         if self.nodes == "two":
             self._check_two()
         else:
@@ -139,14 +140,23 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
             one_of("endpoint", name, topologies.ENDPOINTS)
         if self.in_guests:
             topologies.check_guests(self.topology)
-            from labkit.endpoints import guest  # what only guests need
-
-            guest.parse(self.guest_word)
+            self._check_guests()
         elif self.guest is not None:
             raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")
         one_of("nodes", self.nodes, ("one", "two"))
         if self.nodes == "two" and self.endpoint != ("namespace",):
             raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
+
+    def _check_guests(self) -> None:
+        from labkit.endpoints import guest  # what only guests need
+
+        one = guest.parse(self.guest_word)
+        if "shared_guest" in self.endpoint:
+            guest.More(2 * max(self.pairs)).of(one)
+        each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
+        if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
+            words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
+            raise BadInput(f"affinity={self.affinity}: {words}; cpus=N asks for more")
 
     def _check_observers(self) -> None:
         observing.check(self)
@@ -155,13 +165,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     def _check_load(self) -> None:
         least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
-        within(
-            "length_bytes",
-            self.length_bytes,
-            least,
-            most,
-            f"what {self.protocol} by {'ping' if self.protocol == 'ping' else 'iperf3'} takes",
-        )
+        by = "ping" if self.protocol == "ping" else "iperf3"
+        within("length_bytes", self.length_bytes, least, most, f"what {self.protocol} by {by} takes")
         if self.slices and (self.protocol == "ping" or self.rate_bps is not None):
             raise BadInput(
                 "slices measure senders that send as fast as they can: with ping or rate_bps say slices=0"
@@ -180,8 +185,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         ):
             if value is not None and not re.fullmatch(form, value):
                 raise BadInput(f"{name}={value!r} is not of the form {form}")
-        for cpu in self.affinity.split(",") if self.affinity else []:
-            if self.where == "here" and int(cpu) not in os.sched_getaffinity(0):
+        for cpu in self._cpus if self.where == "here" and {*self.endpoint} - {*topologies.IN_GUESTS} else []:
+            if cpu not in os.sched_getaffinity(0):
                 raise BadInput(
                     f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}"
                 )
@@ -249,6 +254,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         return None if self.parent is None else self.parent.split(",")[side - 1 if self.nodes == "two" else 0]
 
     @property
+    def _cpus(self) -> list[int]:
+        """The CPUs of `affinity`."""
+        return [int(cpu) for cpu in self.affinity.split(",")] if self.affinity else []
+
+    @property
     def generator(self) -> str | None:
         """The program that makes the load, beside ping."""
         return None if self.protocol == "ping" else "iperf3"
@@ -260,19 +270,9 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
 
     def load(self) -> Load:
         """What iperf3 is asked for."""
-        names = (
-            "protocol",
-            "rate_bps",
-            "streams",
-            "duration_s",
-            "omit_s",
-            "mss_bytes",
-            "congestion",
-            "zerocopy",
-            "affinity",
-        )
         length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
-        return Load(**{name: getattr(self, name) for name in names}, length_bytes=length)
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Load)}
+        return Load(**{**given, "length_bytes": length})
 
     @property
     def in_guests(self) -> bool:

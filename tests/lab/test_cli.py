@@ -75,6 +75,10 @@ BAD_RUNS = [
     ("run datapaths where=vm:x", "no kernel 'x' can be booted here"),
     ("run datapaths where=", "where"),
     ("run datapaths congestion=nonesuch duration_s=1 omit_s=0", "congestion"),
+    (
+        "run datapaths endpoint=shared_guest pairs=1,33 protocol=ping",
+        "one guest for 66 ends would have cpus=66",
+    ),
     ("shell nothing", "there is no topology nothing; there are"),
     ("shell veth pairs=0", "pairs=0 is outside"),
     ("shell veth pairs", "'pairs' is not of the form name=value"),

@@ -53,12 +53,30 @@ def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
         ({"endpoint": "guest", "topology": "veth"}, "no place for a guest's tap"),
         ({"guest": "debian"}, "say endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
+        (
+            {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
+            r"one guest for 34 ends would have cpus=68,.*ask for fewer pairs",
+        ),
+        ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
+        ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
+        ({"endpoint": "shared_guest", "affinity": "0,2"}, "a guest has CPUs 0 to 1; cpus=N"),
         ({"endpoint": "container", "nodes": "two", "where": "vm:debian"}, "leave endpoint out"),
     ],
 )
 def test_endpoints_that_cannot_be_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         Datapaths.of(given)
+
+
+def test_what_guests_can_have_is_asked_for() -> None:
+    assert Datapaths.of({"endpoint": "guest", "guest": "debian,cpus=2", "pairs": "17"}).pairs == (17,)
+    assert Datapaths.of({"endpoint": "shared_guest", "guest": "debian,cpus=2", "pairs": "1,16"}).pairs == (
+        1,
+        16,
+    )
+    for cpu in (0, 3, 63):  # whatever CPUs this machine has
+        words = {"endpoint": "guest", "guest": "debian,cpus=64", "affinity": f"{cpu}"}
+        assert Datapaths.of(words).affinity == f"{cpu}"
 
 
 def test_queues_and_offloads_are_words_of_qemus() -> None:
