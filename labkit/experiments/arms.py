@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from labkit import topologies
 from labkit.errors import Failed, Isolated, Unsupported
-from labkit.experiments import looks
+from labkit.experiments import looks, observing
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Surroundings
@@ -94,8 +94,10 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
                     "failed",
                     f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
                 )
-            words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
-            return ("ok", None) if words is None else ("failed", words)
+            if words := ping.reachable(topology.pairs, asked.mtu_bytes, asked.family):
+                return "failed", words
+            observing.check_standing(asked, topology)
+            return "ok", None
     except Unsupported as error:
         return "unsupported", str(error)
     except Isolated as error:

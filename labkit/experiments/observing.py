@@ -4,13 +4,13 @@ add a new one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import topologies
-from labkit.errors import BadInput, Unsupported
+from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments.parameters import one_of
 from labkit.observers import (
     function_graph,
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observer:
-    """`check` raises what makes it impossible here, before anything is measured. `armed` is given what was asked for,
-    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this
-    kernel's own code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
+    """Three raise what makes it impossible before anything is measured: `check` what is known at once, `check_standing`
+    what is known of an arm that stands, `check_built` once every arm has stood. `armed` is given what was asked for,
+    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this kernel's own
+    code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
 
     check: Callable[[Datapaths], object]
     armed: Callable[[Datapaths, topologies.Topology, Path], AbstractContextManager[Watch]]
     check_built: Callable[[Datapaths], object] = lambda _asked: None
+    check_standing: Callable[[Datapaths, topologies.Topology], object] = lambda _asked, _topology: None
     traces: bool = False
     disturbs: bool = False
 
@@ -130,6 +132,14 @@ def _check_guests(asked: Datapaths) -> None:
         )
 
 
+def _check_traceable(asked: Datapaths, topology: topologies.Topology) -> None:
+    """Raises BadInput for functions that the guests' kernel cannot trace. What else is wrong with a tracer is no reason
+    to measure nothing: the rows tell it."""
+    with suppress(Unsupported, Failed):
+        for one in _guests(asked, topology)[:1]:  # they have one kernel, and the same modules
+            guest_function_times.traced(one, asked.functions)
+
+
 TABLE = {
     "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
@@ -141,7 +151,9 @@ TABLE = {
         traces=True,
         disturbs=True,
     ),
-    "guest_function_times": Observer(_check_guests, _guest_function_times, disturbs=True),
+    "guest_function_times": Observer(
+        _check_guests, _guest_function_times, check_standing=_check_traceable, disturbs=True
+    ),
     "function_graph": Observer(
         lambda _asked: tracefs.check(),
         _function_graph,
@@ -153,6 +165,12 @@ TABLE = {
 NAMES = tuple(TABLE)
 TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
 DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
+
+
+def check_standing(asked: Datapaths, topology: topologies.Topology) -> None:
+    """Raises BadInput for what observers cannot be asked for where this arm stands."""
+    for name in asked.observe:
+        TABLE[name].check_standing(asked, topology)
 
 
 def check(asked: Datapaths) -> None:

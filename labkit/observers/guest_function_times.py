@@ -105,7 +105,7 @@ def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Ite
     with ExitStack() as stack:
         armed = []
         for guest in guests:
-            armed.append(_traced(guest, names))
+            armed.append(traced(guest, names))
             stack.callback(_run, guest, f"cd {TRACEFS}; echo nop >current_tracer; echo >set_ftrace_filter")
             _arm(guest, list(armed[-1]))
         yield GuestTimes(guests, names, armed)
@@ -115,8 +115,9 @@ def _run(guest: Machine, script: str) -> str:
     return process.output([*guest.prefix, "sh", "-e", "-c", script], PATIENCE_S)
 
 
-def _traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
-    """What the guest's kernel calls these functions, each to what they are here. Raises Unsupported, BadInput."""
+def traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
+    """What a guest's kernel calls these functions, each to what they are here. Raises Unsupported without a tracer, and
+    BadInput for a function that it cannot trace."""
     try:
         tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
     except Failed:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from labkit.errors import BadInput, Unsupported
+from labkit.experiments import Datapaths, Surroundings, arms
 from labkit.observers import guest_function_times
 from labkit.observers.guest_function_times import guest_function_times as watched
 
@@ -66,4 +69,25 @@ def test_what_a_guest_cannot_trace_is_refused(top: Path, names: list[str], words
     guest: Any = Folder(top, "client0")
     with pytest.raises(BadInput, match=words), watched([guest], names):
         pass
+    assert not (top / "current_tracer").exists()
+
+
+def test_what_a_guest_cannot_trace_is_refused_when_arms_are_tried(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest: Any = Folder(top, "client0")
+    guest.kernel, guest.told = guest, {"guest_accelerator": "tcg", "guest_cpus_count": 1}
+    ends = SimpleNamespace(client=SimpleNamespace(box=guest), server=SimpleNamespace(box=None))
+    monkeypatch.setattr(arms.topologies, "build", lambda *_, **__: nullcontext(SimpleNamespace(pairs=[ends])))
+    monkeypatch.setattr(arms.ping, "reachable", lambda *_: None)
+
+    def tried(*functions: str) -> list[str]:
+        asked = Datapaths(endpoint=("guest",), observe=("guest_function_times",), functions=functions)
+        return [arm.label for arm in arms.survey(asked, Surroundings(top, 1, {}))[0]]
+
+    assert tried("ip_rcv") == ["veth_bridge/guest"]
+    with pytest.raises(BadInput, match=r"client0 cannot trace ip_recv \(did you mean ip_rcv"):
+        tried("ip_rcv", "ip_recv")
+    guest.told["guest_cpus_count"] = 2  # which is not traced: what else was asked for is measured
+    assert tried("ip_recv") == ["veth_bridge/guest"]
     assert not (top / "current_tracer").exists()

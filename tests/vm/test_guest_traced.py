@@ -1,0 +1,56 @@
+"""The kernel of a guest, traced by `guest_function_times` as an experiment does it: what it counts is what came."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("root", "qemu", "full kernel", "ping")
+
+
+@pytest.fixture(scope="module")
+def told(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    program = str(Path(__file__).with_name("traced.py"))
+    words = (program, f"{full_kernel},profile=tracing,boot_s=240", str(tmp_path_factory.mktemp("traced")))
+    argv = [*here.prefix(), sys.executable, *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_each_packet_of_a_guest_is_counted_once(told: dict[str, Any]) -> None:
+    row = told["row"]
+    assert row["status"] == "ok", row["reason"]
+    assert (row["lost_samples_count"], row["observer"]) == (0, "guest_function_times")
+    timed = row["observed"]["guest"]["functions"]
+    # A request that is received, and its answer; between namespaces packets come one by one, never in lists.
+    assert timed["ip_rcv"]["count"] == told["received_count"] >= 2 * row["received_count"] > 0
+    assert timed["ip_list_rcv"]["count"] == 0
+    for parts in ("cpus", "processes"):
+        assert sum(part["count"] for part in timed["ip_rcv"][parts].values()) == timed["ip_rcv"]["count"]
+    assert {*timed["ip_rcv"]["cpus"]} <= {"shared:0", "shared:1"}
+    assert 0 < timed["ip_rcv"]["p50_s"] <= timed["ip_rcv"]["p99_s"] <= timed["ip_rcv"]["max_s"] < 60
+
+
+def test_the_tracer_of_a_guest_is_off_afterwards(told: dict[str, Any]) -> None:
+    state = told["state"]
+    assert (state["current_tracer"], state["tracing_on"]) == ("nop\n", "0\n")
+    assert "ip_rcv" not in state["set_ftrace_filter"]
+
+
+def test_functions_that_a_guests_kernel_lacks_are_refused_before_anything_is_measured(
+    told: dict[str, Any],
+) -> None:
+    assert told["accepts"] == "nothing"
+    said = told["refused"]
+    assert said.startswith("the kernel of the guest shared cannot trace ip_recv (did you mean ")
+    assert "ip_rcv" in said.partition(")")[0]

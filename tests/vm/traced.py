@@ -1,0 +1,64 @@
+"""Sends pings between two ends that share a guest while the guest's kernel is traced, as an experiment's profile does,
+and tells what was seen: a program, run as an experiment's process is. Arguments: the guest's word, a folder; a JSON
+object on standard output. One boot."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from labkit import machine
+from labkit.errors import BadInput
+from labkit.experiments import Datapaths, Surroundings, arms, observing, profiles
+from labkit.observers.guest_function_times import TRACEFS
+
+OBSERVER = "guest_function_times"
+ATTEMPTS = 3  # the machine may be busy
+STATE = ("current_tracer", "set_ftrace_filter", "tracing_on")
+
+
+def received_count(end: Any) -> int:
+    """How many packets IP has received at an end (InReceives: each that comes to ip_rcv)."""
+    names, values = [line.split() for line in end.box.open("/proc/net/snmp").read().splitlines()[:2]]
+    return int(values[names.index("InReceives")])
+
+
+def refused(asked: Datapaths, topology: Any) -> str:
+    """The sentence of the survey about functions that are not there."""
+    try:
+        observing.check_standing(asked, topology)
+    except BadInput as error:
+        return str(error)
+    return "nothing"
+
+
+def seen(word: str, folder: Path) -> dict[str, Any]:
+    given = {"endpoint": ("shared_guest",), "guest": word, "protocol": "ping", "observe": (OBSERVER,)}
+    asked = Datapaths(**given, functions=("ip_rcv", "ip_list_rcv"), duration_s=2)
+    asked.check()
+    around = Surroundings(folder, 1, machine.describe())
+    with arms.built(asked, around, 1, arms.planned(asked), random.Random(1)) as (live, failed):
+        assert not failed, failed
+        topology = live[0].topology
+        ends = [topology.pairs[0].client, topology.pairs[0].server]
+        guest = ends[0].box.guest
+        accepts = refused(asked, topology)
+        for _ in range(ATTEMPTS):
+            before = sum(map(received_count, ends))
+            _arm, row = profiles._observed(asked, live[0], OBSERVER, folder, "1-p0")
+            if row["status"] == "ok" and row["sent_count"]:  # ping was not ended before its time was over
+                break
+        return {
+            "row": row,
+            "accepts": accepts,
+            "received_count": sum(map(received_count, ends)) - before,
+            "state": {name: guest.read(f"{TRACEFS}/{name}").decode() for name in STATE},
+            "refused": refused(Datapaths(**given, functions=("ip_rcv", "ip_recv")), topology),
+        }
+
+
+if __name__ == "__main__":
+    print(json.dumps(seen(sys.argv[1], Path(sys.argv[2]))))
