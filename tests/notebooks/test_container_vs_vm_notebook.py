@@ -48,7 +48,9 @@ def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: s
     assert set(guests["guest_kernel"]) == {lab_kernel}
     assert guests["guest_accelerator"].nunique() == 1
     assert dict(guests.groupby("endpoint")["guest_cpus_count"].max()) == {"guest": 1, "shared_guest": 2}
-    assert (guests["guest_cpu_s"] > 0).all()
+    # Kernels count it in hundredths of a second: of a window that a loaded machine has cut short there may be none.
+    assert (guests["guest_cpu_s"] >= 0).all()
+    assert (guests.groupby("endpoint")["guest_cpu_s"].sum() > 0).all()
     pings = known[known["protocol"].eq("ping")]
     assert set(pings["arm"]) >= {"veth_bridge", "veth_bridge (again)", "veth_bridge/shared_guest (again)"}
     assert (pings["latency_p50_s"] > 0).all()

@@ -29,7 +29,8 @@ def test_a_guest_is_compared_with_a_namespace(lab_kernel: str, machine: World) -
     assert (row["guest_cpus_count"], row["guest_queues_count"]) == (2, 2)
     assert "tx-checksumming" not in row["offloads"]
     assert row["received_count"] <= row["sent_count"]
-    assert row["guest_cpu_s"] >= row["guest_softirq_s"] > 0
+    assert row["guest_cpu_s"] >= row["guest_softirq_s"] >= 0
+    assert row["guest_cpu_s"] > 0 or row["status"] == "invalid"  # a window that was cut short
     others = [other for other in rows if other is not row]
     assert {other["guest_accelerator"] for other in others} == {None}
     assert {other["guest"] for other in rows} == {row["guest"]}
