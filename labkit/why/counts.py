@@ -36,14 +36,14 @@ def tables(point: Point) -> Iterator[Table]:
     yield _overhead(point)
 
 
-def _per(point: Point) -> Per:
+def per(point: Point) -> Per:
     """What costs of this protocol are related to, as in the tables of functions."""
     return PER[USUAL.get(point.protocol, "cpu_second")]
 
 
 def _units(point: Point) -> tuple[float, str]:
     """How much work counts are shown for, and in words."""
-    of = _per(point)
+    of = per(point)
     return (
         (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
     )
@@ -76,7 +76,7 @@ def _events(point: Point) -> Iterator[Table]:
             }
             for each in events
         ]
-        counts.append([(each, row[_per(point).work]) for each, (_, row) in zip(known, rounds, strict=True)])
+        counts.append([(each, row[per(point).work]) for each, (_, row) in zip(known, rounds, strict=True)])
         absent |= {
             name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
         }
@@ -118,7 +118,7 @@ def _counters(point: Point) -> Table:
 
 def _cpu_time(point: Point) -> Table:
     """What the kernel's clock (/proc/stat) says of the time in interrupts, beside all that was busy."""
-    title, of = "CPU time by kind", _per(point)
+    title, of = "CPU time by kind", per(point)
     seen = _of(point, "counters")
     if not all(seen):
         return title, NOT.format("counters"), None
@@ -141,8 +141,8 @@ def _cpu_time(point: Point) -> Table:
 def _work(point: Point, told: dict[str, Any], row: pd.Series) -> float:
     """What was done while the counters counted: of datagrams those that arrived in that time, which is a little longer
     than the window of the row."""
-    if _per(point) is not PER["packet"]:
-        return float(row[_per(point).work])
+    if per(point) is not PER["packet"]:
+        return float(row[per(point).work])
     received = [one.get("received_count") for one in told.get("loss", []) if one.get("unit") == "datagrams"]
     known = [count for count in received if count]
     return float(sum(known)) if known and len(known) == len(received) else float(row["received_count"])

@@ -10,18 +10,21 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit import figures
+from labkit.flame.arm import Per
 from labkit.flame.runs import observed
 from labkit.flame.spread import compared
-from labkit.why.counts import NOT, said
+from labkit.why.counts import NOT, per, said
 from labkit.why.sides import Point
 
 TITLE = "Function times"
 OBSERVER = "function_times"
 WORDS = (
-    "Means of the rounds, with 95 % intervals; a time is from a function's first instruction to its return, with what"
-    " it calls, what interrupts it, and the tracer's own cost in it; times of functions that call each other overlap."
+    "Per {}. Means of the rounds, with 95 % intervals; a time is from a function's first instruction to its return,"
+    " with what it calls, what interrupts it, and the tracer's own cost in it; times of functions that call each other"
+    " overlap."
 )
 NS, US = 1e9, 1e6
+MANY = 100  # calls: a fraction of one tells nothing
 Rounds = list[tuple[dict[str, Any], pd.Series]]
 
 
@@ -42,8 +45,9 @@ def pieces(point: Point) -> list[str | pd.DataFrame | go.Figure]:
         for _, row in told
         for doubt in _doubts(row.get("doubts"))
     )
-    words = " ".join([WORDS, *doubts])
-    return [words, table(list(sides), [told for _, told in sides.values()]), figures.function_times(seen)]
+    of = per(point)
+    words = " ".join([WORDS.format(of.words), *doubts])
+    return [words, table(list(sides), [told for _, told in sides.values()], of), figures.function_times(seen)]
 
 
 def _doubts(text: Any) -> list[str]:
@@ -51,25 +55,25 @@ def _doubts(text: Any) -> list[str]:
     return [one for one in text.split("; ") if one.startswith(wanted)] if isinstance(text, str) else []
 
 
-def table(heads: Sequence[str], sides: Sequence[Rounds]) -> pd.DataFrame:
-    """Each function: calls and ns per packet that arrived, mean, p50 and p99 of a call in µs, of both sides; and by how
-    many ns per packet the right one is dearer."""
+def table(heads: Sequence[str], sides: Sequence[Rounds], of: Per) -> pd.DataFrame:
+    """Each function: calls and time for each unit of work, mean, p50 and p99 of a call in µs, of both sides; and by how
+    much time for each unit the right one is dearer. A packet of TCP is what offloads make it, so its unit is none."""
     names = list(dict.fromkeys(name for rounds in sides for told, _ in rounds for name in told["functions"]))
     columns: dict[str, list[str]] = {}
-    totals, each = [], []
+    totals, each, work = [], [], of.words.removesuffix(" that arrived")
     for head, rounds in zip(heads, sides, strict=True):
-        packets = np.array([float(row["received_count"] or np.nan) for _, row in rounds])
+        worth = of.one / np.array([float(row[of.work] or np.nan) for _, row in rounds])
         functions = [[told["functions"].get(name, {}) for told, _ in rounds] for name in names]
-        columns[f"calls per packet, {head}"] = _means([_of(one, "count") / packets for one in functions])
+        columns[f"calls per {work}, {head}"] = _means([_of(one, "count") * worth for one in functions])
         for quantity in ("mean", "p50", "p99"):
             values = [_of(one, f"{quantity}_s") * US for one in functions]
             columns[f"{quantity}, µs, {head}"] = _means(values)
         totals.append(np.rint(np.array([_of(one, "total_s") for one in functions]) * NS).astype(np.int64))
-        each.append(1 / packets)
-    found = compared(totals[0], each[0], totals[1], each[1])
+        each.append(worth)
+    found, by = compared(totals[0], each[0], totals[1], each[1]), of.unit_s * NS
     for head, side in zip(heads, (found.left, found.right), strict=True):
-        columns[f"ns per packet, {head}"] = said(side.mean, side.half)
-    columns["difference, ns per packet"] = said(found.difference, found.half, sign=True)
+        columns[f"{of.unit} per {work}, {head}"] = said(side.mean / by, side.half / by)
+    columns[f"difference, {of.unit} per {work}"] = said(found.difference / by, found.half / by, sign=True)
     columns["stands out"] = ["yes" if one else "no" for one in found.stands_out]
     return pd.DataFrame(columns, index=pd.Index(names))
 
@@ -81,4 +85,4 @@ def _of(rounds: Sequence[Mapping[str, Any]], name: str) -> np.ndarray[Any, np.dt
 
 def _means(values: Sequence[np.ndarray[Any, np.dtype[np.float64]]]) -> list[str]:
     means = [float(np.nanmean(one)) if np.isfinite(one).any() else None for one in values]
-    return ["–" if mean is None else f"{mean:.3g}" for mean in means]
+    return ["–" if mean is None else f"{mean:,.0f}" if mean >= MANY else f"{mean:.3g}" for mean in means]

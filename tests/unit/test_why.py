@@ -17,7 +17,7 @@ from labkit import flame, loading, why
 from labkit.cli import main
 from labkit.errors import BadInput
 from labkit.flame import runs
-from labkit.why import counts, sides
+from labkit.why import counts, sides, times
 
 ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
 PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
@@ -144,6 +144,34 @@ def test_events_are_for_the_unit_that_the_functions_are_for(folder: Path, tmp_pa
     clock = several["tcp"].loc["task-clock, s"]
     assert clock["veth_bridge"].startswith("1.246")
     assert clock["stands out"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "calls", "unit", "least"),
+    [
+        ("udp", "packet that arrived", 200_000 / 250_000, "ns per packet", 1e9 / 250_000),
+        ("tcp", "gigabyte that arrived", 100_000, "ms per gigabyte", 1e3 / 2),
+        ("ping", "second of busy CPU", 50_000, "ms per second of busy CPU", 1e3 / 4),
+    ],
+)
+def test_times_of_functions_are_for_the_unit_of_the_page(
+    tmp_path: Path, protocol: str, words: str, calls: float, unit: str, least: float
+) -> None:
+    """Packets of TCP are counted as the interface has them, after GRO: nothing is told for one of them."""
+    work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
+    place = run(tmp_path / "one", protocol=protocol, **work)
+    [point] = sides.points(sides.asked(str(place), None))
+    said, table, _ = times.pieces(point)
+    assert isinstance(said, str)
+    assert said.startswith(f"Per {words}. Means of the rounds")
+    assert isinstance(table, pd.DataFrame)
+    short = words.removesuffix(" that arrived")
+    assert [float(one.replace(",", "")) for one in table[f"calls per {short}, veth_bridge"]] == [calls, 0]
+    heads = [f"{unit}, veth_bridge", f"{unit}, macvlan_bridge", f"difference, {unit}"]
+    values = [float(table.loc["ip_rcv", head].split(" ±")[0].replace(",", "")) for head in heads]
+    assert values == pytest.approx([0.202 * least, 0.402 * least, 0.2 * least], rel=0.01)
+    assert protocol == "udp" or not any("packet" in head for head in table.columns)
+    assert table.loc["ip_rcv", "stands out"] == "yes"
 
 
 def test_stacks_are_exported_for_other_programs(
