@@ -44,9 +44,10 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = experiments.find(request["experiment"])
     asked = found.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
+    told = {**here, "load1_before": machine.load1()}  # before the run itself makes load
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
-    around = experiments.Surroundings(folder, request["seed"], here, request.get("machine_netns"), peer)
+    around = experiments.Surroundings(folder, request["seed"], told, request.get("machine_netns"), peer)
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
     if asked.generator:

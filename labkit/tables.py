@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import stats, units
+from labkit import conditions, stats
 from labkit.errors import BadInput
 from labkit.loading import GROUP as GROUP
 from labkit.loading import METRIC as METRIC
@@ -23,13 +23,13 @@ from labkit.loading import (
     alike,
     complete,
     differing,
-    emulated,
     groups,
     hosts,
     measured,
     point,
 )
 from labkit.loading import load as load
+from labkit.units import many
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was measured side by side
@@ -42,7 +42,6 @@ _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", 
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # a word of its own in the table of verdicts
 FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups mostly goes unseen
-STOLEN_SHARE = 0.01
 
 
 def ratios(df: pd.DataFrame) -> pd.DataFrame:
@@ -177,9 +176,9 @@ def doubts(df: pd.DataFrame) -> list[str]:
     there = hosts(df)
     for name, rows in there:
         own = ok[ok.index.isin(rows.index)]
-        about = [*_left_out(rows, own), *_told(own), *_about_machine(own)]
+        about = [*_left_out(rows, own), *_told(own), *conditions.of_host(own)]
         said += [f"{name}: {doubt}" for doubt in about] if len(there) > 1 else about
-    return [*said, *_mixed(ok)]
+    return [*said, *conditions.busy(df), *_mixed(ok)]
 
 
 def _about_verdicts(found: pd.DataFrame) -> list[str]:
@@ -188,7 +187,7 @@ def _about_verdicts(found: pd.DataFrame) -> list[str]:
         return []
     count = len(compared)
     said = [
-        f"{_count(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
+        f"{many(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
         " of them would still show one"
     ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
@@ -231,13 +230,11 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         bad = rows[rows["status"].isin(["invalid", "failed"])]
         reasons = bad["status"] + ": " + alike(bad["reason"].fillna("no reason was recorded"))
         for reason, count in reasons.value_counts().items():
-            said.append(f"{topology}: {count} of {_count(len(rows), 'row')} left out as {reason}")
+            said.append(f"{topology}: {count} of {many(len(rows), 'row')} left out as {reason}")
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):
-        said.append(f"{_count(unusable, 'row')} left out: status ok, but the compared metric is null")
+        said.append(f"{many(unusable, 'row')} left out: status ok, but the compared metric is null")
     for topology, rows in ok[ok["value"].eq(0)].groupby("topology", sort=False):
-        said.append(
-            f"{topology}: in {_count(len(rows), 'row')} nothing arrived; they count as next to nothing"
-        )
+        said.append(f"{topology}: in {many(len(rows), 'row')} nothing arrived; they count as next to nothing")
     return said
 
 
@@ -247,21 +244,7 @@ def _told(ok: pd.DataFrame) -> list[str]:
     for topology, rows in ok.groupby("topology", sort=False):
         each = rows["doubts"].dropna().astype(str).str.split("; ").explode()
         for doubt, count in each[each.ne("")].value_counts().items():
-            said.append(f"{topology}: {doubt} (in {count} of {_count(len(rows), 'row')})")
-    return said
-
-
-def _about_machine(ok: pd.DataFrame) -> list[str]:
-    said = []
-    capacity = (ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna())
-    share = float(ok["steal_s"].sum() / capacity.sum()) if capacity.sum() > 0 else 0.0
-    if share >= STOLEN_SHARE:
-        most = float((ok["steal_s"] / capacity).max())
-        said.append(
-            f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
-        )
-    if count := int(emulated(ok).sum()):
-        said.append(f"emulated CPU (TCG) in {count} of {_count(len(ok), 'row')}: ratios are not a real one's")
+            said.append(f"{topology}: {doubt} (in {count} of {many(len(rows), 'row')})")
     return said
 
 
@@ -273,13 +256,9 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
         unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
         if unknown.any():
             said.append(
-                f"{name} is not recorded in {unknown.sum()} of {_count(len(ok), 'row')}: it may have differed"
+                f"{name} is not recorded in {unknown.sum()} of {many(len(ok), 'row')}: it may have differed"
             )
     lesser = {name: name for key, group in groups(ok) for name in differing(group, DOUBTFUL)}
     for (topology, *_), group in ok.groupby(["topology", *GROUP], dropna=False):
         lesser |= {f"{name} of {topology}": name for name in differing(group, ["offloads", "qdisc"])}
     return [*said, *(f"rows that differ in {name} were compared with each other" for name in lesser)]
-
-
-def _count(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"

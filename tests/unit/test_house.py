@@ -29,8 +29,9 @@ MEASURING = {
 }  # fmt: skip
 READING = {
     "stats": 2, "theme": 2, "loading": 2, "fitting": 2,
-    "tables": 3, "flame": 3, "sizes": 3, "ends": 3,
-    "figures": 4, "comparison": 4, "timed": 4, "contrasts": 4,
+    "conditions": 3, "flame": 3, "sizes": 3, "ends": 3,
+    "tables": 4, "figures": 4, "timed": 4, "contrasts": 4,
+    "comparison": 5,
 }  # fmt: skip
 DRIVERS = {
     "progress": 8, "overlay": 8, "packet_size": 8, "terminal": 9, "drawing": 8, "relay": 8, "written": 8,

@@ -1,0 +1,34 @@
+"""Doubts about the machine itself: whether it was busy before anything was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from made_rows import Row, rows
+
+from labkit import tables
+
+
+def test_a_machine_that_was_busy_before_the_first_run_is_told_once() -> None:
+    """By the load before the first run of each machine: later runs began with that of their predecessors."""
+    early, late, in_vm = ({"time": f"2026-11-21T{hour}:00:00Z"} for hour in ("07", "08", "06"))
+    words = "a busy machine: in the minute before the first run 3.5 programs on average ran on its 2 CPUs"
+
+    def told(*runs: list[Row]) -> list[str]:
+        found = tables.doubts(pd.DataFrame([row for each in runs for row in each]))
+        return [doubt.partition(words)[0] for doubt in found if "busy" in doubt]
+
+    high, low = {"load1_before": 3.5}, {"load1_before": 2.0}
+    assert told(rows(load1=9.0)) == [], "rows that do not tell it: their own load is in load1"
+    assert told(rows(**low)) == []
+    assert told(rows(**high)) == [""]
+    assert told(rows(**late, **high), rows(run="b", seed=2, **early, **low)) == []
+    assert told(rows(**late, **low), rows(run="b", seed=2, **early, **high)) == [""]
+    other: dict[str, Any] = {"run": "b", "machine": "m2", "cpu": "Another CPU"}
+    assert told(rows(**early, **low), rows(**late, **high, **other)) == [
+        "Linux 6.1.0, machine m2, Another CPU: "
+    ]
+    vm: dict[str, Any] = {"run": "b", "where": "vm:6.1", "accelerator": "tcg"}
+    assert told(rows(**high, **vm)) == [], "nobody else has work in a lab VM"
+    assert told(rows(**high, **late), rows(**low, **in_vm, **vm)) == [], "a lab VM is load of its machine"
