@@ -16,6 +16,7 @@ from labkit import figures, flame, loading, tables
 from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, differences, fair, judged, published, sides, usual
 from labkit.errors import BadInput
 from labkit.flame import runs
+from labkit.flame.packet import OBSERVER as PACKETS
 from labkit.loading import groups
 
 TIMERS = ("function_times", "guest_function_times")
@@ -66,6 +67,16 @@ class Boundary:
             display(found.style.hide(axis="index").format(_formats(found), na_rep="–", escape="html"))
         _list(list(objections(self.published)))
 
+    def packets(self) -> None:
+        """The calls of one packet in each kind of ends, where `observe` had function_graph."""
+        own = self.profiles[self.profiles["observer"].eq(PACKETS)]
+        if not own["status"].eq("ok").any():
+            display(Markdown(f"*{_missing(self.profiles, PACKETS)}*"))
+            return
+        for key, point in groups(self.profiles[self.profiles["observer"].isin((PACKETS, *TIMERS))]):
+            if point["observer"].eq(PACKETS).any():
+                _packets(point, loading.point(key))
+
     def costs(self) -> None:
         """Where this machine's CPU time goes: guests against the baseline."""
         own = self.profiles[self.profiles["observer"].eq(runs.OBSERVER)]
@@ -104,6 +115,19 @@ def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
     return [(of[name], of[APART]) for name in left if APART in of]
 
 
+def _packets(point: pd.DataFrame, words: str) -> None:
+    """The packets of one point; of an arm that was measured twice those of the first."""
+    display(Markdown(f"**The calls of one packet: {words}**"))
+    there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
+    for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
+        try:
+            there.append(flame.packets(point[point["arm"].eq(arm)], arm))
+        except BadInput as error:
+            display(Markdown(f"*{error}.*"))
+    for piece in flame.beside(there):
+        display(Markdown(piece) if isinstance(piece, str) else piece)
+
+
 def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
     """The differential flame graph of two arms, and the functions that explain most."""
     of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
@@ -138,7 +162,9 @@ def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str) -> dict[
     micro: dict[str, Any] = {
         f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
     }
-    packets = row["received_count"]
+    packets = (
+        row["received_count"] if row["protocol"] != "tcp" else None
+    )  # TCP's are as long as offloads make them
     line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
     line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}

@@ -14,7 +14,7 @@ import pandas as pd
 from labkit import calls, theme, units
 from labkit.calls import Call, Tree
 from labkit.errors import BadInput
-from labkit.flame.runs import observed
+from labkit.flame.runs import observed, why_not
 from labkit.flame.view import Flame
 from labkit.loading import emulated
 from labkit.units import si
@@ -94,7 +94,10 @@ def packets(rows: pd.DataFrame, name: str) -> list[Packet]:
 
     Raises BadInput where there is none.
     """
-    own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
+    asked = rows[rows["observer"].eq(OBSERVER)]
+    own = asked[asked["status"].eq("ok") & asked["artefact"].notna()]
+    if own.empty and len(asked):
+        raise BadInput(f"{name} was traced, and no calls of it count: {why_not(asked)}")
     if own.empty:
         raise BadInput(f"{name} has no calls of a packet: run it with observe={OBSERVER}")
     found: dict[str, list[tuple[Tree, pd.Series]]] = {}

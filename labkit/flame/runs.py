@@ -28,7 +28,7 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     asked = rows[rows["observer"].eq(OBSERVER)]
     rows = asked[asked["status"].eq("ok") & asked["artefact"].notna()]
     if rows.empty and len(asked):
-        raise BadInput(f"{name} was profiled, and no profile of it counts: {_why(asked)}")
+        raise BadInput(f"{name} was profiled, and no profile of it counts: {why_not(asked)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     told = [observed(value) for value in rows["observed"]]
@@ -36,7 +36,7 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in told}))).only(processes)
 
 
-def _why(rows: pd.DataFrame) -> str:
+def why_not(rows: pd.DataFrame) -> str:
     """`invalid (REASON)` of each kind of row that does not count."""
     reasons = rows["reason"].fillna("without a file of it")
     told = zip(rows["status"], reasons, strict=True)

@@ -8,13 +8,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 from made_rows import rows, save
 
-from labkit import boundary, ends, experiments, figures, loading, tables
+from labkit import boundary, calls, ends, experiments, figures, loading, tables
 from labkit.errors import BadInput
 from labkit.qemu import command
 from labkit.qemu.shape import Shape
 
+TRACE = ROOT / "tests/samples/function_graph-6.1-bridge.txt"
 GUEST = {"guest_kernel": "6.12.9", "guest_accelerator": "tcg", "guest": "debian"}
 OF = {
     "veth_bridge": ("namespace", {}),
@@ -193,10 +195,55 @@ def test_function_times_of_each_kernel(tmp_path: Path) -> None:
     [line] = boundary.calls(profiles).to_dict("records")
     assert (line["function"], line["ends"], line["kernel"]) == ("ip_rcv", "namespaces", "6.1.0")
     assert (line["calls a packet"], line["p50, µs"], line["throughput left"]) == (2, 1, 0.9)
+    [line] = boundary.calls(profiles.assign(protocol="tcp")).to_dict("records")
+    assert line["calls a packet"] is None, "a packet of TCP is what offloads make it"
     assert boundary.calls(profiles.iloc[:0]).empty
     row |= GUEST | {"endpoint": "guest", "observed": {**seen, "guest": seen}}
     both = boundary.calls(loading.profiles(save(tmp_path / "guest", made)))
     assert list(both["kernel"]) == ["6.1.0", "6.12.9, emulated"]
+
+
+ROOTS = ("net_rx_action", "udp_sendmsg")
+
+
+def traced(folder: Path, **of_container: Any) -> Path:
+    """A run whose ends are namespaces and containers, with the calls of one packet in each."""
+    with open(TRACE) as lines:
+        trees = list(calls.Reader(ROOTS).read(lines))
+    told = {"trees": [{"root": root, "part": 0.5} for root in ROOTS], "shortest_s": 1e-6,
+            "roots": {root: {"chosen_of": "7 whole calls"} for root in ROOTS}}  # fmt: skip
+    [row] = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp", length_bytes=800)
+    row |= {"method": "profile", "observer": "function_graph", "observed": told, "overhead_ratio": 0.9}
+    row |= {"endpoint": "namespace", "artefact": "graph.txt"}
+    container = {"endpoint": "container"} | of_container
+    arms = [row | container | {"arm": f"veth_bridge/container{again}"} for again in ("", " (again)")]
+    at_another_size = {"observer": "function_times", "length_bytes": 400, "observed": {"functions": {}}}
+    save(folder, [row, *arms, row | at_another_size])
+    (folder / "graph.txt").write_text("\n".join(line for tree in trees for line in tree.lines))
+    return folder
+
+
+def test_the_calls_of_one_packet_in_each_kind_of_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def packets(folder: Path) -> list[Any]:
+        shown: list[Any] = []
+        monkeypatch.setattr(boundary, "display", shown.append)
+        boundary.Boundary(folder, loading.load(folder)).packets()
+        return [getattr(one, "data", type(one)) for one in shown]
+
+    heading, scale, *pieces = packets(traced(tmp_path / "all"))
+    assert heading == "**The calls of one packet: udp, 1 pair, MTU 1500, 800 bytes each**"
+    assert scale == "One scale of time for both sides."
+    titles = [piece["title"] for piece in pieces if isinstance(piece, dict)]
+    arms = ("veth_bridge", "veth_bridge/container")
+    assert titles == [f"{arm}: {root}" for root in ROOTS for arm in arms]
+    half = traced(tmp_path / "half", status="failed", reason="it ended early")
+    _, missing, *pieces = packets(half)
+    assert missing == "*veth_bridge/container was traced, and no calls of it count: failed (it ended early).*"
+    assert len(pieces) == 2
+    none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
+    assert packets(none) == ["*Not looked at: say `observe=function_graph`.*"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,35 @@ def test_two_packets_are_compared_and_add_up(tmp_path: Path) -> None:
     assert len(short) == 5
 
 
+def test_packets_of_several_arms_stand_below_each_other_on_one_scale(tmp_path: Path) -> None:
+    sender, receiver = flame.packets(rows(tmp_path), "veth")
+    of = [
+        [replace(sender, arm=arm, shortest_s=s)]
+        for arm, s in (("veth_bridge", 6e-7), ("macvlan_bridge", 2e-6))
+    ]
+    said, *pieces, only, alone = list(flame.beside([[sender], *of, [receiver]]))
+    assert said == "One scale of time for all sides."
+    drawn = [piece for piece in pieces if isinstance(piece, flame.Flame)]
+    assert [one.data["title"].partition(":")[0] for one in drawn] == ["veth", "veth_bridge", "macvlan_bridge"]
+    assert {round(one.data["span"]) for one in drawn} == {527_301}
+    words, tables = ([piece for piece in pieces if isinstance(piece, kind)] for kind in (str, pd.DataFrame))
+    assert ["not equally fast" in one for one in words] == [False, True]
+    assert [one.columns[1] for one in tables] == ["veth_bridge, calls", "macvlan_bridge, calls"]
+    assert isinstance(only, flame.Flame)
+    assert alone == "Only veth has calls of net_rx_action that were recorded."
+    assert [type(piece) for piece in flame.beside([[sender]])] == [flame.Flame], (
+        "one arm has nothing beside it"
+    )
+
+
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="veth has no calls of a packet: run it with observe=function_graph"):
-        flame.packets(rows(tmp_path, status="failed"), "veth")
     found = rows(tmp_path)
+    with pytest.raises(BadInput, match="veth has no calls of a packet: run it with observe=function_graph"):
+        flame.packets(found[found["observer"].ne("function_graph")], "veth")
+    with pytest.raises(
+        BadInput, match=r"veth was traced, and no calls of it count: failed \(it ended early\)"
+    ):
+        flame.packets(rows(tmp_path, status="failed", reason="it ended early"), "veth")
     (tmp_path / "0-function_graph.txt").unlink()
     with pytest.raises(BadInput, match=r"there is no .*0-function_graph\.txt"):
         flame.packets(found, "veth")
