@@ -11,7 +11,7 @@ from labkit import calls
 from labkit.calls import Reader, Tree
 
 SAMPLES = ROOT / "tests/samples"
-ROOTS = ("udp_sendmsg", "tcp_sendmsg", "net_rx_action")
+ROOTS = ("udp_sendmsg", "udpv6_sendmsg", "tcp_sendmsg", "net_rx_action")
 HEAD = " 0)   iperf3-7     "
 
 
@@ -41,7 +41,7 @@ def test_a_datagram_over_a_bridge() -> None:
     assert sender.lines[-1].endswith("|  } /* udp_sendmsg */")
 
 
-@pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-processes"])
+@pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"])
 def test_self_times_add_up_and_calls_stand_below_their_callers(name: str) -> None:
     trees, _ = read(name)
     assert trees

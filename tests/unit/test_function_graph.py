@@ -35,7 +35,7 @@ def test_what_is_kept_is_what_was_printed(tmp_path: Path) -> None:
     lines = seen.artefact.read_text().splitlines()
     assert lines[0] == "# tracer: function_graph"
     assert [line for line in lines if "the median" in line] == [
-        f"# {root}, the median: of 1 whole calls in which a packet reached a socket and no interrupt or other"
+        f"# {root}, the median: of 1 whole call in which a packet reached a socket and no interrupt or other"
         " process came"
         for root in ("udp_sendmsg", "net_rx_action")
     ]
@@ -52,8 +52,30 @@ def test_a_call_that_an_interrupt_came_into_is_kept_only_where_there_is_no_other
     seen = told(tmp_path, "6.12-interrupted", "udp_sendmsg")
     about = seen.observed["roots"]["udp_sendmsg"]
     assert (about["count"], about["arrived_count"], about["undisturbed_count"]) == (1, 1, 0)
-    assert about["chosen_of"] == "1 whole calls in which a packet reached a socket"
+    assert about["chosen_of"] == "1 whole call in which a packet reached a socket"
     assert seen.observed["left_out_count"] == 1
+
+
+def test_a_datagram_of_ipv6_is_seen_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a bridge in a lab VM (family=6); the functions of IPv4 are there as well, and are no roots."""
+    [tree] = packet.read(SAMPLES / "function_graph-6.12-ipv6.txt")
+    there = {*tree.names(), "udp_sendmsg", "ip_rcv"}
+    monkeypatch.setattr(tracefs, "functions", lambda: sorted(there))
+    roots = function_graph.roots((), "udp", 6, False)
+    assert roots == ("udpv6_sendmsg", "net_rx_action")
+    seen = told(tmp_path, "6.12-ipv6", *roots)
+    assert (seen.doubts, seen.observed["root"], seen.observed["packets_count"]) == ([], "udpv6_sendmsg", 1)
+    about = seen.observed["roots"]["udpv6_sendmsg"]
+    assert (about["arrived_count"], about["undisturbed_count"]) == (1, 1)
+    assert (
+        about["chosen_of"]
+        == "1 whole call in which a packet reached a socket and no interrupt or other process came"
+    )
+    order = [call.name for call in tree.calls]
+    way = ["udpv6_sendmsg", "ip6_output", "ip6_finish_output2", "br_handle_frame", "ipv6_rcv", "ip6_input", "udpv6_rcv",
+           "udpv6_queue_rcv_one_skb"]  # fmt: skip
+    assert sorted(way, key=order.index) == way
+    assert not {"udp_sendmsg", "ip_output", "ip_finish_output2", "ip_rcv", "udp_rcv"} & set(order)
 
 
 def trace(*durations: int, arrives: str = "") -> str:
