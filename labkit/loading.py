@@ -137,7 +137,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: ok, not observed (METHOD rule 10), and with a metric; with columns metric (name), value,
+    """The rows that count: ok, not observed (METHOD, "Profiles"), and with a metric; with columns metric (name), value,
     log, setup (label).
 
     A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers

@@ -255,4 +255,4 @@ def _judged(one: timed.Judged) -> str:
     said += f" {one.effect.how})"
     said += f"; {one.why}" if one.why else ""
     left = one.overhead_ratio
-    return said + (f"; tracing left {units.percent(left)} of the throughput" if left else "")
+    return said + (f"; tracing left {units.percent(left)} of the speed" if left else "")

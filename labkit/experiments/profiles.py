@@ -1,7 +1,7 @@
 """Profiles: whole runs of every arm under each observer, one observer at a time, after the rounds that measure.
 
-They never enter a comparison (METHOD rule 10). In the same rounds every arm also runs without an observer, so that what
-an observer cost stands beside what it saw.
+They never enter a comparison (METHOD, "Profiles"). In the same rounds every arm also runs without an observer, so that
+what an observer cost stands beside what it saw.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
             left = metrics["overhead_ratio"] = speed / usual
             if metrics["observer"] in DISTURBING and left < DISTURBED:
                 share = units.percent(left)
-                words = f"disturbed: {metrics['observer']} left only {share} of the throughput"
+                words = f"disturbed: {metrics['observer']} left only {share} of the speed"
                 metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
 
 

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from labkit import stats, theme
 from labkit.figures.panels import Panel, arms, grid, pairs_word, panels
+from labkit.units import many
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
@@ -171,12 +172,14 @@ def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
         values = some["value"].to_numpy(float)
         found = stats.effect(np.log(values)) if (values > 0).all() else None
         middle = float(np.median(values)) if found is None else found.ratio
+        which = "median" if found is None else "geometric mean"
         low = middle if found is None or found.low is None else found.low
         high = middle if found is None or found.high is None else found.high
         one = {
             "x": x,
             "place": some["place"].iloc[0],
             "value": middle,
+            "which": which,
             "low": low,
             "high": high,
             "rounds": len(some),
@@ -189,7 +192,7 @@ def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
 def _arm(
     figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
 ) -> None:
-    """Add one arm to its panel: its raw points, its line of medians with intervals, the thin line of the part."""
+    """Add one arm to its panel: its raw points, its line of middles with intervals, the thin line of the part."""
     arm = str(rounds["arm"].iloc[0])
     style = theme.arm_style(arm, role)
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
@@ -236,7 +239,7 @@ def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
 
 def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
     said = f"<b>{theme.plain(arm)}</b>, {one['place']}"
-    said += f"<br>median {quantity.say(one['value'])}, {one['rounds']} rounds"
+    said += f"<br>{one['which']} {quantity.say(one['value'])}, {many(one['rounds'], 'round')}"
     if one["low"] < one["high"]:
         said += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
     return said + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")

@@ -17,7 +17,7 @@ PANEL_PX = 270
 
 def timed(times: pd.DataFrame) -> go.Figure:
     """How long functions take (p50, `timed.times`) against size, arms side by side, a plot for each function."""
-    rows = loading.complete(times.assign(status="ok", method="slice", value=times["p50_s"]))
+    rows = loading.complete(times.assign(status="ok", method="whole", value=times["p50_s"]))
     by_pairs = rows["pairs"].nunique() > 1
     drawn: list[tuple[Panel, Quantity]] = []
     for panel in panels(rows, columns_count=1, by_pairs=by_pairs, along=SIZE.column):
@@ -28,5 +28,5 @@ def timed(times: pd.DataFrame) -> go.Figure:
     for panel, quantity in drawn:
         draw(figure, panel, quantity, SIZE, seen)
         mark_mtu(figure, panel)
-    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long), function_graph included; {FAINT}"
+    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long), tracer's cost included; {FAINT}"
     return finish(figure, rows, "How long functions of the kernel take, by size", subtitle)

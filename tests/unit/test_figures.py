@@ -15,7 +15,7 @@ from labkit import figures
 
 
 def lines(figure: go.Figure) -> list[go.Scatter]:
-    """The traces with medians and intervals."""
+    """The traces with geometric means and intervals."""
     return [trace for trace in figure.data if trace.mode == "lines+markers"]
 
 
@@ -31,9 +31,15 @@ def test_throughput_draws_every_round_and_their_middle() -> None:
     assert line.y[0] == pytest.approx(middle)
     assert line.error_y.array[0] > 0
     assert line.error_y.arrayminus[0] > 0
-    assert "5 rounds" in line.hovertext[0]
+    assert f"geometric mean {middle:.4g} Gbit/s, 5 rounds" in line.hovertext[0]
     assert "95 % interval" in line.hovertext[0]
-    assert "Gbit/s" in line.hovertext[0]
+
+
+def test_where_a_round_got_nothing_through_the_middle_is_a_median() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows.loc[rows["round"].eq(0), "throughput_bps"] = 0.0
+    [line] = [trace for trace in lines(figures.throughput(rows)) if trace.name == "macvlan_bridge"]
+    assert "<br>median " in line.hovertext[0]
 
 
 def test_a_strange_round_does_not_flatten_the_others() -> None:

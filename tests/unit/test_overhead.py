@@ -46,7 +46,7 @@ def test_an_observer_is_held_against_its_own_arm_without_one() -> None:
 
 def test_a_tracer_that_disturbs_is_doubted_and_a_sampler_is_not() -> None:
     first, *others = told("udp")
-    assert first["doubts"] == "loaded; disturbed: function_times left only 50 % of the throughput"
+    assert first["doubts"] == "loaded; disturbed: function_times left only 50 % of the speed"
     assert not any("doubts" in row for row in others)
 
 

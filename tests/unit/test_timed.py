@@ -31,7 +31,7 @@ def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, wh
     assert claim.startswith("Claimed (ECE 792 report")
     assert claim.endswith("pulls the ratio found towards 1.")
     assert said.startswith(f"    - **{word}** at veth: ")
-    assert "tracing left 93 % of the throughput" in said
+    assert "tracing left 93 % of the speed" in said
 
 
 def test_each_host_is_judged_by_itself() -> None:
@@ -67,3 +67,5 @@ def test_times_and_their_figure() -> None:
     figure = figures.timed(found)
     [line] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"]
     assert list(line.y) == pytest.approx([20, 10], rel=0.05)
+    [raw] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "markers"]
+    assert raw.hovertext[0].split("<br>")[1].startswith("round 0 (whole run): "), "a profile has no slices"
