@@ -18,10 +18,10 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm
 from labkit.experiments.datapaths import Point
 from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.parameters import left_out
 
 NAME = "container_vs_vm"
 LOADS = ("udp:800", "tcp", "ping")
-LEFT_OUT = {"protocol": "udp", "length_bytes": None, "slices": 0, "whole_runs": None, "nodes": "one"}
 UNUSED = ("protocol", "length_bytes", "slices", "whole_runs", "half_width")
 
 HELP = {
@@ -33,6 +33,7 @@ HELP = {
     "slices": "not used: loads are whole runs",
     "whole_runs": "not used: every round has whole runs",
     "half_width": "not used: all rounds are measured",
+    "nodes": "not used: guests are of one host",
     "observe": f"{usual.HELP['observe']}; with the first load",
 }
 
@@ -49,11 +50,7 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
-        for name, value in LEFT_OUT.items():
-            if (given := getattr(self, name)) != value:
-                raise BadInput(
-                    f"{name}={given}: {HELP[name] if name != 'nodes' else 'guests are of one host'}"
-                )
+        left_out(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
                 f"topology={','.join(self.topology)}: kinds of ends are compared on one topology at a time"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -20,11 +21,12 @@ from labkit.experiments import asked as usual
 from labkit.experiments.asked import LARGEST_DATAGRAM, Datapaths
 from labkit.experiments.columns import Arm
 from labkit.experiments.events import Event, Surroundings
-from labkit.experiments.parameters import within
+from labkit.experiments.parameters import left_out, within
 from labkit.units import many
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 UNOBSERVED = "unobserved"  # the point whose rows say why
+UNUSED = ("half_width",)
 LEAST = 16  # what iperf3 takes, and what a ping needs to tell its time
 
 HELP = {
@@ -33,6 +35,7 @@ HELP = {
     "protocol": "udp, or ping (round-trip times, closed-loop)",
     "length_bytes": "left out: sizes are size_bytes",
     "half_width": "not used: all rounds are measured",
+    "nodes": "not used: sizes are measured on one host",
     "observe": f"{usual.HELP['observe']}; what cannot be observed here is told, and sizes are measured all the same",
     "observe_bytes": "sizes at which is observed; none: all of size_bytes",
 }
@@ -56,6 +59,7 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
             )
         if self.length_bytes is not None:
             raise BadInput(f"length_bytes={self.length_bytes}: say size_bytes, which may be several")
+        left_out(self, (*UNUSED, "nodes"), HELP)
         if not self.size_bytes:
             raise BadInput("size_bytes needs at least one value")
         for name, sizes in (("size_bytes", self.size_bytes), ("observe_bytes", self.observe_bytes)):
@@ -66,6 +70,10 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
                     name, size, LEAST, LARGEST_DATAGRAM, "what a UDP datagram of iperf3's, or a ping, takes"
                 )
         super().check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_size(self, size_bytes: int) -> Datapaths:
         """The parameters of `datapaths` for one size."""

@@ -71,6 +71,13 @@ def within(name: str, value: float | None, least: float, most: float, why: str =
         raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
 
 
+def left_out(asked: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
+    """Raises BadInput, with the words of each, unless what nothing uses is as it is by itself."""
+    for name in names:
+        if (given := getattr(asked, name)) != getattr(type(asked)(), name):
+            raise BadInput(f"{name}={given}: {words[name]}")
+
+
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
     """Raises BadInput with the list of what there is, unless value is in it."""
     if value not in known:

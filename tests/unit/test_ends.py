@@ -256,6 +256,8 @@ def test_the_calls_of_one_packet_in_each_kind_of_ends(
         ({"loads": "ping", "rate_bps": "1e6"}, "ping takes neither"),
         ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
         ({"slices": 3}, "slices=3: not used"),
+        ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),
+        ({"nodes": "two"}, "nodes=two: not used: guests are of one host"),
         ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
         ({"topology": "veth"}, "veth has no place for a guest's tap"),
     ],

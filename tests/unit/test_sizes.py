@@ -10,7 +10,8 @@ import pytest
 import simulated
 from made_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
-from labkit import figures, packet_size, sizes, tables
+from labkit import experiments, figures, packet_size, sizes, tables
+from labkit.errors import BadInput
 from labkit.figures import lines
 from labkit.fitting import Estimate
 from labkit.sizes import Curve
@@ -192,3 +193,21 @@ def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
     assert all(len(said) == len(length) for length, said in bars), "hover texts have them"
     few = lines.no_bar(np.array([1.0, 4.0]), np.array([9.0, 6.0]), (0.0, 10.0), is_log=False)
     assert few.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"half_width": 0.5}, r"^half_width=0\.5: not used: all rounds are measured$"),
+        ({"nodes": "two", "peer": "here", "parent": "a,b"}, "^nodes=two: not used: sizes are measured on one"),
+    ],
+)
+def test_what_sizes_do_not_use_is_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        experiments.find("packet_size").parameters.of(given)
+
+
+def test_what_nothing_uses_is_no_parameter_of_sizes() -> None:
+    of = experiments.find("packet_size").parameters.of
+    assert "half_width" not in of({}).asdict()
+    assert of(of({}).asdict()) == of({})
