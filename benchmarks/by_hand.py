@@ -196,7 +196,7 @@ def _one_setup(number: int, rng: random.Random, found: Found) -> None:
     asked = Datapaths(topology=("veth_bridge",), slices=SLICES)
     arm = Arm("veth_bridge", "baseline")
     with tempfile.TemporaryDirectory() as folder:
-        around = Surroundings(Path(folder), 0, machine.describe())
+        around = Surroundings("datapaths", Path(folder), 0, machine.describe())
         with arms.built(asked, around, 1, [arm], rng) as ((live,), _failed):
             pairs = live.topology.pairs
             with (

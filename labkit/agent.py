@@ -47,7 +47,8 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     told = {**here, "load1_before": machine.load1()}  # before the run itself makes load
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
-    around = experiments.Surroundings(folder, request["seed"], told, request.get("machine_netns"), peer)
+    given = (request["experiment"], folder, request["seed"], told, request.get("machine_netns"), peer)
+    around = experiments.Surroundings(*given)
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
     if asked.generator:
@@ -73,7 +74,7 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     asked = experiments.Datapaths.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     details = request.get("details") or machine.details()
-    around = experiments.Surroundings(Path(), 0, here, request.get("machine_netns"))
+    around = experiments.Surroundings(request["experiment"], Path(), 0, here, request.get("machine_netns"))
     environment = {**details, "namespace_sysctls": machine.sysctls()}
     yield from experiments.answers(asked, around, environment, sys.stdin.buffer)
 

@@ -4,16 +4,16 @@ rows they give."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from labkit import topologies
 from labkit.errors import Failed, Isolated, Unsupported
-from labkit.experiments import looks, observing
+from labkit.experiments import events, looks, observing
 from labkit.experiments.asked import Datapaths
-from labkit.experiments.columns import Arm, Measured
-from labkit.experiments.events import Surroundings
+from labkit.experiments.columns import Arm, Measured, row_of
+from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
 from labkit.experiments.peer import across
 from labkit.topologies.table import ISOLATED
@@ -104,6 +104,16 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
         return "isolated", str(error)
     except Failed as error:
         return "failed", str(error)
+
+
+def refused_rows(
+    loads: Sequence[Datapaths], around: Surroundings, refused: list[Measured], done: Set[str]
+) -> Iterator[Event]:
+    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet."""
+    for pairs in loads[0].pairs if refused else ():
+        if (name := f"{pairs}-refused") not in done:
+            rows = [row_of(one, around, arm, pairs, metrics) for one in loads for arm, metrics in refused]
+            yield events.rows(name, rows)
 
 
 @contextmanager

@@ -151,7 +151,7 @@ def row_of(
     """A whole row: identity, parameters, metrics, provenance."""
     peer = {} if around.peer is None else around.peer.machine
     return {
-        "experiment": "datapaths",
+        "experiment": around.experiment,
         "run": around.folder.name,
         "arm": arm.label,
         "role": arm.role,

@@ -20,7 +20,6 @@ from labkit.experiments.datapaths import Point
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import left_out
 
-NAME = "container_vs_vm"
 LOADS = ("udp:800", "tcp", "ping")
 UNUSED = ("protocol", "length_bytes", "slices", "whole_runs", "half_width")
 
@@ -90,27 +89,14 @@ def _round_s(asked: ContainerVsVm, point: Point, usable: list[Arm]) -> float:
 
 def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    for event in _run(asked, around):
-        if event["event"] == "rows":
-            event["rows"] = [row | {"experiment": NAME} for row in event["rows"]]
-        yield event
-
-
-def _run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     done = records.finished_points(around.folder)
     left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
     observed = [point for point in profiles.points(asked) if point.name not in done]
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
-    for pairs in asked.pairs:
-        if refused and (name := f"{pairs}-refused") not in done:
-            rows = [
-                columns.row_of(asked.of_load(load), around, arm, pairs, metrics)
-                for load in asked.loads
-                for arm, metrics in refused
-            ]
-            yield events.rows(name, rows)
+    loads = [asked.of_load(load) for load in asked.loads]
+    yield from arms.refused_rows(loads, around, refused, done)
     if not usable:
         return
     each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(asked)
@@ -118,7 +104,7 @@ def _run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     for point, round_s in zip(left, each_s, strict=True):
         yield from _measured(asked, around, point, usable, (spent_s, total_s))
         spent_s += round_s
-    yield from profiles.measure(asked.of_load(asked.loads[0]), around, observed, usable, (spent_s, total_s))
+    yield from profiles.measure(loads[0], around, observed, usable, (spent_s, total_s))
     for pairs in asked.pairs:
         yield events.stopped(pairs, f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured")
 

@@ -88,12 +88,7 @@ def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
-    for pairs in asked.pairs:
-        name = f"{pairs}-refused"
-        if refused and name not in done:
-            yield events.rows(
-                name, [columns.row_of(asked, around, arm, pairs, metrics) for arm, metrics in refused]
-            )
+    yield from arms.refused_rows([asked], around, refused, done)
     if not usable:
         return
     spent = arms.survey_s(asked)

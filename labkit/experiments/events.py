@@ -14,9 +14,11 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The run's folder, the seed of every order, the machine as rows tell of it (`machine.describe`), its own
-    network namespace (None without privilege), and the other host where there are two nodes."""
+    """The experiment's name, the run's folder, the seed of every order, the machine as rows tell of it
+    (`machine.describe`), its own network namespace (None without privilege), and the other host where there are two
+    nodes."""
 
+    experiment: str
     folder: Path
     seed: int
     machine: dict[str, Any]

@@ -179,7 +179,7 @@ def run(asked: Overlay, around: Surroundings) -> Iterator[Event]:
         spent_s += stage.planned_s
     for event in datapaths.run(asked, around) if "cost" in asked.part else ():
         if event["event"] == "rows":
-            event["rows"] = [row | {"experiment": "overlay", "part": "cost"} for row in event["rows"]]
+            event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
         elif event["event"] == "progress":
             event |= {"done_s": spent_s + event["done_s"], "total_s": total_s}
         yield event
@@ -196,7 +196,7 @@ def _looked(asked: Overlay, around: Surroundings, stage: Stage) -> list[Row]:
 
 def _row(asked: Overlay, around: Surroundings, stage: Stage, found: Row) -> Row:
     return {
-        "experiment": "overlay",
+        "experiment": around.experiment,
         "run": around.folder.name,
         "point": stage.name,
         "part": stage.part,

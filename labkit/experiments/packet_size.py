@@ -139,23 +139,14 @@ def _planned_s(asked: PacketSize, left: list[Point], observed: list[Profile], us
 
 def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    for event in _run(asked, around):
-        if event["event"] == "rows":
-            event["rows"] = [row | {"experiment": "packet_size"} for row in event["rows"]]
-        yield event
-
-
-def _run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     done = records.finished_points(around.folder)
     left = [point for point in points(asked, around.seed) if point.name not in done]
     asked, blind = _observable(asked)
     observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
-    for pairs in asked.pairs:
-        if refused and (name := f"{pairs}-refused") not in done:
-            rows = [columns.row_of(asked, around, arm, pairs, metrics) for arm, metrics in refused]
-            yield events.rows(name, [row | {"length_bytes": None} for row in rows])
+    refused = [(arm, metrics | {"length_bytes": None}) for arm, metrics in refused]
+    yield from arms.refused_rows([asked], around, refused, done)
     if not usable:
         return
     if blind and UNOBSERVED not in done:

@@ -83,7 +83,7 @@ def test_what_a_guest_cannot_trace_is_refused_when_arms_are_tried(
 
     def tried(*functions: str) -> list[str]:
         asked = Datapaths(endpoint=("guest",), observe=("guest_function_times",), functions=functions)
-        return [arm.label for arm in arms.survey(asked, Surroundings(top, 1, {}))[0]]
+        return [arm.label for arm in arms.survey(asked, Surroundings("datapaths", top, 1, {}))[0]]
 
     assert tried("ip_rcv") == ["veth_bridge/guest"]
     with pytest.raises(BadInput, match=r"client0 cannot trace ip_recv \(did you mean ip_rcv"):

@@ -199,7 +199,10 @@ def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
     ("given", "words"),
     [
         ({"half_width": 0.5}, r"^half_width=0\.5: not used: all rounds are measured$"),
-        ({"nodes": "two", "peer": "here", "parent": "a,b"}, "^nodes=two: not used: sizes are measured on one"),
+        (
+            {"nodes": "two", "peer": "here", "parent": "a,b"},
+            "^nodes=two: not used: sizes are measured on one",
+        ),
     ],
 )
 def test_what_sizes_do_not_use_is_refused(given: dict[str, object], words: str) -> None:

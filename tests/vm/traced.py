@@ -39,7 +39,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
     given = {"endpoint": ("shared_guest",), "guest": word, "protocol": "ping", "observe": (OBSERVER,)}
     asked = Datapaths(**given, functions=("ip_rcv", "ip_list_rcv"), duration_s=2)
     asked.check()
-    around = Surroundings(folder, 1, machine.describe())
+    around = Surroundings("datapaths", folder, 1, machine.describe())
     with arms.built(asked, around, 1, arms.planned(asked), random.Random(1)) as (live, failed):
         assert not failed, failed
         topology = live[0].topology
