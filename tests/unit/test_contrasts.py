@@ -5,28 +5,22 @@ from __future__ import annotations
 import made_sizes
 import numpy as np
 import pandas as pd
-import pytest
 
 from labkit import contrasts, loading, packet_size, sizes
 from labkit.contrasts import Comparison
 
-REPORTS = 100
-# Of 400 seeds 26 alarm falsely in five rounds, 6.5 %; of the first hundred 11, which the bound below has no room for.
-FIRST_SEED = 100
 
-
-def reports(rounds: int, arms: dict[str, tuple[float, float, float]]) -> list[list[Comparison]]:
-    """What many reports of the same arms would compare."""
+def reports(count: int, arms: dict[str, tuple[float, float, float]]) -> list[list[Comparison]]:
+    """What so many reports of five rounds of the same arms would compare."""
     parts = [
-        made_sizes.rows(rounds=rounds, seed=FIRST_SEED + seed, arms=arms, places=1, where=f"vm:{seed}")
-        for seed in range(REPORTS)
+        made_sizes.rows(rounds=5, seed=seed, arms=arms, places=1, where=f"vm:{seed}") for seed in range(count)
     ]
     # One cost: the other is the same numbers twice, for both CPUs are always busy.
     found = sizes.curves(pd.concat(parts, ignore_index=True).assign(cpu_s=np.nan))
     by_report: dict[loading.Key, list[sizes.Curve]] = {}
     for curve in found:
         by_report.setdefault(curve.key, []).append(curve)
-    assert len(by_report) == REPORTS
+    assert len(by_report) == count
     return [contrasts.comparisons(some) for some in by_report.values()]
 
 
@@ -40,23 +34,25 @@ def named(report: list[Comparison]) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("rounds", [2, 5])
-def test_where_nothing_differs_few_reports_say_that_something_does(rounds: int) -> None:
+def test_where_nothing_differs_few_reports_say_that_something_does() -> None:
     alike = {
         "veth": made_sizes.NONE,
         "veth (again)": made_sizes.NONE,
         "one": made_sizes.NONE,
         "two": made_sizes.NONE,
     }
-    found = reports(rounds, alike)
+    found = reports(200, alike)
     assert sum(len(one.parts) for one in found[0]) == 2 * 4
-    assert sum(bool(named(report)) for report in found) <= 0.1 * REPORTS
+    alarms_count = sum(bool(named(report)) for report in found)
+    # Of 400 seeds 26 alarm, 6.5 %. Of 5 % one in six hundred choices of seeds would lie outside; no alarm at all would
+    # be as wrong as many.
+    assert 0.005 * len(found) < alarms_count <= 0.1 * len(found)
 
 
 def test_what_was_planted_is_found_in_five_rounds() -> None:
-    found = [named(report) for report in reports(5, made_sizes.ARMS)]
+    found = [named(report) for report in reports(50, made_sizes.ARMS)]
     for planted in (("veth_bridge", "fragment"), ("vxlan", "byte")):
-        assert sum(planted in report for report in found) >= 0.9 * REPORTS
+        assert sum(planted in report for report in found) >= 0.9 * len(found)
 
 
 def test_only_the_part_that_differs_is_said_to() -> None:
