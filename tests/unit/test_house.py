@@ -1,4 +1,4 @@
-"""The rules of the house (README, "The house"), kept by reading the source instead of by remembering them."""
+"""The rules of the house (docs/DESIGN.md), kept by reading the source instead of by remembering them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MEASURING = {
     "guest": 8, "__main__": 8,
 }  # fmt: skip
 READING = {
-    "stats": 2, "theme": 2, "loading": 2, "fitting": 2,
+    "stats": 1, "theme": 2, "loading": 2, "fitting": 2,
     "conditions": 3, "flame": 3, "sizes": 3, "ends": 3,
-    "tables": 4, "figures": 4, "timed": 4, "contrasts": 4,
-    "comparison": 5,
+    "tables": 4, "figures": 4, "timed": 4,
+    "comparison": 5, "contrasts": 5,
 }  # fmt: skip
 DRIVERS = {
     "progress": 8, "overlay": 8, "packet_size": 8, "terminal": 9, "drawing": 8, "relay": 8, "written": 8,
