@@ -16,10 +16,8 @@ import pandas as pd
 from labkit import fitting, stats
 from labkit.fitting import Estimate
 from labkit.sizes import PARTS, Curve
+from labkit.tables import FEWEST_SETUPS
 
-FEWEST_ROUNDS = (
-    5  # as `tables.FEWEST_SETUPS`: with fewer, intervals are so wide that only strange rounds stand out
-)
 SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 
 
@@ -71,7 +69,7 @@ def _comparison(curve: Curve, found: Sequence[Curve]) -> Comparison | None:
         return None
     base = _by_setup(baseline)
     again = base if control is None else _by_setup(control)
-    parts = _differences(_by_setup(curve) - (base + again).dropna() / 2, fitting.CONFIDENCE)
+    parts = _differences(_by_setup(curve) - (base + again).dropna() / 2, stats.CONFIDENCE)
     own = {} if control is None else _differences(again - base, stats.CONTROL_CONFIDENCE)
     whys = {part: _why(curve, baseline, part, one, own.get(part)) for part, one in parts.items()}
     return Comparison(curve, baseline, parts, {part: why for part, why in whys.items() if why})
@@ -79,8 +77,8 @@ def _comparison(curve: Curve, found: Sequence[Curve]) -> Comparison | None:
 
 def _why(curve: Curve, baseline: Curve, part: str, found: Estimate, same: Estimate | None) -> str:
     """Why nothing can be told of a part, else empty."""
-    if found.rounds_count < FEWEST_ROUNDS:
-        return f"fewer than {FEWEST_ROUNDS} rounds have both"
+    if found.rounds_count < FEWEST_SETUPS:  # intervals are then so wide that only strange rounds stand out
+        return f"fewer than {FEWEST_SETUPS} rounds have both"
     if same is None or same.low is None:
         return "the baseline was not measured twice"
     if same.excludes_zero:

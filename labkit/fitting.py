@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import fdtrc, stdtr, stdtrit
 
+from labkit import stats
 from labkit.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
-CONFIDENCE = 0.95
 EXACT = 1e-18  # of squared relative residuals: no more than rounding
 MISFIT_BELOW = 0.01  # a line that fits is said not to in one of a hundred fits
 
@@ -56,7 +56,7 @@ class Fit:
         return self.misfit_p is not None and self.misfit_p < MISFIT_BELOW
 
 
-def mean(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def mean(values: npt.ArrayLike, confidence: float = stats.CONFIDENCE) -> Estimate:
     """The mean of one value for each round. Raises BadInput for none, or one that is not finite."""
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not x.size or not np.all(np.isfinite(x)):

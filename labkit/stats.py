@@ -19,6 +19,7 @@ from scipy.stats import rankdata
 
 from labkit import units
 from labkit.errors import BadInput
+from labkit.units import many
 
 Floats = npt.NDArray[np.float64]
 Numbers = Sequence[float] | Floats
@@ -115,13 +116,13 @@ def effect(
     if slices:
         return _slices_effect(x, groups, confidence)
     means = x if groups is None else np.array([group.mean() for group in groups])
-    return _student(means, x.size, f"Student's t over {_many(means.size, 'round')}", confidence, means.size)
+    return _student(means, x.size, f"Student's t over {many(means.size, 'round')}", confidence, means.size)
 
 
 def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float) -> Effect:
     count = None if groups is None else len(groups)
-    slices = _many(x.size, "slice")
-    over = slices if count is None else f"{slices} in {_many(count, 'set-up')}"
+    slices = many(x.size, "slice")
+    over = slices if count is None else f"{slices} in {many(count, 'set-up')}"
     if groups is not None and setups_disagree(groups):
         centres = np.array([centre(group) for group in groups])
         how = f"Student's t over {count} set-ups, which disagree, of {slices}"
@@ -312,7 +313,3 @@ def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[n
 def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
     """A ratio with its interval, where there is one, for a sentence."""
     return f"ratio {ratio:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"

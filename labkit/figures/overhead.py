@@ -15,10 +15,10 @@ from labkit import theme
 from labkit.figures.cost import of_part
 from labkit.figures.forest import as_rows, drawn_range, ratio_ticks
 from labkit.figures.panels import Panel, finish, panels, titled_grid
+from labkit.sizes import IP_BYTES, UDP_BYTES
 
 BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100
-ETHERNET_BYTES, UDP_BYTES, TCP_BYTES = 14, 8, 32  # of TCP with timestamps (RFC 7323)
-IP_BYTES = {4: 20, 6: 40}
+ETHERNET_BYTES, TCP_BYTES = 14, 32  # of TCP with timestamps (RFC 7323)
 
 
 def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
