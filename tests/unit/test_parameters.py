@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from labkit import experiments, topologies
 from labkit.errors import BadInput
 from labkit.experiments import arms, profiles
 from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm
 from labkit.experiments.datapaths import is_whole, points, whole_planned_s
 
 CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
@@ -212,3 +214,20 @@ def test_boots_of_guests_are_planned_once_per_set_up() -> None:
     assert profiles.planned_s(asked, usable) > profiles.planned_s(asked, here) + 3 * arms.BOOT_S
     set_ups_count = len(points(asked, 0)) + len(profiles.points(asked))
     assert whole_planned_s(asked) > arms.survey_s(asked) + 3 * arms.BOOT_S * set_ups_count
+
+
+def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:
+    asked = experiments.find("container_vs_vm").parameters.of({"pairs": "1,2", "loads": "udp:800,ping"})
+    around = experiments.Surroundings("container_vs_vm", Path("a"), 0, {})
+    refused = [(Arm("veth_bridge", "variant", "container"), {"status": "unsupported", "reason": "no runc"})]
+    loads = [asked.of_load(load) for load in asked.loads]
+    [event] = arms.refused_rows(loads, around, refused, {"1-refused"})
+    assert event["point"] == "2-refused"
+    names = ("experiment", "arm", "pairs", "protocol", "length_bytes", "status", "reason")
+    both = [tuple(row[name] for name in names) for row in event["rows"]]
+    end = ("container_vs_vm", "veth_bridge/container", 2)
+    assert both == [
+        (*end, "udp", 800, "unsupported", "no runc"),
+        (*end, "ping", None, "unsupported", "no runc"),
+    ]
+    assert not list(arms.refused_rows(loads, around, [], set()))
