@@ -80,16 +80,18 @@ def why_not(profiles: pd.DataFrame) -> list[str]:
     """The reasons for which functions were not timed."""
     table = loading.complete(profiles)
     missing = table[table["observer"].eq(OBSERVER) & table["status"].ne("ok")]
-    return list(
-        dict.fromkeys(loading.alike(missing["reason"].fillna("no reason was recorded").astype("str")))
-    )
+    found = list(loading.alike(missing["reason"].fillna("no reason was recorded").astype("str")))
+    if times(table)["p50_s"].eq(0).any():
+        found.append("a median was 0 s, so the kernel's clock is too coarse")
+    return list(dict.fromkeys(found))
 
 
 def judged(found: pd.DataFrame, claim: Claim = SEED) -> list[Judged]:
     """The claim judged for each point and arm that timed the function at both sizes; the baseline's own control decides
     whether anything can be told."""
     of = found[found["function"].eq(claim.function)]
-    sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes])]
+    # A median of 0 s says that the clock is too coarse, and has no ratio to anything.
+    sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes]) & of["p50_s"].gt(0)]
     return list(_judged(sizes, claim))
 
 

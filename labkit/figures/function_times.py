@@ -57,7 +57,7 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     ys: list[float | None] = []
     last = None
     for (low, high), count in sorted(bins.items()):
-        low = max(low, 1e-9)
+        low = low or high / 2  # a clock that is coarse tells of calls that took no time
         share = count / total / math.log2(high / low) * BIN
         if last is not None and low > last * 1.0001:  # bins between are empty
             xs, ys = [*xs, last, low], [*ys, 0.0, 0.0]

@@ -2,7 +2,8 @@
 between rounds of the same side.
 
 A difference is judged by Student's t over rounds: if both sides were alike, their spread would be, too, so with as many
-rounds on both the degrees of freedom of both count (with other numbers it is Welch's t, as its interval always is).
+rounds on both the degrees of freedom of both count (with other numbers it is Welch's t). Its interval is of the same
+degrees of freedom, so that an interval that holds 0 and a difference that stands out never stand beside each other.
 Two things make thousands of such judgements safe: the variance of a mean is never taken to be smaller than that of
 counting its samples (Poisson), or frames of a few samples would agree by chance; and of the p values those count that
 Benjamini and Hochberg's step-up procedure (1995) keeps, so that of what is called a difference at most 5 % is expected
@@ -90,7 +91,7 @@ def compared(
     freedom = np.where(variance > 0, freedom, 1.0)
     judging = a.rounds_count + b.rounds_count - 2.0 if a.rounds_count == b.rounds_count else freedom
     p = np.where(variance > 0, 2 * stdtr(judging, -np.where(variance > 0, t, 0.0)), 1.0)
-    half = np.asarray(stdtrit(freedom, (1 + stats.CONFIDENCE) / 2) * np.sqrt(variance), dtype=np.float64)
+    half = np.asarray(stdtrit(judging, (1 + stats.CONFIDENCE) / 2) * np.sqrt(variance), dtype=np.float64)
     return Spread(a, b, difference, half, p, _kept(np.hstack([left, right]), p))
 
 

@@ -97,11 +97,25 @@ def test_numbers_are_those_of_the_books() -> None:
     each = np.full(5, 1e-3)
     found = spread.compared(left, each, right, each)
     assert found.p == pytest.approx(ttest_ind(left, right, axis=1).pvalue)
-    welch = ttest_ind(left * 1e-3, right * 1e-3, axis=1, equal_var=False).confidence_interval()
-    assert found.difference - found.half == pytest.approx(-welch.high)
-    assert found.difference + found.half == pytest.approx(-welch.low)
     unequal = spread.compared(left, each, right[:, :3], each[:3])
     assert unequal.p == pytest.approx(ttest_ind(left, right[:, :3], axis=1, equal_var=False).pvalue)
+    for one, rounds, same in ((found, 5, True), (unequal, 3, False)):
+        there = ttest_ind(left * 1e-3, right[:, :rounds] * 1e-3, axis=1, equal_var=same).confidence_interval()
+        assert one.difference - one.half == pytest.approx(-there.high)
+        assert one.difference + one.half == pytest.approx(-there.low)
+
+
+def test_what_stands_out_has_an_interval_without_zero() -> None:
+    """Three rounds a side, of which one scatters ten times as much: Welch's interval would hold 0."""
+    sides = []
+    for name, count, by in (("a", 20_000, 200), ("b", 22_000, 1_200)):
+        each = [{"x;work_[k]": samples} for samples in (count - by, count, count + by)]
+        sides.append(flame.Arm(name, [flame.Round(stacks, 1e-9, 1) for stacks in each]))
+    found = flame.difference(*sides)
+    whole = found.functions().iloc[-1]
+    assert whole["stands_out"]
+    assert 0 < whole["difference_low_s"] < whole["difference_s"] < whole["difference_high_s"]
+    assert f"[{whole['difference_low_s'] * 1e9:.3g} ns" in flame.sentence(found)
 
 
 def test_counting_is_the_least_spread() -> None:

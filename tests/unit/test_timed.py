@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from labkit import figures, packet_size, timed
+from labkit.observers.distribution import Distribution
 
 HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
 
@@ -57,6 +58,25 @@ def test_where_nothing_was_timed_one_sentence_says_why() -> None:
         [said] = packet_size.functions(none)
         assert "was not asked to see it at both sizes" in said
     assert not len(timed.times(refused))
+
+
+def test_a_median_of_no_time_has_no_ratio() -> None:
+    """Where the trace clock is jiffies, most calls take 0 ns."""
+    profiles = made_sizes.profiles({400: 0.0, 800: 10e-6})
+    assert timed.judged(timed.times(profiles)) == []
+    [said] = packet_size.functions(profiles)
+    assert said.endswith("cannot be told here: a median was 0 s, so the kernel's clock is too coarse.")
+
+
+def test_calls_of_no_time_are_drawn_as_the_octave_below_the_first() -> None:
+    shown = Distribution()
+    for value_ns, count in ((0, 60), (500, 40)):
+        shown.add(value_ns, count)
+    told = {"functions": {"ip_rcv": shown.told()}}
+    figure = figures.function_times({"veth": (made_sizes.profiles(HALF), [told])})
+    [line] = [trace for trace in figure.data if trace.name == "veth"]
+    assert (line.x[0], line.x[1]) == (5e-10, 1e-9)
+    assert line.y[0] == pytest.approx(0.6 / 8)
 
 
 def test_times_and_their_figure() -> None:
