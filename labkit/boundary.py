@@ -5,14 +5,14 @@ report's own figures say."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown, display
 
-from labkit import figures, flame, loading, tables
+from labkit import figures, flame, loading, profiled, tables
 from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, differences, fair, judged, published, sides, usual
 from labkit.errors import BadInput
 from labkit.flame import runs
@@ -62,16 +62,16 @@ class Boundary:
         """How long functions take in each kernel, and what the report had of them."""
         found = calls(self.profiles)
         if found.empty:
-            display(Markdown(f"*{_missing(self.profiles, 'function_times')}*"))
+            display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(found.style.hide(axis="index").format(_formats(found), na_rep="–", escape="html"))
-        _list(list(objections(self.published)))
+        _list([*profiled.told(self.profiles, self.rows, TIMERS), *objections(self.published)])
 
     def packets(self) -> None:
         """The calls of one packet in each kind of ends, where `observe` had function_graph."""
         own = self.profiles[self.profiles["observer"].eq(PACKETS)]
         if not own["status"].eq("ok").any():
-            display(Markdown(f"*{_missing(self.profiles, PACKETS)}*"))
+            display(Markdown(f"*{_missing(self.profiles, [PACKETS])}*"))
             return
         for key, point in groups(self.profiles[self.profiles["observer"].isin((PACKETS, *TIMERS))]):
             if point["observer"].eq(PACKETS).any():
@@ -81,7 +81,7 @@ class Boundary:
         """Where this machine's CPU time goes: guests against the baseline."""
         own = self.profiles[self.profiles["observer"].eq(runs.OBSERVER)]
         if own.empty:
-            display(Markdown(f"*{_missing(self.profiles, runs.OBSERVER)}*"))
+            display(Markdown(f"*{_missing(self.profiles, [runs.OBSERVER])}*"))
         for key, point in groups(own):
             for left, right in _compared(point):
                 _flame(point, left, right, loading.point(key))
@@ -91,17 +91,18 @@ def _list(sentences: list[str]) -> None:
     display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 
-def _missing(profiles: pd.DataFrame, observer: str) -> str:
-    """Why nothing is shown of an observer."""
-    own = profiles[profiles["observer"].eq(observer)]
-    reasons = own["reason"].dropna().unique()
-    if len(reasons):
-        return f"Nothing was seen by {observer}: {reasons[0]}."
-    if observer != "function_times":
-        return f"Not looked at: say `observe={observer}`."
+def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
+    """Why nothing is shown of observers."""
+    own = profiles[profiles["observer"].isin(observers)]
+    if len(own):
+        reasons = loading.alike(own["reason"].fillna("no reason was recorded").astype("str"))
+        names = " and ".join(name for name in observers if own["observer"].eq(name).any())
+        return f"Nothing was seen by {names}: {'; '.join(dict.fromkeys(reasons))}."
+    if observers != TIMERS:
+        return f"Not looked at: say `observe={','.join(observers)}`."
     return (
         "Not looked at: `observe=guest_function_times guest=debian,profile=tracing` asks the guests' kernels,"
-        f" `observe={observer}` this machine's; where that cannot time functions (`labkit doctor`),"
+        " `observe=function_times` this machine's; where that cannot time functions (`labkit doctor`),"
         " `where=vm:debian,profile=tracing` boots one that can."
     )
 
@@ -145,31 +146,31 @@ def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
 
 def calls(profiles: pd.DataFrame) -> pd.DataFrame:
     """A line for each run of function_times and each function: in which ends, of which kernel, how many calls a packet,
-    quantiles of their times in µs, and what the observer left of the throughput."""
+    quantiles of their times in µs, by which tracer, and what it left of the speed (of pings: their rate)."""
     lines = []
     own = profiles[profiles["observer"].isin(TIMERS) & profiles["status"].eq("ok")]
     for row in own.to_dict("records"):
         seen = runs.observed(row["observed"])
-        for told, of in ((seen, ""), (seen.get("guest"), "guest_")):
-            for name, one in (told or {}).get("functions", {}).items():
-                lines.append(_call(row, name, one, of))
+        for told, of in ((seen, ""), (seen.get("guest") or {}, "guest_")):
+            packets = runs.work(row, told)
+            for name, one in told.get("functions", {}).items():
+                lines.append(_call(row, name, one, of, packets) | {"tracer": seen.get("tracer")})
     found = pd.DataFrame(lines)
     return found.sort_values(["function", "bytes", "ends", "kernel"], ignore_index=True) if lines else found
 
 
-def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str) -> dict[str, Any]:
-    """One function; `of`: nothing for this machine's kernel, `guest_` for a guest's."""
+def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets: float) -> dict[str, Any]:
+    """One function; `of`: nothing for this machine's kernel, `guest_` for a guest's; packets: that came meanwhile."""
     micro: dict[str, Any] = {
         f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
     }
-    packets = (
-        row["received_count"] if row["protocol"] != "tcp" else None
-    )  # TCP's are as long as offloads make them
     line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
     line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
-    line["calls a packet"] = one["count"] / packets if packets and one.get("count") is not None else None
-    return line | micro | {"throughput left": row["overhead_ratio"]}
+    # TCP's packets are as long as offloads make them.
+    unknown = one.get("count") is None or row["protocol"] == "tcp"
+    line["calls a packet"] = None if unknown else one["count"] / packets
+    return line | micro | {"speed left": row["overhead_ratio"]}
 
 
 def _formats(found: pd.DataFrame) -> dict[Any, Any]:
@@ -178,7 +179,7 @@ def _formats(found: pd.DataFrame) -> dict[Any, Any]:
         "bytes": "{:.0f}",
         "calls": "{:,.0f}",
         "calls a packet": "{:.2f}",
-        "throughput left": "{:.2f}",
+        "speed left": "{:.2f}",
     }
 
 

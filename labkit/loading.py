@@ -215,7 +215,7 @@ def version(kernel: str | None) -> list[tuple[int, str]]:
 
 def alike(reasons: pd.Series[str]) -> pd.Series[str]:
     """Reasons that differ in numbers alone as the first one of them, which then says that it is an example."""
-    same = reasons.str.replace(r"\d+(\.\d+)?", "0", regex=True)
+    same = bare(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
     return first.mask(several, first + " (for example)")
@@ -250,3 +250,8 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += [f"on {of['parent']}"] if of["parent"] is not None else []
     words += [f"guests of {of['guest']}"] if of["guest"] not in (None, "debian") else []
     return words
+
+
+def bare(reasons: pd.Series[str]) -> pd.Series[str]:
+    """Reasons with every number in them as 0."""
+    return reasons.str.replace(r"\d+([.,]\d+)*", "0", regex=True)

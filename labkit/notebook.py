@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit import experiments, figures, loading, overlay, records, tables, units
+from labkit import experiments, figures, loading, overlay, profiled, records, tables, units
 from labkit import run as running
 from labkit.drawing import figure as drawings
 from labkit.errors import BadInput
@@ -175,6 +175,7 @@ class Shown:
         """Every reason for doubt, as a list."""
         found = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
         found += tables.doubts(self.rows) if len(self.rows) else []
+        found += profiled.told(self.profiles, self.rows)
         return Markdown(
             "\n".join(f"- {doubt}" for doubt in found)
             or "Nothing was noticed that would cast doubt on these numbers."

@@ -162,7 +162,7 @@ def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
 
 
 def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
-    """Who was the limit: where all arrives, the sender."""
+    """Who was the limit: where all arrives, the senders, or the rate that was asked of them."""
     lost = group.groupby(["topology", "length_bytes"])["lost_ratio"].mean().dropna()
     if not len(lost):
         return
@@ -173,9 +173,18 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         said += f" most {units.percent(most)} at {place[0]} with {place[1]:.0f} bytes:"
         said += " the receiver is the limit there, and what the lost cost is"
         yield f"{said} in the cost of those received{where}."
-    if len(beyond) < len(lost):
-        said = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived: there the sender, one process,"
-        yield f"{said} is the limit, and the time between datagrams is the time that it takes to send one{where}."
+    if len(beyond) == len(lost):
+        return
+    said = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived:"
+    of = group.iloc[0]
+    if pd.notna(of["rate_bps"]):
+        yield f"{said} the time between datagrams is that of the rate that was asked for{where}."
+    elif of["pairs"] == 1 and of["streams"] == 1:
+        said += " there the sender, one process, is the limit,"
+        yield f"{said} and the time between datagrams is the time that it takes to send one{where}."
+    else:
+        said += " there the senders are the limit,"
+        yield f"{said} and the time between datagrams is the time from one that any of them sends to the next{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:

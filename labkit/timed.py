@@ -11,12 +11,14 @@ from typing import Any
 import pandas as pd
 
 from labkit import loading, stats
+from labkit.flame.runs import observed, work
 from labkit.sizes import BY
 from labkit.stats import Effect
 
 OBSERVER = "function_times"
 KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
 TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
+COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]
 NEAR = 1.25  # a ratio within this factor of what is claimed is what is claimed
 SUPPORTED, CONTRADICTED, UNTOLD = "supported", "contradicted", "cannot be told"
 
@@ -52,28 +54,22 @@ class Judged:
 
 def times(profiles: pd.DataFrame) -> pd.DataFrame:
     """A line for each point, arm, size, round and function that was timed: TIMES, `count`, `per_packet` (calls for each
-    datagram that arrived), `overhead_ratio`, `setup`."""
+    datagram that arrived), `overhead_ratio`, `tracer`, `setup`."""
     table = loading.complete(profiles)
     if "observed" not in table:
-        return pd.DataFrame(
-            columns=[*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio"]
-        )
+        return pd.DataFrame(columns=COLUMNS)
     seen = table[table["observer"].eq(OBSERVER) & table["status"].eq("ok") & table["observed"].notna()]
     found = []
     for row in seen.to_dict("records"):
         of: dict[Any, Any] = {name: row[name] for name in [*KEYS[:-1], "round", "overhead_ratio"]}
         of["setup"] = f"{row['folder']}:{row['round']}"
-        for name, one in row["observed"]["functions"].items():
+        told = observed(row["observed"])
+        of["tracer"], packets = told.get("tracer"), work(row, told)
+        for name, one in told["functions"].items():
             if one["count"]:
-                called = {
-                    "per_packet": one["count"] / row["received_count"] if row["received_count"] else math.nan
-                }
-                found.append(
-                    {**of, "function": name, "count": one["count"], **{at: one[at] for at in TIMES}, **called}
-                )
-    return pd.DataFrame(
-        found, columns=[*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio"]
-    )
+                called = {"count": one["count"], "per_packet": one["count"] / packets}
+                found.append({**of, "function": name, **{at: one[at] for at in TIMES}, **called})
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def why_not(profiles: pd.DataFrame) -> list[str]:

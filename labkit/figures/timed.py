@@ -28,5 +28,8 @@ def timed(times: pd.DataFrame) -> go.Figure:
     for panel, quantity in drawn:
         draw(figure, panel, quantity, SIZE, seen)
         mark_mtu(figure, panel)
-    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long), tracer's cost included; {FAINT}"
+    tracers = " and ".join(sorted(times["tracer"].dropna().unique())) or "tracer"
+    subtitle = (
+        f"geometric mean of rounds, 95 % interval (no bar: too long), {tracers}'s cost included; {FAINT}"
+    )
     return finish(figure, rows, "How long functions of the kernel take, by size", subtitle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,14 @@ def observed(value: Any) -> dict[str, Any]:
     """What an observer saw, from a row: an object, or the text of one."""
     found = json.loads(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}
+
+
+def work(row: Mapping[Any, Any] | pd.Series, told: Mapping[str, Any], of: str = "received_count") -> float:
+    """What was done (a column of the row: packets that arrived, received_bytes, cpu_s) while an observer watched, which
+    tells its own `window_s`: it begins before the row's window and ends after it, and traffic is taken to have been as
+    fast outside. All pings are within both. NaN where nothing was done, or that is not known."""
+    done = _known(row.get(of)) or math.nan
+    window_s, longer_s = (_known(one.get("window_s")) for one in (row, told))
+    if row.get("protocol") == "ping" or not window_s or not longer_s:
+        return done
+    return done * longer_s / window_s

@@ -103,7 +103,8 @@ def _cells(point: Point, difference: flame.Difference | None, why_not: str, head
     if difference is None:
         yield _prose(heading, f"{_plain(why_not)}.")
     else:
-        yield _prose(heading, f"{_plain(flame.sentence(difference))}.")
+        doubts = point.doubts(runs.OBSERVER)
+        yield _prose(heading, _plain(" ".join([f"{flame.sentence(difference)}.", *doubts])))
         yield _shown(flame.drawn(difference))
         yield _shown(figures.functions(difference.functions()))
         yield _prose("### By function: self time", "What stands above the total adds up to it.")

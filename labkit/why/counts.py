@@ -89,7 +89,7 @@ def _events(point: Point) -> Iterator[Table]:
     shared: Counted = [
         [({name: told[name] for name in everywhere}, work) for told, work in rounds] for rounds in counts
     ]
-    words = f"{_units(point)[1]}."
+    words = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         words += f" Not counted: {', '.join(names)}: {why}."
@@ -107,13 +107,10 @@ def _counters(point: Point) -> Table:
         return title, NOT.format("counters"), None
     counts: Counted = [[(_flat(told), _work(point, told, row)) for told, row in rounds] for rounds in seen]
     table = _compared(point, counts, everything=False)
+    words = f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first."
     if not len(table):
-        return title, "No counter differs by more than the spread between rounds.", None
-    return (
-        title,
-        f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first.",
-        table,
-    )
+        words = "No counter differs by more than the spread between rounds."
+    return title, " ".join([words, *point.doubts("counters")]), table if len(table) else None
 
 
 def _cpu_time(point: Point) -> Table:
@@ -263,7 +260,7 @@ def _hops(told: dict[str, Any]) -> dict[str, float]:
 
 
 def _overhead(point: Point) -> Table:
-    """What observing left of the throughput."""
+    """What observing left of the speed: throughput, or the rate of pings."""
     found: dict[str, dict[str, str]] = {}
     for name, rows in list(point.named())[:2]:
         for observer, own in rows[rows["overhead_ratio"].notna()].groupby("observer"):
@@ -276,6 +273,6 @@ def _overhead(point: Point) -> Table:
         return "What observing cost", "Not known.", None
     return (
         "What observing cost",
-        "Throughput with the observer, to that without.",
+        f"{'Rate of pings' if point.protocol == 'ping' else 'Throughput'} with the observer, to that without.",
         pd.DataFrame(found).T.fillna("–"),
     )

@@ -20,4 +20,6 @@ def pieces(point: Point) -> Iterator[str | flame.Flame | pd.DataFrame]:
     except BadInput as error:
         yield f"{error}."
         return
+    if doubts := point.doubts(flame.packet.OBSERVER):
+        yield " ".join(doubts)
     yield from flame.beside(both)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit import loading
+from labkit import loading, profiled
 from labkit.errors import BadInput
 from labkit.flame.runs import OBSERVER
 
@@ -41,6 +41,13 @@ class Point:
         for side, rows in zip(self.sides, self.rows, strict=True):
             if side is not None and rows is not None:
                 yield side.name, rows
+
+    def doubts(self, observer: str) -> list[str]:
+        """What casts doubt on what an observer saw here, a sentence each."""
+        named = list(self.named())[
+            : 3 if observer == OBSERVER else 2
+        ]  # the control's other profiles are not read
+        return [f"Of {name}: {one}." for name, rows in named for one in profiled.doubts(rows, observer)]
 
 
 def asked(left: str, right: str | None) -> tuple[Side, Side, Side | None]:

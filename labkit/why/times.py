@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from labkit import figures
 from labkit.flame.arm import Per
-from labkit.flame.runs import observed
+from labkit.flame.runs import observed, work
 from labkit.flame.spread import compared
 from labkit.why.counts import NOT, per, said
 from labkit.why.sides import Point
@@ -39,20 +39,21 @@ def pieces(point: Point) -> list[str | pd.DataFrame | go.Figure]:
             return [NOT.format(OBSERVER)]
         sides[name] = (own, told)
     seen = {name: (rows, [each for each, _ in told]) for name, (rows, told) in sides.items()}
-    doubts = dict.fromkeys(
-        f"Of {name}: {doubt}."
-        for name, (_, told) in sides.items()
-        for _, row in told
-        for doubt in _doubts(row.get("doubts"))
-    )
     of = per(point)
-    words = " ".join([WORDS.format(of.words), *doubts])
+    words = " ".join([WORDS.format(of.words), *_tracers(sides), *point.doubts(OBSERVER)])
     return [words, table(list(sides), [told for _, told in sides.values()], of), figures.function_times(seen)]
 
 
-def _doubts(text: Any) -> list[str]:
-    wanted = ("disturbed:", "the trace buffer overflowed")
-    return [one for one in text.split("; ") if one.startswith(wanted)] if isinstance(text, str) else []
+def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
+    """By what the functions were timed; of different tracers nothing is to be compared."""
+    by = {
+        name: " and ".join(sorted({str(told["tracer"]) for told, _ in rounds if "tracer" in told}))
+        for name, (_, rounds) in sides.items()
+    }
+    if len(set(by.values())) > 1:
+        said = ", ".join(f"{name} by {tracer or 'what is not known'}" for name, tracer in by.items())
+        return [f"Timed by different tracers, whose times are not to be compared: {said}."]
+    return [f"Timed by {tracer}." for tracer in set(by.values()) if tracer]
 
 
 def table(heads: Sequence[str], sides: Sequence[Rounds], of: Per) -> pd.DataFrame:
@@ -60,11 +61,11 @@ def table(heads: Sequence[str], sides: Sequence[Rounds], of: Per) -> pd.DataFram
     much time for each unit the right one is dearer. A packet of TCP is what offloads make it, so its unit is none."""
     names = list(dict.fromkeys(name for rounds in sides for told, _ in rounds for name in told["functions"]))
     columns: dict[str, list[str]] = {}
-    totals, each, work = [], [], of.words.removesuffix(" that arrived")
+    totals, each, unit = [], [], of.words.removesuffix(" that arrived")
     for head, rounds in zip(heads, sides, strict=True):
-        worth = of.one / np.array([float(row[of.work] or np.nan) for _, row in rounds])
+        worth = of.one / np.array([work(row, told, of.work) for told, row in rounds])
         functions = [[told["functions"].get(name, {}) for told, _ in rounds] for name in names]
-        columns[f"calls per {work}, {head}"] = _means([_of(one, "count") * worth for one in functions])
+        columns[f"calls per {unit}, {head}"] = _means([_of(one, "count") * worth for one in functions])
         for quantity in ("mean", "p50", "p99"):
             values = [_of(one, f"{quantity}_s") * US for one in functions]
             columns[f"{quantity}, µs, {head}"] = _means(values)
@@ -72,8 +73,8 @@ def table(heads: Sequence[str], sides: Sequence[Rounds], of: Per) -> pd.DataFram
         each.append(worth)
     found, by = compared(totals[0], each[0], totals[1], each[1]), of.unit_s * NS
     for head, side in zip(heads, (found.left, found.right), strict=True):
-        columns[f"{of.unit} per {work}, {head}"] = said(side.mean / by, side.half / by)
-    columns[f"difference, {of.unit} per {work}"] = said(found.difference / by, found.half / by, sign=True)
+        columns[f"{of.unit} per {unit}, {head}"] = said(side.mean / by, side.half / by)
+    columns[f"difference, {of.unit} per {unit}"] = said(found.difference / by, found.half / by, sign=True)
     columns["stands out"] = ["yes" if one else "no" for one in found.stands_out]
     return pd.DataFrame(columns, index=pd.Index(names))
 

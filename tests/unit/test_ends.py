@@ -194,13 +194,17 @@ def test_function_times_of_each_kernel(tmp_path: Path) -> None:
     profiles = loading.profiles(save(tmp_path / "run", made))
     [line] = boundary.calls(profiles).to_dict("records")
     assert (line["function"], line["ends"], line["kernel"]) == ("ip_rcv", "namespaces", "6.1.0")
-    assert (line["calls a packet"], line["p50, µs"], line["throughput left"]) == (2, 1, 0.9)
+    assert (line["calls a packet"], line["p50, µs"], line["speed left"]) == (2, 1, 0.9)
+    assert line["tracer"] == "function_graph"
     [line] = boundary.calls(profiles.assign(protocol="tcp")).to_dict("records")
     assert line["calls a packet"] is None, "a packet of TCP is what offloads make it"
     assert boundary.calls(profiles.iloc[:0]).empty
     row |= GUEST | {"endpoint": "guest", "observed": {**seen, "guest": seen}}
     both = boundary.calls(loading.profiles(save(tmp_path / "guest", made)))
     assert list(both["kernel"]) == ["6.1.0", "6.12.9, emulated"]
+    row |= {"window_s": 0.133, "observed": {**seen, "guest": {**seen, "window_s": 0.2}}}
+    longer = boundary.calls(loading.profiles(save(tmp_path / "longer", made)))
+    assert list(longer["calls a packet"]) == pytest.approx([2, 1.33]), "guests' tracers were on for longer"
 
 
 ROOTS = ("net_rx_action", "udp_sendmsg")

@@ -30,7 +30,7 @@ MEASURING = {
 READING = {
     "stats": 1, "theme": 2, "loading": 2, "fitting": 2,
     "conditions": 3, "flame": 3, "sizes": 3, "ends": 3,
-    "tables": 4, "figures": 4, "timed": 4,
+    "tables": 4, "figures": 4, "timed": 4, "profiled": 4,
     "comparison": 5, "contrasts": 5,
 }  # fmt: skip
 DRIVERS = {

@@ -115,6 +115,24 @@ def test_how_datagrams_travelled() -> None:
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "there the sender, one process, is the limit"),
+        ({"rate_bps": 1e6}, "arrived: the time between datagrams is that of the rate that was asked for."),
+        (
+            {"pairs": 8},
+            "there the senders are the limit, and the time between datagrams is the time from one",
+        ),
+        ({"streams": 4}, "there the senders are the limit"),
+    ],
+)
+def test_who_was_the_limit(asked: dict[str, float], words: str) -> None:
+    rows = made_sizes.rows(mtu_bytes=65535, **asked)
+    [said] = [one for one in packet_size.travelled(rows) if "all that was sent arrived" in one]
+    assert words in said
+
+
 def test_pings_have_round_trip_times() -> None:
     rows = made_sizes.rows(protocol="ping", method="whole")
     rows["latency_p50_s"] = 50e-6 + 1e-9 * rows["length_bytes"]

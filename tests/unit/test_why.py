@@ -174,6 +174,21 @@ def test_times_of_functions_are_for_the_unit_of_the_page(
     assert table.loc["ip_rcv", "stands out"] == "yes"
 
 
+def test_calls_are_of_the_time_in_which_the_tracer_was_on() -> None:
+    """It begins before the row's window, and ends after it; of pings none is outside of either."""
+    one = {"count": 250, "total_s": 0.25, "mean_s": 1e-3, "p50_s": 1e-3, "p99_s": 1e-3}
+    told = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
+    for protocol, calls in (("udp", "2"), ("ping", "2.5")):
+        row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0})
+        [line] = times.table(["a", "b"], [[(told, row)] * 2] * 2, flame.PER["packet"]).to_dict("records")
+        assert line["calls per packet, a"] == calls
+    there = {name: (pd.DataFrame(), [(told | {"tracer": tracer}, row)]) for name, tracer in
+             (("a", "function_graph"), ("b", "bpf"))}  # fmt: skip
+    [said] = times._tracers(there)
+    assert said.endswith("times are not to be compared: a by function_graph, b by bpf.")
+    assert times._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
+
+
 def test_stacks_are_exported_for_other_programs(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +255,26 @@ def test_what_is_no_question_is_one_sentence(
     made_rows.save(places["bare"], made_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64))
     with pytest.raises(BadInput, match=sentence):
         why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
+
+
+def test_what_casts_doubt_on_a_profile_is_said_where_it_is_shown(tmp_path: Path) -> None:
+    """In the section of its observer; not what the traffic without an observer has as well."""
+    one = run(tmp_path / "one")
+    own = {"perf_record": "perf lost 9 samples, of 99", "perf_stat": "events shared counters", "counters": "a stall",
+           "function_times": "the trace buffer overflowed"}  # fmt: skip
+    for path in (one / "rows").glob("*-p*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            if row["arm"] == "macvlan_bridge":
+                row["doubts"] = "; ".join(["datagrams were lost", *filter(None, [own.get(row["observer"])])])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page, _ = why.page(str(one), None)
+    text = words(page)
+    assert "datagrams were lost" not in text
+    heads = ("Where the time goes", "Events that perf counted", "The kernel's counters", "Function times")
+    begins = [text.index(f" {heading} ") for heading in heads]
+    at = [text.index(f"Of macvlan_bridge: {doubt} (in 5 of 5 rows).") for doubt in own.values()]
+    assert sorted([*begins, *at]) == [place for both in zip(begins, at, strict=True) for place in both]
 
 
 def test_a_profile_that_is_lost_is_said_on_the_page(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Doubts about profiles: told in notebooks, for each observer and arm, and nothing that is not the observer's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_rows import ROW, rows, save
+
+from labkit import boundary, loading, notebook, profiled
+
+ENDS = {"endpoint": "guest", "guest_kernel": "6.12.9", "guest_accelerator": "kvm"}
+
+
+def profile(number: int, observer: str | None, doubts: str | None = None, **changes: Any) -> dict[str, Any]:
+    own = {
+        "method": "profile",
+        "observer": observer,
+        "doubts": doubts,
+        "round": number,
+        "point": f"1-p{number}",
+    }
+    return (
+        ROW
+        | {"protocol": "udp", "length_bytes": 800, "arm": "veth_bridge", "topology": "veth_bridge"}
+        | own
+        | changes
+    )
+
+
+def test_a_notebook_tells_doubts_of_each_observer(tmp_path: Path) -> None:
+    measured = rows({"veth_bridge": 1.0, "macvlan_bridge": 1.0}, protocol="udp", length_bytes=800)
+    measured[0]["doubts"] = "a clock is wrong"
+    seen = [profile(number, None, "datagrams were lost") for number in range(3)]
+    for number in range(3):
+        seen.append(profile(number, "perf_record", f"perf lost {number}00 samples, of 1,{number}00,000"))
+        seen.append(profile(number, "function_times", "datagrams were lost"))
+    seen[2]["doubts"] = "datagrams were lost"
+    seen.append(profile(3, "perf_record", "a clock is wrong", status="invalid", reason="too short"))
+    seen.append(profile(3, "perf_stat", status="failed", reason="perf ended"))
+    said = notebook.Shown(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
+    told = [line for line in said if "perf_" in line or "function_times" in line]
+    assert told == [
+        "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000 (for example) (in 3 of 3 rows)",
+        "- perf_record, veth_bridge: 1 of 4 rows left out as invalid: too short",
+    ]
+
+
+def test_hosts_are_told_apart() -> None:
+    seen = [profile(0, "perf_record", "perf lost 9 samples, of 99"), profile(0, None)]
+    there = [row | {"kernel": kernel} for row in seen for kernel in ("6.1.0", "6.12.9")]
+    said = profiled.told(pd.DataFrame(there), pd.DataFrame(seen[1:]))
+    assert [line.split(",")[0] for line in said] == ["Linux 6.1.0", "Linux 6.12.9"]
+    assert profiled.told(pd.DataFrame(there).iloc[:0], pd.DataFrame(seen)) == []
+
+
+def test_times_by_bpf_are_doubted() -> None:
+    """Its bins are coarse, and it does not tell what it lost; whether `observed` is an object or its text."""
+    seen = [
+        profile(0, "function_times", observed={"tracer": "bpf", "functions": {}}),
+        profile(1, "function_times", observed='{"tracer": "bpf", "functions": {}}'),
+        profile(2, "function_times", observed={"tracer": "function_graph", "functions": {}}),
+    ]
+    [said] = profiled.told(pd.DataFrame(seen), pd.DataFrame([profile(0, None)]))
+    assert said.startswith("function_times, veth_bridge: times are by BPF, not by function_graph")
+    assert said.endswith("(in 2 of 3 rows)")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (["may panic: guest=debian,profile=tracing"], "Nothing was seen by guest_function_times: may panic"),
+        (["may panic", "may panic", "no tracer"], "guest_function_times: may panic; no tracer."),
+        ([], "Not looked at: `observe=guest_function_times"),
+    ],
+)
+def test_the_report_says_why_no_function_was_timed(
+    tmp_path: Path, reasons: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = [
+        profile(number, "guest_function_times", status="unsupported", reason=reason, **ENDS)
+        for number, reason in enumerate(reasons)
+    ]
+    place = save(tmp_path / "run", [*rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=800), *refused])
+    profiles = loading.profiles(place)
+    assert words in boundary._missing(profiles, boundary.TIMERS)
+    boundary.Boundary(place, loading.load(place)).functions()
+    assert "Markdown object" in capsys.readouterr().out
