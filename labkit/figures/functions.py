@@ -71,11 +71,13 @@ def _hover(one: pd.Series, at: dict[str, Any]) -> str:
         middle, low, high = (one[f"{name}_{end}s"] / scale for end in ("", "low_", "high_"))
         return f"{middle:,.4g} {unit}" + ("" if pd.isna(low) else f" [{low:,.4g}, {high:,.4g}]")
 
+    share = one["share_ratio"]  # of a whole difference of 0 there is none
+    of = "" if pd.isna(share) else f", {units.percent(share)} of the whole"
     lines = [
         f"{one['function']} {one['kind']}".strip(),
         f"{at['left']}: {said('left')}",
         f"{at['right']}: {said('right')}",
-        f"difference: {said('difference')}, {units.percent(one['share_ratio'])} of the whole",
+        f"difference: {said('difference')}{of}",
         f"{one['samples_count']:,} samples",
     ]
     return "<br>".join(theme.plain(line) for line in lines)

@@ -47,8 +47,9 @@ class Difference:
         and of these the largest.
 
         Costs in seconds for each unit of work, with 95 % intervals (NaN of a single round): left_s, left_low_s,
-        left_high_s, right_…, difference_…; share_ratio: of the whole difference; p, stands_out, samples_count, and kind
-        (process, kernel, user). Two rows end it, "everything else" and "total": what stands above adds up to the total.
+        left_high_s, right_…, difference_…; share_ratio: of the whole difference (NaN where that is 0); p, stands_out,
+        samples_count (of both sides), and kind (process, kernel, user). Two rows end it, "everything else" and "total":
+        what stands above adds up to the total.
         `inclusive`: with what the functions called, which overlaps, so that there is no row for everything else.
         """
         tree = self.tree
@@ -129,5 +130,6 @@ def _table(judged: Judged, samples: Ints) -> pd.DataFrame:
         ("difference", spread.difference, spread.half),
     ):
         columns |= {f"{name}_s": middle, f"{name}_low_s": middle - half, f"{name}_high_s": middle + half}
-    of = {"p": spread.p, "stands_out": judged.stands_out, "samples_count": samples.sum(axis=1)}
+    sides = samples[:, : spread.left.rounds_count + spread.right.rounds_count]  # the rest is the control's
+    of = {"p": spread.p, "stands_out": judged.stands_out, "samples_count": sides.sum(axis=1)}
     return pd.DataFrame(columns | of)

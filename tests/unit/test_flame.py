@@ -104,6 +104,22 @@ def test_the_table_adds_up() -> None:
     assert table["right_s"][whole] == pytest.approx(measured, rel=1e-12)
 
 
+def test_samples_are_those_of_both_sides() -> None:
+    """Not the control's; and of a whole difference of nothing no function has a share."""
+
+    def arm(name: str, count: int) -> flame.Arm:
+        return flame.Arm(name, [flame.Round({"p;a": count, "p;b": 100}, 1e-9, 1)] * 3)
+
+    alike = flame.difference(arm("l", 7), arm("r", 7), arm("l (again)", 50))
+    table = alike.functions()
+    assert dict(zip(table["function"], table["samples_count"], strict=True))["a"] == 2 * 3 * 7
+    [hover] = [
+        point.hovertext[0] for point in figures.functions(table).data if "a user" in point.hovertext[0]
+    ]
+    assert hover.endswith("42 samples")
+    assert "nan" not in hover
+
+
 def test_what_is_printed_adds_up_to_the_last_digit() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     shown = flame.shown(one)
