@@ -20,6 +20,7 @@ from labkit.capabilities.base import (
     kernel_with,
     refused,
 )
+from labkit.observers.perf import SHOW_SYMBOLS
 
 # linux/perf_event.h
 HARDWARE, SOFTWARE, TRACEPOINT = 0, 1, 2
@@ -183,5 +184,5 @@ def _symbols() -> None:
 
 def _symbols_remedy(number: int) -> str:
     if number == errno.EPERM:
-        return f"{AS_ROOT}, or have root set: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1"
+        return SHOW_SYMBOLS
     return f"boot a kernel with CONFIG_KALLSYMS; Debian's {debian_kernel()} has it"

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from labkit import machine
 from labkit.capabilities import perf
 from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
 from labkit.errors import LabkitError
@@ -68,20 +69,15 @@ def _left() -> str | None:
 
 
 def _remedy(number: int, option: str) -> str:
-    if number in (errno.EPERM, errno.EACCES) and not _is_root():
+    if number in (errno.EPERM, errno.EACCES) and not machine.is_root():
         return AS_ROOT
     return kernel_with(option)
-
-
-def _is_root() -> bool:
-    """Whether our uid 0 is the machine's."""
-    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
 
 
 @contextmanager
 def tracefs() -> Iterator[Path]:
     """The folder of tracefs: where it is mounted, else a mount without a place, which ends with us. Raises OSError."""
-    for place in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
+    for place in undo.PLACES:
         with contextlib.suppress(OSError):
             if (place / "available_tracers").exists():
                 os.close(os.open(place / "available_tracers", os.O_RDONLY))
@@ -113,9 +109,8 @@ def _checked(answer: int) -> int:
 @contextmanager
 def instance(folder: Path) -> Iterator[Path]:
     """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
-    path, size = folder / "instances" / f"{OURS}{secrets.token_hex(4)}", folder / "buffer_size_kb"
-    before = size.read_text()
-    with contextlib.ExitStack() as own:
+    path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
+    with undo.still_small(folder), contextlib.ExitStack() as own:
         # Else another could take a new one, not yet locked, for one that was left.
         with _locked(folder / "instances", wait=True):
             _remove_left(folder)
@@ -125,9 +120,6 @@ def instance(folder: Path) -> Iterator[Path]:
                 _remove, path
             )  # the last to come is the first to go: it is removed while it is locked
         yield path
-    if size.read_text() != before and "(expanded: " in before:
-        # Before Linux 6.6 the buffer that all share, still small, is afterwards taken for one that has its size.
-        size.write_text(before.partition("(expanded: ")[2].rstrip(")\n"))
 
 
 @contextmanager

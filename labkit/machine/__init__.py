@@ -1,11 +1,12 @@
-"""The machine and its kernel: provenance, programs, interfaces, CPU time.
+"""The machine and its kernel: provenance, programs, privilege, interfaces, CPU time.
 
 All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
 """
 
 from labkit.machine.cpu_time import CpuTimes, cpu_times, cpu_times_of, load1, stolen
 from labkit.machine.interfaces import offloads, qdisc
-from labkit.machine.programs import program, versions
+from labkit.machine.privilege import is_root
+from labkit.machine.programs import needed, program, versions
 from labkit.machine.provenance import (
     accelerator,
     describe,
@@ -24,9 +25,11 @@ __all__ = [
     "describe",
     "details",
     "git_revision",
+    "is_root",
     "kernel_config",
     "load1",
     "lscpu",
+    "needed",
     "offloads",
     "program",
     "qdisc",

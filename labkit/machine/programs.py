@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 from labkit import process
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, Unsupported
 
 # Debian keeps ethtool and tc where an ordinary user's PATH does not look, and virtiofsd where nobody's does.
 _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
@@ -20,6 +20,14 @@ def program(name: str) -> str:
     """The path of a program, also where an ordinary user's PATH does not look; the bare name when it is nowhere."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_MORE_PATH])
     return shutil.which(name, path=path) or name
+
+
+def needed(name: str, package: str) -> str:
+    """The path of a program. Raises Unsupported, naming Debian's package, where there is none."""
+    path = program(name)
+    if not os.path.isabs(path):
+        raise Unsupported(f"there is no {name} here: install Debian's package {package}")
+    return path
 
 
 def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:

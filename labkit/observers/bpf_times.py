@@ -9,6 +9,7 @@ Nor is told how many calls the kernel's maps had no room for: bpftrace does not 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,11 +78,8 @@ class Times:
 
     def told(self) -> Told:
         """As function_times tells it, with the tracer `bpf`."""
-        self._program.signal(2)  # SIGINT: it detaches, prints what it counted, and ends
-        late = process.wait([self._program], time.monotonic() + ARMING_S)
-        if late:
-            self._program.kill()
-        ended = self._program.ended(timed_out=bool(late))
+        self._program.signal(signal.SIGINT)  # it detaches, prints what it counted, and ends
+        ended = self._program.ended_within(ARMING_S)
         if ended.returncode != 0:
             raise Failed(ended.words())
         observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": None}
@@ -93,7 +91,7 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
     """The times of functions, each with what the kernel calls it, armed before the traffic. What bpftrace attaches ends
     with it, however that ends. Raises Unsupported without bpftrace or where it cannot attach."""
     mark = f"lk{os.urandom(4).hex()}-"
-    argv = [_program(), "-f", "json", "-e", script(traced, mark)]
+    argv = [machine.needed("bpftrace", "bpftrace"), "-f", "json", "-e", script(traced, mark)]
     program = process.Running(argv)
     with process.all_ended([program]):
         deadline = time.monotonic() + ARMING_S
@@ -156,15 +154,6 @@ def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
         }
         for name, (sums, cpus, processes) in whole.items()
     }
-
-
-def _program() -> str:
-    found = machine.program("bpftrace")
-    if found == "bpftrace":
-        raise Unsupported(
-            "there is no bpftrace, which would time functions by BPF: install it (Debian package bpftrace)"
-        )
-    return found
 
 
 def _rename(name: str) -> None:

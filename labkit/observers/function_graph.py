@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from labkit import calls, units
+from labkit import calls, records, units
 from labkit.calls import Reader, Tree
 from labkit.errors import Unsupported
 from labkit.observers import functions, tracefs
@@ -95,10 +95,7 @@ class Graph:
                     f"#\n# {root}, {what}: of {about['chosen_of']}\n",
                     *(f"{each}\n" for each in tree.lines),
                 ]
-        self._text.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._text.with_name(f".{self._text.name}.fresh")
-        fresh.write_text("".join(lines))
-        fresh.rename(self._text)
+        records.write(self._text, "".join(lines).encode())
 
 
 def _of_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:

@@ -171,8 +171,8 @@ def function_times(
 
 
 def check() -> str:
-    """The tracer that can be used: function_graph, else bpf. Raises Unsupported, with the reason of the first, where
-    neither can; they are tried, once."""
+    """The tracer that can be used: function_graph, else bpf. Raises Unsupported, with both reasons, where neither can;
+    they are tried, once."""
     return _usable()
 
 
@@ -184,8 +184,8 @@ def _usable() -> str:
     except Unsupported as error:
         try:
             bpf_times.check()
-        except Unsupported:
-            raise error from None
+        except Unsupported as other:
+            raise Unsupported(f"{error}; nor by BPF: {other}") from None
         return "bpf"
 
 

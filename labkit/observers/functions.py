@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labkit.errors import BadInput, Unsupported
-from labkit.observers import tracefs
+from labkit.observers import perf, tracefs
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # of a kernel function; no glob, no command of tracefs's
 # What a compiler calls its copy of a function of which arguments are known; it does all that the function does.
@@ -97,8 +97,7 @@ def addresses(names: tuple[str, ...]) -> Mapping[int, str]:
     found = {int(address, 16): name.decode() for address, name in form.findall(KALLSYMS.read_bytes())}
     if 0 in found:
         raise Unsupported(
-            "this kernel shows no addresses of its functions, so times could name none: run as root, or have root set"
-            " sysctl kernel.kptr_restrict=1"
+            f"this kernel shows no addresses of its functions, so times could name none: {perf.SHOW_SYMBOLS}"
         )
     return found
 

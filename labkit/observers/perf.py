@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from labkit.errors import BadInput, Failed, Unsupported
 ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may have to read every symbol
 END_S = 60.0  # until it has written what it has
 PACKAGE = "linux-perf"
+# The kernel shows addresses to who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+SHOW_SYMBOLS = "run as root, or have root set: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1"
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,7 @@ def check_cpus(scope: Scope) -> None:
 
 def program() -> str:
     """The path of perf. Raises Unsupported, naming Debian's package, where there is none."""
-    path = machine.program("perf")
-    if not os.path.isabs(path):
-        raise Unsupported(f"there is no perf here: install Debian's package {PACKAGE}")
-    return path
+    return machine.needed("perf", PACKAGE)
 
 
 def refusal(ended: process.Ended) -> Failed | Unsupported:
@@ -128,11 +126,8 @@ class Controlled:
     def end(self) -> process.Ended:
         """End it as Ctrl-C does, upon which it writes what it has. Raises Failed with its words when it could not."""
         self._running.signal(signal.SIGINT)
-        late = process.wait([self._running], time.monotonic() + END_S)
-        for one in late:
-            one.kill()
-        ended = self._running.ended(timed_out=bool(late))
-        if late or ended.returncode not in (0, -signal.SIGINT):
+        ended = self._running.ended_within(END_S)
+        if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
             raise Failed(ended.words())
         return ended
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from labkit import process
+from labkit import process, units
 from labkit.errors import Failed, Unsupported
 from labkit.observers import perf, perf_stat
 from labkit.observers.folding import OUTSIDE, Folding, blocks
@@ -64,8 +64,8 @@ class Record:
         doubts += [f"{unread} lines of perf script said nothing that labkit knows"] if unread else []
         others = processes.get(OUTSIDE.decode(), 0)
         if others > MOST_OTHERS * numbers["samples_count"]:
-            share = others / numbers["samples_count"]
-            doubts.append(f"programs outside of the experiment had {100 * share:.0f} % of the samples")
+            share = units.percent(others / numbers["samples_count"])
+            doubts.append(f"programs outside of the experiment had {share} of the samples")
         return Told({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)
 
 
@@ -104,8 +104,8 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
         raise perf.refusal(ended)
     if not perf.has_symbols():
         raise Unsupported(
-            "this kernel shows no addresses of its functions, so a profile could name none: run as root, or have root"
-            " set sysctl kernel.kptr_restrict=0, or boot a kernel with CONFIG_KALLSYMS"
+            "this kernel shows no addresses of its functions, so a profile could name none:"
+            f" {perf.SHOW_SYMBOLS}, or boot a kernel with CONFIG_KALLSYMS"
         )
     return event
 

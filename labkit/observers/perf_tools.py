@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit import machine, process
-from labkit.errors import BadInput, Failed, Unsupported
+from labkit.errors import BadInput, Failed
 from labkit.machine import undo
 from labkit.observers import tracefs
 
@@ -66,9 +66,7 @@ def perf_tool(name: str, words: Sequence[str], duration_s: int) -> Iterator[Tool
     ended when the block ends. Raises Unsupported without it, or where nothing can be traced."""
     if name not in ARMED:
         raise BadInput(f"{name} is none of {', '.join(ARMED)}")
-    program = machine.program(f"{name}-perf")
-    if program == f"{name}-perf":
-        raise Unsupported(f"there is no {program}: install it (Debian package perf-tools-unstable)")
+    program = machine.needed(f"{name}-perf", "perf-tools-unstable")
     with tracefs.lent() as top:
         running = process.Running(
             ["setsid", program, "-d", str(duration_s), *words]
@@ -83,10 +81,12 @@ def perf_tool(name: str, words: Sequence[str], duration_s: int) -> Iterator[Tool
 
 
 def _armed(program: process.Running, top: Path, name: str, before: str) -> None:
-    """Wait until it traces, or has ended."""
+    """Wait until it traces, or has ended. Raises Failed when it does neither."""
     deadline = time.monotonic() + ARMING_S
-    while not program.poll() and time.monotonic() < deadline:
+    while not program.poll():
         with contextlib.suppress(OSError):
             if (top / name).read_text().strip() != before:
                 return
+        if time.monotonic() > deadline:
+            raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)

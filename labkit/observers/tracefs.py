@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from labkit import machine
 from labkit.errors import Failed, Unsupported
 from labkit.hosts import guard
 from labkit.machine import undo
@@ -33,6 +34,7 @@ OPTIONS = "options/funcgraph-"  # written in an instance, they are so in all (tr
 # What is otherwise than here, and would leave out calls or change what a time is.
 PLAIN = {
     "tracing_thresh": "0",
+    "max_graph_depth": "0",
     "set_graph_notrace": "",
     "set_ftrace_notrace": "",
     "set_ftrace_pid": "",
@@ -89,11 +91,15 @@ def lost(stats: str) -> int:
 
 def place() -> Path:
     """The folder of tracefs. Raises Unsupported; nothing is mounted."""
+    why = f"it is not mounted: as root, mount -t tracefs none {undo.PLACES[0]}"
     for path in undo.PLACES:
-        with contextlib.suppress(OSError):
+        try:
             (path / "available_tracers").read_text()
             return path
-    why = "it is not mounted" if os.geteuid() == 0 else "it is not for this user: run as root"
+        except PermissionError:
+            why = f"the kernel does not let it be read: {_way()}"
+        except OSError:
+            pass
     raise Unsupported(
         f"the kernel's function tracer cannot be reached, tracefs is not in {undo.PLACES[0]}: {why}"
     )
@@ -117,13 +123,11 @@ def session(
     *,
     filters: Sequence[str] = (),
     roots: Sequence[str] = (),
-    depth: int = 0,
     buffer_kib: int = 65536,
     options: Mapping[str, bool] | None = None,
-    clock: str = "local",
 ) -> Iterator[Session]:
-    """function_graph, armed for the functions `filters` (none: all), within the functions `roots` (none: anywhere), to
-    a depth (0: any); it traces within `counting`. `buffer_kib` is of all CPUs together; `options` as in tracefs.
+    """function_graph, armed for the functions `filters` (none: all), within the functions `roots` (none: anywhere); it
+    traces within `counting`. `buffer_kib` is of all CPUs together; `options` as in tracefs.
 
     Arm it before traffic. Raises Unsupported without privilege, where the kernel does not have it or does not let it
     be set, and while somebody else traces; Failed for a function that cannot be traced.
@@ -137,9 +141,8 @@ def session(
         arming.settle()
         for name, on in (options or {}).items():
             arming.set(f"options/{name}", "1" if on else "0")
-        arming.set("trace_clock", clock)
+        arming.set("trace_clock", "local")
         arming.buffer(max(64, buffer_kib // len(Session(top, arming.folder).cpus())))
-        arming.set("max_graph_depth", str(depth))
         arming.set("set_ftrace_filter", "\n".join(filters))
         arming.set("set_graph_function", "\n".join(roots))
         arming.set("current_tracer", TRACER)
@@ -161,14 +164,7 @@ def lent() -> Iterator[Path]:
         journal = stack.enter_context(undo.journal())
         arming = Arming(top, journal)
         journal.note(undo.PERF_TOOLS_LOCK, None)
-        for name in (
-            "tracing_on",
-            *PLAIN,
-            *LENT,
-            "max_graph_depth",
-            "set_graph_function",
-            "set_ftrace_filter",
-        ):
+        for name in ("tracing_on", *PLAIN, *LENT, "set_graph_function", "set_ftrace_filter"):
             arming.keep(name)
         for name in ("kprobe_events", "function_profile_enabled", "current_tracer"):
             arming.keep(name)
@@ -202,12 +198,12 @@ class Arming:
         """Have it put back as it is now."""
         path = self.top / name
         if path.exists() and (self.folder == self.top or name in SHARED or name.startswith(OPTIONS)):
-            self._journal.note(path, writable(name, path.read_text()))
+            self._journal.note(path, undo.writable(name, path.read_text()))
 
     def set(self, name: str, text: str) -> None:
         """Write a setting, unless it is so already; an option that the kernel does not have is as it is."""
         path = self._path(name)
-        if path.exists() and writable(name, _read(path)).split() != text.split():
+        if path.exists() and undo.writable(name, _read(path)).split() != text.split():
             self.keep(name)
             self.write(path, text)
 
@@ -236,18 +232,6 @@ class Arming:
             raise Failed(f"the kernel's tracer refuses ({error.strerror}){words}") from None
 
 
-def writable(name: str, text: str) -> str:
-    """What has to be written to have a setting as it reads."""
-    if name == "trace_clock":
-        return text.partition("[")[2].partition("]")[0]
-    if name.endswith("buffer_size_kb"):  # `7 (expanded: 1408)`: it is the latter with the first event
-        return text.split()[-1].rstrip(")")
-    if name.startswith("set_"):  # comments, commands, and modules behind the names
-        lines = [line for line in text.splitlines() if line and not line.startswith(("#", "no pid"))]
-        return "\n".join(line.split()[0] for line in lines if ":" not in line)
-    return text.strip()
-
-
 def _check(top: Path) -> None:
     tracers = _read(top / "available_tracers").split()
     if TRACER not in tracers:
@@ -268,29 +252,30 @@ _instances: dict[Path, bool] = {}  # what was found out
 def _in_instances(top: Path, journal: undo.Journal) -> bool:
     """Whether this kernel has function_graph in instances; tried with one function, since all of them take long."""
     if top not in _instances:
-        own, size = top / "instances" / f"labkit-{os.getpid():x}-try", top / "buffer_size_kb"
-        before = _read(size)
+        own = top / "instances" / f"labkit-{os.getpid():x}-try"
         journal.note(own, None)
-        try:
-            own.mkdir()
-            with open(top / "available_filter_functions") as file:
-                (own / "set_ftrace_filter").write_text(file.readline().split()[0])
-            (own / "current_tracer").write_text(TRACER)
-            _instances[top] = True
-        except OSError as error:  # EPERM where it is not let, in an instance or elsewhere
-            _instances[top] = error.errno == errno.EPERM
-        with contextlib.suppress(FileNotFoundError):
-            own.rmdir()
-        if _read(size) != before:  # before Linux 6.6: still small, it is taken for one that has its size
-            size.write_text(writable(size.name, before))
+        with undo.still_small(top):
+            try:
+                own.mkdir()
+                with open(top / "available_filter_functions") as file:
+                    (own / "set_ftrace_filter").write_text(file.readline().split()[0])
+                (own / "current_tracer").write_text(TRACER)
+                _instances[top] = True
+            except OSError as error:  # EPERM where it is not let, in an instance or elsewhere
+                _instances[top] = error.errno == errno.EPERM
+            with contextlib.suppress(FileNotFoundError):
+                own.rmdir()
     return _instances[top]
+
+
+def _way() -> str:
+    return OTHERWISE if machine.is_root() else f"run as root, or {OTHERWISE}"
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
     except PermissionError:
-        way = "run as root" if os.geteuid() else OTHERWISE
-        raise Unsupported(f"the kernel does not let {path} be read: {way}") from None
+        raise Unsupported(f"the kernel does not let {path} be read: {_way()}") from None
     except FileNotFoundError:
         raise Unsupported(f"this kernel has no {path}: {OTHERWISE}") from None

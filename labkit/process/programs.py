@@ -136,6 +136,13 @@ class Running:
             self._close_files()
         return self._ended
 
+    def ended_within(self, patience_s: float) -> Ended:
+        """The outcome; it is killed when it does not end in time."""
+        late = bool(wait([self], time.monotonic() + patience_s))
+        if late:
+            self.kill()
+        return self.ended(timed_out=late)
+
     def kill(self) -> None:
         """End it at once, also when it is stopped."""
         self.signal(signal.SIGKILL)
@@ -221,14 +228,11 @@ def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
     """Run a program to its end, killed after `timeout_s`. Raises Unsupported when it is not there."""
     program = Running(argv)
     try:
-        late = wait([program], time.monotonic() + timeout_s)
+        return program.ended_within(timeout_s)
     except BaseException:
         program.kill()
         program.ended()
         raise
-    if late:
-        program.kill()
-    return program.ended(timed_out=bool(late))
 
 
 def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ from conftest import ROOT, Need
 
 from labkit import doctor, machine
 from labkit.capabilities import Capability, base
-from labkit.machine import cpu_time, interfaces, programs, provenance
+from labkit.machine import cpu_time, interfaces, privilege, programs, provenance
 
 SAMPLES = ROOT / "tests/samples"
 HEX = re.compile(r"[0-9a-f]{12}")
@@ -272,3 +273,14 @@ class TestDoctor:
     def test_json_gives_the_capabilities_back(self, answer: dict[str, Any]) -> None:
         decoded = msgspec.json.decode(doctor.as_json(answer))
         assert msgspec.convert(decoded["capabilities"], list[Capability]) == list(self.FOUND)
+
+
+@pytest.mark.parametrize(("uid", "mapped", "is_root"), [(0, "0 0 4294967295", True), (0, "0 1000 1", False),
+                                                        (1000, "0 0 4294967295", False)])  # fmt: skip
+def test_root_of_a_user_namespace_is_none(
+    uid: int, mapped: str, is_root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uid_map").write_text(mapped)
+    monkeypatch.setattr(privilege, "UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert machine.is_root() == is_root
