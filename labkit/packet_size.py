@@ -114,9 +114,9 @@ def plain(sentence: str) -> str:
     return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
 
 
-def seconds(value: float, unit: str = "s") -> str:
+def seconds(value: float) -> str:
     """Seconds that may be less than a nanosecond, as the cost of a byte is."""
-    return si(value, unit) if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} n{unit}"
+    return si(value, "s") if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} ns"
 
 
 def interval(one: Estimate) -> str:

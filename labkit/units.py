@@ -33,5 +33,5 @@ def many(count: int, thing: str) -> str:
 
 def percent(share: float) -> str:
     """A share in per cent for a sentence: 0.153 -> "15 %", 0.0153 -> "1.5 %"."""
-    number = f"{100 * share:.1f}".removesuffix(".0") if share < 0.0995 else f"{100 * share:.0f}"
+    number = f"{100 * share:.1f}".removesuffix(".0") if abs(share) < 0.0995 else f"{100 * share:.0f}"
     return f"{number if share < 100 else f'{100 * share:.2g}'} %"

@@ -39,7 +39,7 @@ def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> 
             f"{value + 0.0:{sign},.{decimals}f}" + ("" if pd.isna(by) else f" ± {by:,.{decimals}f}")
             for value, by in zip(sides[side], half, strict=True)
         ]
-    found["share"] = ["–" if pd.isna(share) else f"{100 * share:.0f} %" for share in table["share_ratio"]]
+    found["share"] = ["–" if pd.isna(share) else units.percent(share) for share in table["share_ratio"]]
     found["stands out"] = ["yes" if out else "no" for out in table["stands_out"]]
     return found
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from labkit import process
+from labkit import process, units
 from labkit.errors import BadInput, Failed
 from labkit.observers import perf
 from labkit.observers.perf import WHOLE_MACHINE, Scope
@@ -51,7 +51,7 @@ class Stat:
         found = parse(self._control.end().stdout, self._scope)
         counts = {name: self._refused.get(name) or of_event(found, name) for name in self._events}
         shared = [
-            f"{name} {100 * one['running_ratio']:.0f} %"
+            f"{name} {units.percent(one['running_ratio'])}"
             for name, one in counts.items()
             if (one["running_ratio"] or 1) < 1
         ]

@@ -292,7 +292,8 @@ def test_welch_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0.153, "15 %"), (0.0153, "1.5 %"), (0.05, "5 %"), (0, "0 %"), (9, "900 %")]
+    ("share", "text"),
+    [(0.153, "15 %"), (0.0153, "1.5 %"), (0.05, "5 %"), (0, "0 %"), (9, "900 %"), (-0.153, "-15 %")],
 )
 def test_percent(share: float, text: str) -> None:
     assert units.percent(share) == text
