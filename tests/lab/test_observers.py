@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from conftest import ROOT
 from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, until, world
 
-from labkit import loading
+from labkit import loading, process
 from labkit.hosts import here
+from labkit.observers import perf, perf_stat
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 SENT = 3000  # of lossy.py
@@ -87,41 +89,55 @@ def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> Non
     assert {(row["arm"], row["observer"]) for row in profiles} == {
         (arm, one) for arm in arms for one in observers
     }
-    assert {(row["status"], row["reason"], row["point"]) for row in profiles} == {("ok", None, "1-p0")}
-    for row in profiles:
+    assert {row["point"] for row in profiles} == {"1-p0"}
+    # On a busy machine flows may not run together.
+    late = [row for row in rows if row["status"] == "invalid" and "ran together" in row["reason"]]
+    seen_well = [row for row in profiles if row["status"] == "ok"]
+    assert {row["status"] for row in rows if row not in late} == {"ok"}
+    assert {row["observer"] for row in seen_well} == observers
+    alone = {row["arm"] for row in seen_well if not row["observer"]}
+    for row in seen_well:
         assert row["received_count"] * 400 == row["received_bytes"] > 0
-        assert (row["observer"] is None) == (row["overhead_ratio"] is None) == (row["observed"] is None)
+        assert (row["observer"] is None) == (row["observed"] is None)
+        assert (row["overhead_ratio"] is None) == (row["observer"] is None or row["arm"] not in alone)
         seen = row["observed"]
         if row["observer"] == "perf_stat":
             stat(row, seen["events"])
         elif row["observer"] == "perf_record":
             record(row, seen, folder)
         elif row["observer"] == "counters":
-            [loss] = seen["loss"]
-            assert loss["sent_count"] >= row["sent_count"] > 0
-            assert loss["received_count"] >= row["received_count"]
-            assert abs(loss["unexplained_count"]) <= 5
-            assert sum(cpu.get("NET_RX", 0) for cpu in seen["cpus"].values()) > 0
+            counters(row, seen)
     assert {row["method"] for row in rows} == {"profile", "whole"}
-    assert (
-        len(loading.load(folder)) == len(rows) - len(profiles) == len(loading.measured(loading.load(folder)))
-    )
+    loaded = loading.load(folder)
+    assert len(loaded) == len(rows) - len(profiles)
+    assert len(loading.measured(loaded)) == sum(loaded["status"] == "ok")
     assert len(loading.profiles(folder)) == len(profiles)
     assert len(loading.measured(loading.profiles(folder))) == 0
-    done = machine.labkit("why", str(folder))
-    assert done.returncode == 0, done.stderr
-    assert "a single round has no spread" in done.stdout
-    assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
+    if not late:
+        done = machine.labkit("why", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert "a single round has no spread" in done.stdout
+        assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
 
 
 def stat(row: dict[str, Any], events: dict[str, Any]) -> None:
     """Counted as long as the window, and no longer; or not, with the reason."""
     assert len(events) == 16
     clock = events["task-clock"]
-    assert clock["count"] == pytest.approx(row["window_s"] * row["cpus_count"], rel=0.3)
+    cpus_s = row["window_s"] * row["cpus_count"]
+    # On a busy machine perf may hear late that it is over.
+    assert 0.5 * cpus_s < clock["count"] < 2 * cpus_s + row["cpus_count"]
     assert events["context-switches"]["count"] > 0
     for event in events.values():
         assert (event["count"] is None) == (event["reason"] is not None)
+
+
+def counters(row: dict[str, Any], seen: dict[str, Any]) -> None:
+    [loss] = seen["loss"]
+    assert loss["sent_count"] >= row["sent_count"] > 0
+    assert loss["received_count"] >= row["received_count"]
+    assert abs(loss["unexplained_count"]) <= 5
+    assert sum(cpu.get("NET_RX", 0) for cpu in seen["cpus"].values()) > 0
 
 
 def record(row: dict[str, Any], seen: dict[str, Any], folder: Path) -> None:
@@ -137,15 +153,35 @@ def record(row: dict[str, Any], seen: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.needs("perf")
+def test_perf_watches_what_it_is_told_and_nothing_else() -> None:
+    works, sleeps = (
+        process.Running(words) for words in (["sh", "-c", "while :; do :; done"], ["sleep", "100"])
+    )
+    with process.all_ended([works, sleeps]):
+        counts, took_s = [], []
+        for scope in (perf.Scope(pids=(works.pid,)), perf.Scope(pids=(sleeps.pid,)), perf.Scope(cpus=(0,))):
+            with perf_stat.perf_stat(("task-clock",), scope) as watch:
+                begun = time.monotonic()
+                with watch.counting():
+                    time.sleep(0.5)
+                took_s.append(time.monotonic() - begun)
+                counts.append(watch.told().observed["events"]["task-clock"]["count"])
+    busy_s, asleep_s, cpu_s = counts
+    assert 0 < busy_s < took_s[0]
+    assert not asleep_s
+    assert 0.4 < cpu_s < took_s[2]
+
+
+@pytest.mark.needs("perf")
 @pytest.mark.parametrize("observer", ["perf_stat", "perf_record"])
 def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
     words = ["duration_s=4", "whole_runs=0", "slices=1", f"observe={observer}"]
-    process = machine.start(*LABKIT, "run", "datapaths", *words)
+    running = machine.start(*LABKIT, "run", "datapaths", *words)
     # It may be the run without an observer that comes first.
     assert until(lambda: machine.pids(lambda words: "--delay=-1" in words and "setpriv" not in words[0]), 60)
     assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 30)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=10)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate(timeout=10)
     assert until(lambda: not machine.processes(), 5), machine.processes()
     assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
     left = [path.name for path in only_run(machine).rglob("*") if "perf" in path.name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from conftest import ROOT
 
@@ -158,4 +156,3 @@ def test_noise_is_no_tree() -> None:
         f"{HEAD}| 1 us |      f();\n",
     ]
     assert list(Reader(["f"]).read(lines)) == []
-    assert Path(SAMPLES / "function_graph-6.1-bridge.txt").stat().st_size < 100_000

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from labkit.errors import BadInput, Unsupported
-from labkit.experiments import Datapaths
 from labkit.machine import programs
 from labkit.observers import counters, loss, perf, perf_record, perf_stat
 
@@ -221,22 +220,3 @@ def test_what_several_pairs_share_is_passed_through() -> None:
     assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
     assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
     assert (first["unexplained_count"], second["sent_count"]) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"observe": "perf"}, "observe=perf: there are perf_stat, perf_record, counters"),
-        ({"observe": "counters,counters"}, "observe has a value twice"),
-        ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
-        ({"sample_hz": 10**6}, "sample_hz"),
-        ({"observe": "perf_stat", "events": ""}, "observe=perf_stat needs events="),
-    ],
-)
-def test_what_cannot_be_asked_for(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        Datapaths.of(given)
-
-
-def test_none_is_no_observer() -> None:
-    assert Datapaths.of({"observe": "none"}).observe == ()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from worlds import until
 
 from labkit import process
 from labkit.endpoints import inside, outside
@@ -23,10 +24,7 @@ LINE = [sys.executable, "-I", "-S", outside.__file__]
 def folder(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / outside.SOCKET
     with subprocess.Popen([sys.executable, "-I", "-S", inside.__file__, "socket", str(path)]) as server:
-        deadline = time.monotonic() + 20
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        assert until(path.exists, 20)
         yield str(tmp_path)
         server.kill()
 
@@ -59,25 +57,20 @@ def test_a_program_is_held_and_let_go(folder: str) -> None:
 
 def test_a_program_ends_with_the_one_that_stands_for_it(folder: str) -> None:
     program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
-    while not program.said():
-        time.sleep(0.005)
+    assert until(program.said, 20)
     there = Path(f"/proc/{program.said().strip()}")
     assert there.exists()
     program.kill()
     program.ended()
-    deadline = time.monotonic() + 20
     with suppress(FileNotFoundError, ProcessLookupError):  # it is gone
-        while "Z" not in (there / "stat").read_text().split()[2]:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        assert until(lambda: "Z" in (there / "stat").read_text().split()[2], 20)
 
 
 def test_an_interrupt_is_passed_on(folder: str) -> None:
     program = started(
         folder, "sh", "-c", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done"
     )
-    while not program.said():
-        time.sleep(0.005)
+    assert until(program.said, 20)
     program.signal(signal.SIGINT)
     assert not process.wait([program], time.monotonic() + 20)
     assert (program.ended().returncode, program.ended().stdout) == (7, "ready\ncaught\n")

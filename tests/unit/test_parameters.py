@@ -231,3 +231,22 @@ def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:
         (*end, "ping", None, "unsupported", "no runc"),
     ]
     assert not list(arms.refused_rows(loads, around, [], set()))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"observe": "perf"}, "observe=perf: there are perf_stat, perf_record, counters"),
+        ({"observe": "counters,counters"}, "observe has a value twice"),
+        ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
+        ({"sample_hz": 10**6}, "sample_hz"),
+        ({"observe": "perf_stat", "events": ""}, "observe=perf_stat needs events="),
+    ],
+)
+def test_what_no_observer_can_be_asked_for(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Datapaths.of(given)
+
+
+def test_none_is_no_observer() -> None:
+    assert Datapaths.of({"observe": "none"}).observe == ()

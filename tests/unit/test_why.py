@@ -284,5 +284,3 @@ def test_a_profile_that_is_lost_is_said_on_the_page(tmp_path: Path) -> None:
     assert "there are no folded stacks" in sentence
     assert "there are no folded stacks" in words(page)
     assert "context-switches" in words(page)
-    rows = [json.loads(line) for line in (one / "rows" / "1-p0.jsonl").read_text().splitlines()]
-    assert rows

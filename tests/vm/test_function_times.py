@@ -77,11 +77,11 @@ def test_each_packet_is_counted(emulated: Machine) -> None:
     observed = [row for row in profiles if row["observer"]]
     assert sorted({row["arm"] for row in observed}) == ["veth", "veth (again)", "veth_bridge"]
     for row in observed:
-        assert row["status"] in ("ok", "invalid"), row[
-            "reason"
-        ]  # flows may not run together on a loaded machine
-        found, packets = row["observed"]["functions"], row["received_count"]
+        assert row["status"] in ("ok", "invalid"), row["reason"]
         assert row["observed"]["tracer"] == "function_graph"
+        if row["status"] == "invalid":  # on a busy machine flows may not run together, or not be seen at all
+            continue
+        found, packets = row["observed"]["functions"], row["received_count"]
         bridged = row["topology"] == "veth_bridge"
         # What is on its way when the window begins or ends is counted on one side only.
         for name, each in (
