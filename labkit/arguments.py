@@ -122,9 +122,17 @@ def _compare(one: argparse.ArgumentParser) -> None:
 
 
 def _why(one: argparse.ArgumentParser) -> None:
-    one.add_argument("left", metavar="RUN[:ARM]", help="a run's folder, and which of its arms")
     one.add_argument(
-        "right", nargs="?", metavar="RUN[:ARM]|ARM", help="another run, or another arm of the same"
+        "left",
+        metavar="RUN[:ARM][,name=value…]",
+        help="a run's folder, which of its arms, and at which of its points: RUN:veth,length_bytes=1472",
+    )
+    one.add_argument(
+        "right",
+        nargs="?",
+        metavar="RUN[:ARM]|ARM[,name=value…]",
+        help="another run, or of the same another arm or point: veth_bridge, or length_bytes=1473, or pairs=8; what one"
+        " side alone names holds for both",
     )
     one.add_argument(
         "--out", type=Path, metavar="FILE", help="the page; else why.html in the first run's folder"
@@ -214,7 +222,7 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
     ),
     "compare": ("compare two runs or sweeps point by point", _compare),
     "why": (
-        "where two arms or runs that were profiled differ, as one HTML page: functions, counters, losses",
+        "where two arms, runs or points that were profiled differ, as one HTML page: functions, counters, losses",
         _why,
     ),
     "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),

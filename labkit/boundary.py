@@ -133,9 +133,8 @@ def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
     """The differential flame graph of two arms, and the functions that explain most."""
     of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
     try:
-        one, other, *again = (runs.arm(rows, name) for name, rows in of.items() if len(rows))
-        per = runs.USUAL.get(str(point["protocol"].iloc[0]), "cpu_second")
-        found = flame.difference(one, other, again[0] if again else None, per)
+        there = [(name, rows) for name, rows in of.items() if len(rows)]
+        found = runs.compared(there, str(point["protocol"].iloc[0]))
     except BadInput as error:
         display(Markdown(f"*{words}: {error}.*"))
         return

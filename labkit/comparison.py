@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import stats, tables, units
+from labkit import loading, stats, tables, units
 from labkit.errors import BadInput
 from labkit.loading import GROUP, HOST, METRIC, PROVENANCE, Key, differing, groups, hosts, measured, point
 
@@ -130,11 +130,7 @@ def _common(left: Side, right: Side) -> list[Common]:
             ]
         if common:
             return common
-    apart = []
-    for name in [*GROUP[len(HOST) :], "topology"]:
-        mine, others = _values(left.ok[name]), _values(right.ok[name])
-        if not set(mine) & set(others):
-            apart.append(f"{name} ({', '.join(mine)} and {', '.join(others)})")
+    apart = loading.apart(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
     said = f": they differ in {', '.join(apart)}" if apart else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{said}")
 
@@ -156,13 +152,6 @@ def _nothing(common: list[Common]) -> str:
     if all(one.one_host for one in common):
         return "have slices here and whole runs there"
     return "are of different hosts, whose speeds are not compared, and they have no ratio to one baseline in common"
-
-
-def _values(column: pd.Series[Any]) -> list[str]:
-    values = column.unique()
-    return [
-        "none" if pd.isna(v) else f"{v:g}" if isinstance(v, float | np.number) else str(v) for v in values
-    ]
 
 
 def _line(one: Common, margin: float) -> dict[str, Any] | None:

@@ -177,6 +177,29 @@ def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
+def said(value: Any) -> str:
+    """A value of a column in words: `none` of null, a number with all its digits."""
+    if pd.isna(value):
+        return "none"
+    return f"{value:.15g}" if isinstance(value, float | np.number) else str(value)
+
+
+def values(column: pd.Series[Any]) -> list[str]:
+    """What a column has, in words; numbers in order."""
+    found = column.drop_duplicates()
+    return [said(value) for value in (found.sort_values() if found.dtype.kind in "if" else found)]
+
+
+def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Those of the columns in which two tables have no value in common: `pairs (1 and 8)`."""
+    found = {name: (values(left[name]), values(right[name])) for name in names}
+    return [
+        f"{name} ({', '.join(one)} and {', '.join(other)})"
+        for name, (one, other) in found.items()
+        if not set(one) & set(other)
+    ]
+
+
 def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The hosts of a table in the order of their kernels' versions: the name of each, and its rows.
 

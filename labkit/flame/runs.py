@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 from labkit.errors import BadInput
 from labkit.flame import folded
 from labkit.flame.arm import Arm, Round
+from labkit.flame.difference import Difference, difference
 from labkit.flame.tree import IDLE
 
 OBSERVER = "perf_record"
@@ -35,6 +36,18 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     told = [observed(value) for value in rows["observed"]]
     rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), told, strict=True)]
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in told}))).only(processes)
+
+
+def usual(protocol: str) -> str:
+    """What costs of this load are related to, one of PER."""
+    return USUAL.get(protocol, "cpu_second")
+
+
+def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes: str = WITHIN) -> Difference:
+    """The profiles of the left arm, of the right, and perhaps of the left measured again, each by its name and its rows
+    of one point. Raises BadInput as `arm` and `difference` do."""
+    left, right, *control = (arm(rows, name, processes) for name, rows in named)
+    return difference(left, right, control[0] if control else None, usual(protocol))
 
 
 def why_not(rows: pd.DataFrame) -> str:

@@ -1,5 +1,5 @@
 """Why is B slower than A? `labkit why A B`: the verdict, where the CPU's time goes, counters, and loss per hop, of two
-arms of a run or of two runs, on one page that works offline."""
+arms of a run, of two runs or of two points, on one page that works offline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import from_dict
 
-from labkit import comparison, figures, flame, records, report, tables
+from labkit import figures, flame, records, report
 from labkit.errors import BadInput
 from labkit.flame import runs, speedscope
 from labkit.report.notebook import PLOTLY
-from labkit.why import counts, packets, sides, times
-from labkit.why.sides import Point, Side
+from labkit.why import counts, packets, sides, times, verdict
+from labkit.why.sides import Point
 
 __all__ = ["page"]
 
@@ -34,16 +34,18 @@ def page(
 ) -> tuple[Path, list[str]]:
     """Write the page, and return its path and what it found, in sentences.
 
-    left, right: the folder of a run, `FOLDER:ARM`, or for right an arm of left's run; without right the run's baseline
-    is compared with its only variant. processes: whose time counts, a regular expression. The page is why.html in
-    left's folder if `out` is None. export: a folder that gets the stacks of each side, folded (.folded) and for
-    speedscope. Raises BadInput for what cannot be compared, or was not profiled.
+    left, right: `FOLDER[:ARM][,name=value…]`, the folder of a run, an arm of it, and values of its points' parameters
+    (`loading.GROUP`), which hold for both sides where only one names them; for right also `ARM[,…]` or values alone, of
+    left's run. Without right the run's baseline is compared with its only variant. processes: whose time counts, a
+    regular expression. The page is why.html in left's folder if `out` is None. export: a folder that gets the stacks of
+    each side, folded (.folded) and for speedscope. Raises BadInput for what cannot be compared, or was not profiled.
     """
     asked = sides.asked(left, right)
     points = list(sides.points(asked))
     told = [(point, *_differences(point, processes)) for point in points]
     names = f"{asked[1].name} against {asked[0].name}"
-    cells = [*_verdict(asked)]
+    said, notes = verdict.sentences(asked)
+    cells = [_prose("## Verdict", "\n".join(f"- {_plain(one)}" for one in said), *map(_plain, notes))]
     for point, difference, why_not in told:
         cells += _cells(point, difference, why_not, headed=len(points) > 1)
     document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
@@ -75,27 +77,9 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
 def _differences(point: Point, processes: str) -> tuple[flame.Difference | None, str]:
     """The profiles of a point compared, or why they cannot be."""
     try:
-        left, right, *control = (runs.arm(rows, name, processes) for name, rows in point.named())
-        per = runs.USUAL.get(point.protocol, "cpu_second")
-        return flame.difference(left, right, control[0] if control else None, per), ""
+        return runs.compared(point.named(), point.protocol, processes), ""
     except BadInput as error:
         return None, str(error)
-
-
-def _verdict(asked: tuple[Side, Side, Side | None]) -> Iterator[Cell]:
-    """What the rounds that measured say, which profiles are no part of (METHOD rule 10)."""
-    left, right, _ = asked
-    if left.folder == right.folder:
-        found = tables.verdicts(left.rows)
-        found = found[found["topology"].isin([left.topology, right.topology])]
-    elif left.topology == right.topology:
-        found, _doubts = comparison.compare(left.folder, right.folder)
-        found = found[found["topology"].eq(left.topology)]
-    else:
-        found = pd.DataFrame({"sentence": []})
-    lines = [f"- {_plain(sentence)}" for sentence in found["sentence"]]
-    nothing = "The speed of different arms of two runs is not compared: measure them in one."
-    yield _prose("## Verdict", "\n".join(lines) or nothing)
 
 
 def _cells(point: Point, difference: flame.Difference | None, why_not: str, headed: bool) -> Iterator[Cell]:

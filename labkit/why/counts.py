@@ -13,7 +13,7 @@ import pandas as pd
 
 from labkit import stats
 from labkit.flame.arm import PER, Per
-from labkit.flame.runs import USUAL, observed
+from labkit.flame.runs import observed, usual
 from labkit.flame.spread import compared, half_interval
 from labkit.why import derived
 from labkit.why.sides import Point
@@ -38,7 +38,7 @@ def tables(point: Point) -> Iterator[Table]:
 
 def per(point: Point) -> Per:
     """What costs of this protocol are related to, as in the tables of functions."""
-    return PER[USUAL.get(point.protocol, "cpu_second")]
+    return PER[usual(point.protocol)]
 
 
 def _units(point: Point) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""The two sides of `labkit why`: which arm of which run, and the points at which both were profiled."""
+"""The two sides of `labkit why`: which arm of which run at which points, and where both were profiled."""
 
 from __future__ import annotations
 
@@ -14,17 +14,44 @@ from labkit.flame.runs import OBSERVER
 
 POINT = [name for name in loading.GROUP if name not in loading.HOST]
 ALIKE = [*loading.HOST, *loading.PROVENANCE]
+AGAIN = " (again)"
+FORM = "RUN:ARM,length_bytes=400"
+Values = dict[str, str]  # of parameters of a point, as `loading.said` tells them
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read once: `rows` measure, `profiles` were observed."""
+
+    folder: Path
+    rows: pd.DataFrame
+    profiles: pd.DataFrame
+
+    def arms(self, *roles: str) -> list[str]:
+        """Its arms; with roles, those that have one of them."""
+        both = pd.concat([self.profiles, self.rows])
+        return list(dict.fromkeys(both[both["role"].isin(roles)]["arm"] if roles else both["arm"]))
 
 
 @dataclass(frozen=True)
 class Side:
-    """An arm of a run: `rows` that measure are those of the whole run, `profiles` are its own."""
+    """An arm of a run at its points of these values: `rows` that measure are those of all arms, `profiles` are its
+    own."""
 
     name: str
     folder: Path
-    topology: str
+    arm: str
+    values: Values
     rows: pd.DataFrame
     profiles: pd.DataFrame
+
+    @property
+    def topology(self) -> str:
+        """The arm, whichever time it was measured."""
+        return self.arm.removesuffix(AGAIN)
+
+
+Sides = tuple[Side, Side, Side | None]  # left, right, and the control of left: the same arm measured again
 
 
 @dataclass(frozen=True)
@@ -33,7 +60,7 @@ class Point:
 
     words: str
     protocol: str
-    sides: tuple[Side, Side, Side | None]
+    sides: Sides
     rows: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]
 
     def named(self) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -50,60 +77,67 @@ class Point:
         return [f"Of {name}: {one}." for name, rows in named for one in profiled.doubts(rows, observer)]
 
 
-def asked(left: str, right: str | None) -> tuple[Side, Side, Side | None]:
-    """Both sides, and the control of left (the same arm measured again) where there is one. Raises BadInput."""
-    folder, arm = _named(left)
-    there = _arms(folder)
+def asked(left: str, right: str | None) -> Sides:
+    """Both sides, and the control of left where there is one. A value that one side alone names holds for both. Raises
+    BadInput."""
+    folder, arm, given = _named(left, None)
+    assert folder is not None, "there is no other side to have it from"
+    one = other = _read(folder)
+    more: Values = {}
     if right is None:
         if arm:
             raise BadInput(f"{left} is one arm: name the one to compare it with, too")
-        variants = list(dict.fromkeys(there[there["role"].eq("variant")]["arm"]))
-        baseline = list(dict.fromkeys(there[there["role"].eq("baseline")]["arm"]))
-        if len(variants) != 1 or len(baseline) != 1:
-            raise BadInput(
-                f"{folder} has the arms {', '.join(there['arm'].unique())}: say which two, as {folder}:ARM"
-            )
-        ends = [(folder, baseline[0]), (folder, variants[0])]
+        arms = _usual(one)
     else:
-        other = (
-            (folder, right.removeprefix(":"))
-            if right.removeprefix(":") in set(there["arm"])
-            else _named(right)
+        elsewhere, second, more = _named(right, one)
+        other = one if elsewhere is None or elsewhere.samefile(folder) else _read(elsewhere)
+        first = _arm(one, arm)
+        arms = (first, _arm(other, second or (first if elsewhere is None else None)))
+    values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
+    if one is other and arms[0] == arms[1] and values[0] == values[1]:
+        raise BadInput(f"{left} and {right} are the same; two points of an arm are named as {FORM} each")
+    again, apart = f"{arms[0]}{AGAIN}", _differing(*values)
+    sides = [
+        _side(_name(name, own, apart, run, beside), run, name, own)
+        for name, own, run, beside in (
+            (arms[0], values[0], one, other),
+            (arms[1], values[1], other, one),
+            (again, values[0], one, other),
         )
-        ends = [(folder, arm), other]
-    ends = [(at, name or _only(at)) for at, name in ends]
-    if ends[0] == ends[1]:
-        raise BadInput(f"{left} and {right} are the same")
-    one_run = ends[0][0] == ends[1][0]
-    found = [_side(at, name, name if one_run else f"{name} ({at.name})") for at, name in ends]
-    again = f"{ends[0][1]} (again)"
-    control = (
-        _side(ends[0][0], again, again)
-        if again in set(_arms(ends[0][0])["arm"]) and ends[1][1] != again
-        else None
-    )
-    return found[0], found[1], control
+    ]
+    return sides[0], sides[1], sides[2] if again in one.arms() and arms[1] != again else None
 
 
-def points(sides: tuple[Side, Side, Side | None]) -> Iterator[Point]:
+def differing(sides: Sides) -> list[str]:
+    """The parameters in which the sides are asked to differ."""
+    return _differing(sides[0].values, sides[1].values)
+
+
+def alike(sides: Sides) -> list[str]:
+    """The parameters of a point that both sides have to have alike."""
+    return [name for name in POINT if name not in differing(sides)]
+
+
+def words(sides: Sides, key: loading.Key) -> str:
+    """The values of `alike` in words."""
+    of = dict(zip(alike(sides), key, strict=True))
+    return loading.point(tuple(of.get(name) for name in loading.GROUP))
+
+
+def points(sides: Sides) -> Iterator[Point]:
     """The points that both sides have profiles of. Raises BadInput where there is none, and where what must be alike in
     a comparison differs."""
-    left, right, control = (
-        None if one is None else dict(loading.groups(one.profiles, POINT)) for one in sides
-    )
-    assert left is not None
-    assert right is not None
+    by = alike(sides)
+    if "protocol" not in by:
+        raise BadInput(
+            f"{sides[0].name} and {sides[1].name} are loads of two kinds: no unit of work is common to them"
+        )
+    left, right, control = ({} if one is None else dict(loading.groups(one.profiles, by)) for one in sides)
     common = [key for key in left if key in right]
     if not common:
-        bare = [one.name for one in sides[:2] if one is not None and one.profiles.empty]
-        why = (
-            f"{' and '.join(bare)} was not profiled: run it with observe=perf_record"
-            if bare
-            else "no point is common"
-        )
-        raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {why}")
+        raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {_nothing(sides, by)}")
     for key in common:
-        again = (control or {}).get(key)
+        again = control.get(key)
         profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
         rows = (left[key], right[key], again if profiled else None)
         both = pd.concat([rows[0], rows[1]]).reindex(columns=ALIKE)
@@ -112,38 +146,115 @@ def points(sides: tuple[Side, Side, Side | None]) -> Iterator[Point]:
                 f"{sides[0].name} and {sides[1].name} differ in {name} ({one} and {other}): their costs"
                 " cannot be compared"
             )
-        of = dict(zip(POINT, key, strict=True))
-        words = loading.point(tuple(of.get(name) for name in loading.GROUP))
-        yield Point(words, str(of["protocol"]), sides, rows)
+        yield Point(words(sides, key), str(key[by.index("protocol")]), sides, rows)
 
 
-def _named(text: str) -> tuple[Path, str | None]:
-    """`FOLDER` or `FOLDER:ARM`."""
-    if Path(text).is_dir():
+def _nothing(sides: Sides, by: list[str]) -> str:
+    """Why there is no point to compare."""
+    if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
+        return f"{' and '.join(bare)} was not profiled: run it with observe=perf_record"
+    apart = loading.apart(sides[0].profiles, sides[1].profiles, by)
+    said = f"; they differ in {', '.join(apart)}: name the points of both, as {FORM}" if apart else ""
+    return f"no point is common{said}"
+
+
+def _differing(left: Values, right: Values) -> list[str]:
+    return [name for name in left if left[name] != right[name]]
+
+
+def _named(text: str, left: Run | None) -> tuple[Path | None, str | None, Values]:
+    """Folder, arm and values of `FOLDER[:ARM][,name=value…]`; beside another side also of `[ARM][,name=value…]`, whose
+    folder is None."""
+    head, values = text, Values()
+    while (found := _place(head, left)) is None:
+        head, _, last = head.rpartition(",")
+        name, equals, value = last.partition("=")
+        if not equals:
+            arms = f"; its arms are {', '.join(left.arms())}" if left else ""
+            raise BadInput(f"{text} is no folder of a run, and no FOLDER:ARM{arms}")
+        if name in values:
+            raise BadInput(f"{text} names {name} twice: a side is one point")
+        values[name] = value
+    return *found, dict(reversed(values.items()))
+
+
+def _place(text: str, left: Run | None) -> tuple[Path | None, str | None] | None:
+    """Folder and arm that a text without values names, if it does."""
+    if left is not None and (not text or text.removeprefix(":") in left.arms()):
+        return None, text.removeprefix(":") or None
+    if text and Path(text).is_dir():
         return Path(text), None
-    folder, colon, arm = text.rpartition(":")
-    if not colon or not Path(folder).is_dir():
-        raise BadInput(f"{text} is no folder of a run, and no FOLDER:ARM")
-    return Path(folder), arm
+    folder, _, arm = text.rpartition(":")
+    return (Path(folder), arm) if folder and "=" not in arm and Path(folder).is_dir() else None
 
 
-def _arms(folder: Path) -> pd.DataFrame:
-    return pd.concat([loading.profiles(folder), loading.load(folder)], ignore_index=True)[
-        ["arm", "role"]
-    ].drop_duplicates()
+def _read(folder: Path) -> Run:
+    return Run(folder, loading.load(folder), loading.profiles(folder))
 
 
-def _only(folder: Path) -> str:
-    arms = [arm for arm in _arms(folder)["arm"] if not arm.endswith(" (again)")]
-    if len(arms) != 1:
-        raise BadInput(f"{folder} has the arms {', '.join(arms)}: say which, as {folder}:ARM")
-    return str(arms[0])
+def _usual(run: Run) -> tuple[str, str]:
+    """The baseline and its only variant."""
+    baseline, variants = run.arms("baseline"), run.arms("variant")
+    if len(variants) != 1 or len(baseline) != 1:
+        raise BadInput(
+            f"{run.folder} has the arms {', '.join(run.arms())}: say which two, as {run.folder}:ARM"
+        )
+    return baseline[0], variants[0]
 
 
-def _side(folder: Path, arm: str, name: str) -> Side:
-    rows, profiles = loading.load(folder), loading.profiles(folder)
-    there = list(dict.fromkeys([*rows["arm"], *profiles["arm"]]))
-    if arm not in there:
-        raise BadInput(f"{folder} has no arm {arm}; there are {', '.join(there)}")
-    own = profiles[profiles["arm"].eq(arm)]
-    return Side(name, folder, arm.removesuffix(" (again)"), rows, own)
+def _arm(run: Run, name: str | None) -> str:
+    """That arm, or the only one."""
+    there = run.arms()
+    if name and name not in there:
+        raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
+    first = [arm for arm in there if not arm.endswith(AGAIN)]
+    if not name and len(first) != 1:
+        raise BadInput(f"{run.folder} has the arms {', '.join(first)}: say which, as {run.folder}:ARM")
+    return name or first[0]
+
+
+def _values(run: Run, arm: str, given: Values) -> Values:
+    """What is given, as `loading.said` tells it. Raises BadInput for what the arm does not have."""
+    both = pd.concat([run.rows, run.profiles])
+    rows, found = both[both["arm"].eq(arm)], Values()
+    for name, text in given.items():
+        where = f"{run.folder}:{','.join([arm, *(f'{one}={value}' for one, value in found.items())])}"
+        if name not in POINT:
+            there = [
+                f"{one} ({', '.join(loading.values(rows[one]))})" for one in POINT if rows[one].notna().any()
+            ]
+            raise BadInput(f"{name!r} is no parameter of a point; {where} has {', '.join(there)}")
+        told = {value.casefold(): value for value in loading.values(rows[name])}
+        if (value := told.get(_said(name, text).casefold())) is None:
+            raise BadInput(f"{where} has no {name}={text}; {name} is {' or '.join(told.values())}")
+        found[name] = value
+        rows = having(rows, {name: value})
+    return found
+
+
+def _said(name: str, text: str) -> str:
+    """A number however it was written: `1e3` is 1000."""
+    try:
+        return loading.said(float(text)) if name in loading.NUMBERS else text
+    except ValueError:
+        return text
+
+
+def having(rows: pd.DataFrame, values: Values) -> pd.DataFrame:
+    """The rows of these values."""
+    for name, value in values.items():
+        rows = rows[rows[name].map(loading.said).eq(value)]
+    return rows
+
+
+def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) -> str:
+    """The arm, and what tells it from the other side."""
+    name = ",".join([arm, *(f"{each}={values[each]}" for each in differing)])
+    if run is other:
+        return name
+    return f"{name} ({run.folder if run.folder.name == other.folder.name else run.folder.name})"
+
+
+def _side(name: str, run: Run, arm: str, values: Values) -> Side:
+    own = run.profiles[run.profiles["arm"].eq(arm)]
+    return Side(name, run.folder, arm, values, having(run.rows, values), having(own, values))

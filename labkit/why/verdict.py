@@ -1,0 +1,95 @@
+"""What the rounds that measured say of both sides of `labkit why`, which profiles are no part of (METHOD rule 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from labkit import comparison, loading, stats, tables
+from labkit.why import sides
+from labkit.why.sides import Side, Sides
+
+NOTHING = "Nothing was measured that tells the two apart."
+TWO_RUNS = "The speed of different {} of two runs is not compared: measure them in one."
+NO_CONTROL = (
+    "This is no verdict: a round sets each point up once, so nothing shows what two set-ups of one point differ by"
+    " (there is no A/A control of two points)."
+)
+CONTROL = (
+    "The A/A control of profiles, {}, was measured in the set-up of the left side; what set-ups differ by is in the"
+    " spread between rounds."
+)
+SIZES = (
+    "Counted are datagrams, which are not of one size on both sides: bits would be no fair ratio. Costs are those of a"
+    " datagram that arrived (a packet, below), whatever its size."
+)
+COUNT = "throughput_pps"
+WORDS = {
+    "throughput_bps": "throughput",
+    COUNT: "datagrams a second",
+    "latency_p50_s": "median round-trip time",
+}
+
+
+def sentences(asked: Sides) -> tuple[list[str], list[str]]:
+    """What was found, and what has to be known of it."""
+    left, right, control = asked
+    one_run = left.folder == right.folder
+    if not (apart := sides.differing(asked)):
+        found = list(_of_arms(left, right))
+        return found, [] if found else [NOTHING if one_run else TWO_RUNS.format("arms")]
+    resized = "length_bytes" in apart and bool(left.rows["protocol"].eq("udp").any())
+    found = list(_of_points(asked, resized)) if one_run else []
+    notes = [NO_CONTROL if one_run else TWO_RUNS.format("points"), *[SIZES] * resized]
+    return found, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
+
+
+def _of_arms(left: Side, right: Side) -> Iterator[str]:
+    """The verdicts about two arms, or two runs, at like points."""
+    if left.folder == right.folder:
+        found = tables.verdicts(left.rows)
+    elif left.topology == right.topology:
+        found = sides.having(comparison.compare(left.folder, right.folder)[0], left.values)
+    else:
+        return
+    yield from found[found["topology"].isin([left.topology, right.topology])]["sentence"]
+
+
+def _of_points(asked: Sides, resized: bool) -> Iterator[str]:
+    """Right to left of what rounds of one run measured at points that differ."""
+    names, both = [], []
+    for side in asked[:2]:
+        assert side is not None
+        ok = loading.measured(side.rows)
+        names.append(side.name)
+        both.append(dict(loading.groups(ok[ok["arm"].eq(side.arm)], sides.alike(asked))))
+    for key in both[0]:
+        if key not in both[1]:
+            continue
+        one, other = both[0][key], both[1][key]
+        protocol = str(one["protocol"].iloc[0])
+        metric = COUNT if resized and protocol == "udp" else loading.METRIC[protocol][0]
+        about = f"{WORDS[metric]} of {names[1]} to that of {names[0]}"
+        yield f"{sides.words(asked, key)}: {about}: {_ratio(one, other, metric)}"
+
+
+def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
+    """With its interval, from the rounds that measured both: one number of each, for it is set up afresh."""
+    both = (left, right)
+    method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
+    of = [_by_round(rows[rows["method"].eq(method) & rows[metric].notna()], metric) for rows in both]
+    if not (rounds := sorted(of[0].keys() & of[1].keys())):
+        return "no round measured both"
+    effect = stats.effect([of[1][number] - of[0][number] for number in rounds])
+    return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}, round by round)"
+
+
+def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
+    """The logarithm of each round: Hodges-Lehmann, because slices have heavy tails."""
+    values = rows[metric].astype(float).clip(lower=loading.FLOOR.get(metric, 1.0))
+    return {
+        float(str(number)): stats.centre(np.log(some.to_numpy()))
+        for number, some in values.groupby(rows["round"])
+    }
