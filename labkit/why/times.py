@@ -19,9 +19,9 @@ from labkit.why.sides import Point
 TITLE = "Function times"
 OBSERVER = "function_times"
 WORDS = (
-    "Per {}. Means of the rounds, with 95 % intervals; a time is from a function's first instruction to its return,"
-    " with what it calls, what interrupts it, and the tracer's own cost in it; times of functions that call each other"
-    " overlap."
+    "Per {}. Means of the rounds; what all calls took together has its 95 % interval. A time is from a function's first"
+    " instruction to its return, with what it calls, what interrupts it, and the tracer's own cost in it; times of"
+    " functions that call each other overlap."
 )
 NS, US = 1e9, 1e6
 MANY = 100  # calls: a fraction of one tells nothing

@@ -165,6 +165,9 @@ def test_times_of_functions_are_for_the_unit_of_the_page(
     assert isinstance(said, str)
     assert said.startswith(f"Per {words}. Means of the rounds")
     assert isinstance(table, pd.DataFrame)
+    intervals = {head for head in table.columns if table[head].str.contains("±").any()}
+    assert intervals == {head for head in table.columns if unit in head}
+    assert "what all calls took together has its 95 % interval" in said
     short = words.removesuffix(" that arrived")
     assert [float(one.replace(",", "")) for one in table[f"calls per {short}, veth_bridge"]] == [calls, 0]
     heads = [f"{unit}, veth_bridge", f"{unit}, macvlan_bridge", f"difference, {unit}"]
