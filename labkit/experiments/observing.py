@@ -3,13 +3,14 @@ add a new one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import topologies
+from labkit.endpoints import Endpoint, Pair
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments.parameters import one_of
 from labkit.observers import (
@@ -23,7 +24,9 @@ from labkit.observers import (
 )
 from labkit.observers.counters import Counters, counters
 from labkit.observers.loss import losses
+from labkit.observers.receivers import IN_UDP
 from labkit.observers.told import Told, Watch
+from labkit.topologies.ways import IN, OUT
 
 if TYPE_CHECKING:
     from labkit.experiments.asked import Datapaths
@@ -50,23 +53,45 @@ class _Losses:
     def __init__(self, asked: Datapaths, topology: topologies.Topology, counted: Counters) -> None:
         self._asked, self._counted = asked, counted
         state = topologies.state(topology)
+        self._outside = [
+            (space.name, link.name)
+            for space in state.namespaces
+            for link in space.interfaces
+            if link.kind in IN_UDP
+        ]
         self._pairs = [
-            (client.name, server.name, [(step.namespace, step.interface, step.direction) for step in way])
-            for (client, server), way in zip(state.pairs, topologies.ways(state), strict=True)
+            (client.name, server.name, _way(pair, steps))
+            for pair, (client, server), steps in zip(
+                topology.pairs, state.pairs, topologies.ways(state), strict=True
+            )
         ]
         self.counting = counted.counting
 
     def told(self) -> Told:
         """The counts by place, and `loss`: the hops of each pair."""
         changed = self._counted.told().observed
-        return Told(
-            {**changed, "loss": losses(changed, self._pairs, self._asked.protocol, self._asked.family)}
-        )
+        found = losses(changed, self._pairs, self._asked.protocol, self._asked.family, self._outside)
+        return Told({**changed, "loss": found})
+
+
+def _way(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
+    """The way of a pair, from and to the interfaces within guests, which this kernel knows nothing of."""
+    way = [(step.namespace, step.interface, step.direction) for step in steps]
+    if _in_guest(pair.client):
+        way.insert(0, (pair.client.name, pair.client.interface, OUT))
+    if _in_guest(pair.server):
+        way.append((pair.server.name, pair.server.interface, IN))
+    return way
+
+
+def _in_guest(end: Endpoint) -> bool:
+    return end.box is not None and end.box.kernel is not None
 
 
 @contextmanager
 def _counters(asked: Datapaths, topology: topologies.Topology, _stem: Path) -> Iterator[Watch]:
-    with counters(topology.namespaces) as counted:
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if _in_guest(end)]
+    with counters(topology.namespaces, ends) as counted:
         yield _Losses(asked, topology, counted)
 
 

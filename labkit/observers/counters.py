@@ -3,17 +3,19 @@
 Of each namespace its interfaces (/proc/net/dev), queueing disciplines and MIBs (/proc/net/snmp, netstat, snmp6:
 RFC 4293, 4113, 4022 and Linux's own); of each CPU the softirqs of the network, what its backlog dropped and how often
 its budget was squeezed (/proc/net/softnet_stat), and its softirq time (/proc/stat). All of them are read before the
-first and after the last packet, so that nothing is on its way while they are read.
+first and after the last packet, so that nothing is on its way while they are read. Ends whose programs run in a guest
+have the same of the guest's kernel, but for queueing disciplines, which are in no file of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from labkit import netlink
-from labkit.endpoints import Namespace
+from labkit.endpoints import Endpoint, Namespace, Reading
+from labkit.errors import Failed
 from labkit.machine.cpu_time import TICKS_PER_S
 from labkit.observers.told import Told
 
@@ -35,15 +37,18 @@ SOFTIRQS = ("NET_RX", "NET_TX")
 # They are no counts but limits and states.
 STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
 
+NOT_READ = "queueing disciplines in guests"
+
 Counts = dict[str, Any]  # nested by place; the innermost are numbers
+Opens = Callable[[str], Reading | TextIO]
 
 
 class Counters:
-    """What was counted between two readings of these namespaces."""
+    """What was counted between two readings of these namespaces, and of these ends in guests."""
 
-    def __init__(self, namespaces: Sequence[Namespace]) -> None:
-        self._namespaces = namespaces
-        self._before = read(namespaces)
+    def __init__(self, namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> None:
+        self._places = namespaces, ends
+        self._before = read(*self._places)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -52,42 +57,51 @@ class Counters:
 
     def told(self) -> Told:
         """What has changed since it was armed, nested by place; what has not is left out."""
-        return Told(changes(self._before, read(self._namespaces)))
+        found = changes(self._before, read(*self._places))
+        return Told(found | {"not_read": NOT_READ} if self._places[1] else found)
 
 
 @contextmanager
-def counters(namespaces: Sequence[Namespace]) -> Iterator[Counters]:
-    """The counters of these namespaces and of this machine's CPUs, read now; `told` reads them again."""
-    yield Counters(namespaces)
+def counters(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Iterator[Counters]:
+    """The counters of these namespaces and of this machine's CPUs, and of ends in guests those of their kernels, read
+    now; `told` reads them again."""
+    yield Counters(namespaces, ends)
 
 
-def read(namespaces: Sequence[Namespace]) -> Counts:
-    """All counters now: namespaces by name (interfaces, qdiscs, mibs), and cpus by number. 0.5 ms a namespace."""
-    return {"namespaces": {space.name: _of_namespace(space) for space in namespaces}, "cpus": _cpus()}
+def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:
+    """All counters now: namespaces by name (interfaces, qdiscs, mibs; 0.5 ms each), and cpus by number; of ends in
+    guests those of their kernels, as namespaces with the ends' names, and guests by name (cpus)."""
+    found = {space.name: _of_namespace(space) for space in namespaces}
+    found |= {end.name: _of_kernel(end.open) for end in ends}
+    guests = {end.box.name: end for end in ends if end.box is not None}  # which several may share
+    return {
+        "namespaces": found,
+        "cpus": _cpus(open),
+        "guests": {name: {"cpus": _cpus(end.open)} for name, end in guests.items()},
+    }
 
 
 def _of_namespace(space: Namespace) -> Counts:
-    def text(name: str) -> str:
-        with space.open(f"/proc/net/{name}") as file:
-            return file.read()
-
     names = {link.index: link.name for link in netlink.links(space.netlink)}
     disciplines: dict[str, dict[str, Counts]] = {}
     for index, name, counts in netlink.qdiscs(space.netlink):
         disciplines.setdefault(names.get(index, str(index)), {})[name] = dict(counts)
+    return _of_kernel(space.open) | {"qdiscs": disciplines}
+
+
+def _of_kernel(opens: Opens) -> Counts:
+    def text(name: str) -> str:
+        with opens(f"/proc/net/{name}") as file:
+            return file.read()
+
+    try:
+        six = mibs6(text("snmp6"))
+    except (FileNotFoundError, Failed):  # a kernel without IPv6
+        six = {}
     return {
         "interfaces": interfaces(text("dev")),
-        "qdiscs": disciplines,
-        "mibs": {**mibs(text("snmp")), **mibs(text("netstat")), **_mibs6(space)},
+        "mibs": {**mibs(text("snmp")), **mibs(text("netstat")), **six},
     }
-
-
-def _mibs6(space: Namespace) -> Counts:
-    try:
-        with space.open("/proc/net/snmp6") as file:
-            return mibs6(file.read())
-    except FileNotFoundError:  # a kernel without IPv6
-        return {}
 
 
 def interfaces(text: str) -> dict[str, dict[str, int]]:
@@ -119,8 +133,8 @@ def mibs6(text: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _cpus() -> Counts:
-    with open("/proc/net/softnet_stat") as one, open("/proc/softirqs") as two, open("/proc/stat") as three:
+def _cpus(opens: Opens) -> Counts:
+    with opens("/proc/net/softnet_stat") as one, opens("/proc/softirqs") as two, opens("/proc/stat") as three:
         return cpus(one.read(), two.read(), three.read())
 
 

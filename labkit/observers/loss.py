@@ -1,20 +1,23 @@
 """Loss per hop: where along the way of a pair its packets went, from the counters before and after.
 
 The hops add up: what the client's sockets sent, less what was lost in each hop, is what the server's sockets handed to
-their program. UDP that is neither fragmented nor in a tunnel is followed from socket to socket, everything else from
-the client's interface to the server's. Interfaces count frames of any kind, so the few of iperf3's own TCP connection
-are among them; where one side counts some that the other does not, they are told as `unexplained_count`.
+their program. UDP is followed from socket to socket; where it is fragmented or in a tunnel, interfaces count something
+else than datagrams: all that is between the sockets is one hop then, and frames are told beside (`frames`). Everything
+else is followed from the client's interface to the server's. Interfaces count frames of any kind, so the few of
+iperf3's own TCP connection are among them; where one side counts some that the other does not, they are told as
+`unexplained_count`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 Step = tuple[str, str, str]  # namespace, interface, out or in
 Counts = Mapping[str, Any]
+SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 
 class _Seen:
@@ -45,23 +48,34 @@ class _Seen:
 
 
 def losses(
-    changed: Counts, pairs: Sequence[tuple[str, str, Sequence[Step]]], protocol: str, family: int
+    changed: Counts,
+    pairs: Sequence[tuple[str, str, Sequence[Step]]],
+    protocol: str,
+    family: int,
+    outside: Collection[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
     """For each pair (client's name, server's, its way): unit, sent_count, received_count, lost_count, hops in order
-    (at, lost_count, why) and unexplained_count, which with the hops' losses makes lost_count."""
+    (at, lost_count, why) and unexplained_count, which with the hops' losses makes lost_count; of frames received_bytes,
+    too, and of datagrams that are not followed one by one `frames`. outside: interfaces (namespace, name) that take
+    packets out of UDP datagrams."""
     seen = _Seen(changed)
     shared = _shared([way for _client, _server, way in pairs])
     found = []
     for client, server, way in pairs:
-        if not way:
+        own = [step for step in way if step not in shared]
+        if not own:
             told: dict[str, Any] = {"unit": None, "reason": "no way between the ends is known", "hops": []}
         else:
-            own = [step for step in way if step not in shared]
-            at_ends = [
-                step for step in own if step[0] in (own[0][0], own[-1][0])
-            ]  # in a tunnel there are more
-            sockets = protocol == "udp" and len(at_ends) == 2
-            told = _datagrams(seen, own, family) if sockets else _frames(seen, own)
+            at_ends = (own[0][0], own[-1][0])
+            simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more
+            # Where it begins or ends at a guest's cable, the sockets are elsewhere.
+            sockets = protocol == "udp" and (own[0][2], own[-1][2]) == ("out", "in")
+            if not sockets:
+                told = _frames(seen, own)
+            elif simple and not seen.mib(own[0][0], _groups(family)[0], "FragCreates"):
+                told = _datagrams(seen, own, family)
+            else:
+                told = _whole(seen, own, family, simple, outside)
             told["through"] = [f"{step[0]}:{step[1]}" for step in way if step in shared]
         found.append({"pair": f"{client} > {server}", **told})
     return found
@@ -81,15 +95,18 @@ def _shared(ways: Sequence[Sequence[Step]]) -> set[Step]:
 
 
 def _frames(seen: _Seen, way: Sequence[Step]) -> dict[str, Any]:
+    """From the first interface to the last. One that frames come in by first has them from a guest's cable, and one
+    that they go out by last hands them to one: what it took in was sent, and what it gave away is received."""
     first, last = way[0], way[-1]
-    sent = seen.interface(first, "tx_packets", "tx_dropped")
-    received = seen.interface(last, "rx_packets")
-    return _told("frames", sent, received, _between(seen, way))
+    sent = seen.interface(first, *(("tx_packets", "tx_dropped") if first[2] == "out" else ("rx_packets",)))
+    received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
+    received_bytes = seen.interface(last, "rx_bytes" if last[2] == "in" else "tx_bytes")
+    return _told("frames", sent, received, _between(seen, way)) | {"received_bytes": received_bytes}
 
 
 def _between(seen: _Seen, way: Sequence[Step]) -> list[dict[str, Any]]:
     """The hops from the first interface to the last: what each refused to send, and what the next has not got."""
-    hops = [_sent(seen, way[0])]
+    hops = [_sent(seen, way[0])] if way[0][2] == "out" else []
     for here, there in pairwise(way):
         left = seen.interface(here, "tx_packets" if here[2] == "out" else "rx_packets")
         if there[2] == "out":
@@ -117,12 +134,14 @@ def _counts(seen: _Seen, step: Step, *names: str) -> dict[str, int]:
     return {name: count for name in names if (count := seen.interface(step, name))}
 
 
+def _groups(family: int) -> tuple[str, str, str]:
+    return ("Ip", "Icmp", "Udp") if family == 4 else ("Ip6", "Icmp6", "Udp6")
+
+
 def _datagrams(seen: _Seen, way: Sequence[Step], family: int) -> dict[str, Any]:
-    """From the client's sockets to the server's. Fragments are counted as frames, so then it is told in frames."""
+    """From the client's sockets to the server's, where a frame is a datagram."""
     (client, *_), (server, *_) = way[0], way[-1]
-    ip, icmp, udp = ("Ip", "Icmp", "Udp") if family == 4 else ("Ip6", "Icmp6", "Udp6")
-    if seen.mib(client, ip, "FragCreates"):
-        return _frames(seen, way)
+    ip, icmp, udp = _groups(family)
     sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
     offered = seen.interface(way[0], "tx_packets", "tx_dropped")
     arrived, got = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
@@ -133,7 +152,6 @@ def _datagrams(seen: _Seen, way: Sequence[Step], family: int) -> dict[str, Any]:
     why_in = seen.told(
         server, ip, ["InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes"]
     )
-    why_socket = seen.told(server, udp, ["RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts"])
     hops = [
         {
             "at": f"{client}: IP to {way[0][1]}",
@@ -143,7 +161,7 @@ def _datagrams(seen: _Seen, way: Sequence[Step], family: int) -> dict[str, Any]:
         *_between(seen, way),
         {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - got, "why": {}},
         {"at": f"{server}: IP", "lost_count": got - delivered, "why": why_in},
-        {"at": f"{server}: UDP socket", "lost_count": refused, "why": why_socket},
+        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.told(server, udp, SOCKET)},
         {
             "at": f"{server}: left unread in the socket",
             "lost_count": delivered - others - received - refused,
@@ -151,6 +169,36 @@ def _datagrams(seen: _Seen, way: Sequence[Step], family: int) -> dict[str, Any]:
         },
     ]
     return _told("datagrams", sent, received, hops)
+
+
+def _whole(
+    seen: _Seen, way: Sequence[Step], family: int, simple: bool, outside: Collection[tuple[str, str]]
+) -> dict[str, Any]:
+    """From the client's sockets to the server's, where frames are fragments, or have others in them: what did not
+    arrive whole is one loss. What a tunnel's own datagrams carry, IP delivers twice, so what was left unread is not
+    told apart there."""
+    (client, *_), (server, *_) = way[0], way[-1]
+    ip, icmp, udp = _groups(family)
+    # A tunnel's datagrams, of IPv4, count as read as well (udp_queue_rcv_one_skb).
+    tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
+    carried = sum(seen.interface(step, "rx_packets") for step in tunnels)
+    sent = seen.mib(client, udp, "OutDatagrams")
+    received = seen.mib(server, udp, "InDatagrams") - carried
+    refused = seen.mib(server, udp, "InErrors", "NoPorts")
+    others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
+    came = seen.mib(server, ip, "InDelivers") - others if simple else received + refused
+    why = seen.told(client, ip, ["FragFails", "OutDiscards", "OutNoRoutes"]) | seen.told(
+        server, ip, ["ReasmFails", "ReasmTimeout", "InDiscards"]
+    )
+    where = f"{client} to {server}: lost on the way" + ("" if simple else ", or left unread in the socket")
+    hops = [
+        {"at": where, "lost_count": sent - came, "why": why},
+        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.told(server, udp, SOCKET)},
+    ]
+    if simple:
+        unread = came - received - refused
+        hops.append({"at": f"{server}: left unread in the socket", "lost_count": unread, "why": {}})
+    return _told("datagrams", sent, received, hops) | {"frames": _frames(seen, way)}
 
 
 def _told(unit: str, sent: int, received: int, hops: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,9 +27,11 @@ def ways(state: State) -> list[list[Step]]:
 
 
 def way(known: dict[tuple[str, str], Interface], client: End, server: End) -> list[Step]:
-    """The steps from client to server; [] where their ways outwards do not meet."""
+    """The steps from client to server; [] where their ways outwards do not meet, or an end's interface is not known."""
     there = list(_outwards(known, Place(client.namespace, client.interface)))
     back = list(_outwards(known, Place(server.namespace, server.interface)))
+    if not there or not back:
+        return []
     back_places = [place for place, _ in back]
     if there[0] == back[0]:  # loopback sends, and receives
         return _steps(there[:1], back[:1])

@@ -17,7 +17,7 @@ from labkit import figures, flame, records, report
 from labkit.errors import BadInput
 from labkit.flame import runs, speedscope
 from labkit.report.notebook import PLOTLY
-from labkit.why import counts, packets, sides, times, verdict
+from labkit.why import counts, lost, packets, sides, times, verdict
 from labkit.why.sides import Point
 
 __all__ = ["page"]
@@ -95,7 +95,7 @@ def _cells(point: Point, difference: flame.Difference | None, why_not: str, head
         yield _shown(flame.shown(difference))
         yield _prose("### By function: with all that it called")
         yield _shown(flame.shown(difference, inclusive=True))
-    for title, words, table in counts.tables(point):
+    for title, words, table in (*counts.tables(point), lost.table(point)):
         yield _prose(f"## {title}", words)
         if table is not None:
             yield _shown(table)

@@ -1,11 +1,11 @@
-"""What was counted beside both sides' traffic: perf's events and the kernel's counters per packet, and loss per hop."""
+"""What was counted beside both sides' traffic: perf's events and the kernel's counters per packet."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,20 @@ import pandas as pd
 from labkit import stats
 from labkit.flame.arm import PER, Per
 from labkit.flame.runs import observed, usual
-from labkit.flame.spread import compared, half_interval
+from labkit.flame.spread import compared
 from labkit.why import derived
 from labkit.why.sides import Point
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
+Observed = list[
+    list[tuple[dict[str, Any], pd.Series]]
+]  # of both sides, round by round: what was seen, and the row
 Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
 MOST = 15
 THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
-ALL = "in all"
+LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
+IN_GUESTS = ("guest", "shared_guest")  # endpoints
 NOT = "Not recorded: run it with observe={}."
 
 
@@ -32,7 +36,6 @@ def tables(point: Point) -> Iterator[Table]:
     yield from _events(point)
     yield _counters(point)
     yield _cpu_time(point)
-    yield _losses(point)
     yield _overhead(point)
 
 
@@ -49,7 +52,7 @@ def _units(point: Point) -> tuple[float, str]:
     )
 
 
-def _of(point: Point, observer: str) -> list[list[tuple[dict[str, Any], pd.Series]]]:
+def seen_by(point: Point, observer: str) -> Observed:
     """What an observer saw on the left and on the right, round by round, each with its row."""
     found = []
     for _, rows in list(point.named())[:2]:
@@ -60,7 +63,7 @@ def _of(point: Point, observer: str) -> list[list[tuple[dict[str, Any], pd.Serie
 
 def _events(point: Point) -> Iterator[Table]:
     title = "Events that perf counted"
-    seen = _of(point, "perf_stat")
+    seen = seen_by(point, "perf_stat")
     if not all(seen):
         yield title, NOT.format("perf_stat"), None
         return
@@ -93,30 +96,31 @@ def _events(point: Point) -> Iterator[Table]:
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         words += f" Not counted: {', '.join(names)}: {why}."
-    yield title, words, _compared(point, shared, everything=True) if everywhere else None
-    heads = [side.name for side in point.sides[:2] if side is not None]
-    followed = derived.table(heads, *([each for each, _ in rounds] for rounds in counts))
+    table, left_out = _compared(point, shared, everything=True)
+    yield title, words + left_out, table if everywhere else None
+    followed = derived.table(_heads(point), *([each for each, _ in rounds] for rounds in counts))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
 
 
 def _counters(point: Point) -> Table:
     title = "The kernel's counters"
-    seen = _of(point, "counters")
+    seen = seen_by(point, "counters")
     if not all(seen):
         return title, NOT.format("counters"), None
     counts: Counted = [[(_flat(told), _work(point, told, row)) for told, row in rounds] for rounds in seen]
-    table = _compared(point, counts, everything=False)
+    table, left_out = _compared(point, counts, everything=False)
     words = f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first."
     if not len(table):
-        words = "No counter differs by more than the spread between rounds."
-    return title, " ".join([words, *point.doubts("counters")]), table if len(table) else None
+        words = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
+    words = " ".join([f"{words}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
+    return title, words, table if len(table) else None
 
 
 def _cpu_time(point: Point) -> Table:
     """What the kernel's clock (/proc/stat) says of the time in interrupts, beside all that was busy."""
     title, of = "CPU time by kind", per(point)
-    seen = _of(point, "counters")
+    seen = seen_by(point, "counters")
     if not all(seen):
         return title, NOT.format("counters"), None
     counts: Counted = []
@@ -124,25 +128,43 @@ def _cpu_time(point: Point) -> Table:
         counts.append([])
         for told, row in rounds:
             work = _work(point, told, row)
-            times = Counter({f"all that was busy{CLOCK}": float(row["cpu_s"] * work / row[of.work])})
+            busy_s = work / row[of.work] * row["cpu_s"] if known(row[of.work]) else math.nan
+            times = Counter({f"all that was busy{CLOCK}": busy_s})
             for cpu, kinds in told.get("cpus", {}).items():
                 for kind in ("softirq", "irq"):
                     times[f"{kind}{CLOCK}"] += kinds.get(f"{kind}_s", 0.0)
                 times[f"softirq on CPU {cpu}{CLOCK}"] += kinds.get("softirq_s", 0.0)
-            counts[-1].append((times, work))
-    table = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
+            for guest, its in told.get("guests", {}).items():
+                own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
+                times[f"softirq in the guest {numberless(guest)}{CLOCK}"] += own_s
+            counts[-1].append((times, work if known(busy_s) else math.nan))
+    table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
-    return title, f"Per {of.words}; the kernel counts it in steps of a tick.", table
+    words = f"Per {of.words}; the kernel counts it in steps of a tick.{left_out}"
+    return title, words, table if len(table) else None
 
 
 def _work(point: Point, told: dict[str, Any], row: pd.Series) -> float:
-    """What was done while the counters counted: of datagrams those that arrived in that time, which is a little longer
-    than the window of the row."""
-    if per(point) is not PER["packet"]:
-        return float(row[per(point).work])
-    received = [one.get("received_count") for one in told.get("loss", []) if one.get("unit") == "datagrams"]
-    known = [count for count in received if count]
-    return float(sum(known)) if known and len(known) == len(received) else float(row["received_count"])
+    """What was done while the counters counted, which is longer than the window of the row: warm-up and tail are in it.
+    So it is what they themselves tell of what arrived; NaN where they do not. (CPU time has no such counter: pings have
+    no warm-up.)"""
+    of = per(point)
+    if of is PER["cpu_second"]:
+        return float(row[of.work])
+    unit = "datagrams" if of is PER["packet"] else "frames"
+    pairs = told.get("loss", [])
+    known = [one[of.work] for one in pairs if one.get("unit") == unit and one.get(of.work) is not None]
+    return float(sum(known)) if len(known) == len(pairs) else math.nan
+
+
+def known(work: Any) -> bool:
+    """Whether something was done, and it is known how much."""
+    return work is not None and bool(np.isfinite(float(work))) and work > 0
+
+
+def _usable(counts: Counted) -> Counted:
+    """The rounds of each side of which the work is known."""
+    return [[(told, work) for told, work in rounds if known(work)] for rounds in counts]
 
 
 def _flat(told: dict[str, Any]) -> dict[str, int]:
@@ -153,28 +175,43 @@ def _flat(told: dict[str, Any]) -> dict[str, int]:
             for group, counts in kind.items():
                 for name, count in counts.items():
                     if isinstance(count, int | float):
-                        found[f"{_numberless(space)}: {group} {name}"] += round(count)
-    for counts in told.get("cpus", {}).values():
-        for name, count in counts.items():
-            if isinstance(count, int | float) and not name.endswith("_s"):
-                found[f"CPUs: {name}"] += round(count)
+                        found[f"{numberless(space)}: {group} {name}"] += round(count)
+    cpus = {"CPUs": told} | {f"CPUs of the guest {name}": its for name, its in told.get("guests", {}).items()}
+    for place, its in cpus.items():
+        for counts in its.get("cpus", {}).values():
+            for name, count in counts.items():
+                if isinstance(count, int | float) and not name.endswith("_s"):
+                    found[f"{numberless(place)}: {name}"] += round(count)
     return dict(found)
 
 
-def _numberless(text: str) -> str:
+def in_guests(seen: Observed) -> str:
+    """What of guests the counters are of, in a sentence; nothing where no end is in one."""
+    rounds = [(told, row) for side in seen for told, row in side if row.get("endpoint") in IN_GUESTS]
+    if not rounds:
+        return ""
+    if all("guests" in told for told, _ in rounds):
+        absent = " and ".join(dict.fromkeys(told["not_read"] for told, _ in rounds if "not_read" in told))
+        return f" Ends in guests have the counters of the guests' own kernels{absent and f'; not read: {absent}'}."
+    return " What is counted is this machine's half: the guests' own counters were not read."
+
+
+def numberless(text: str) -> str:
     """Pairs together: `client3:eth0 sends` is one of `client:eth0 sends`."""
     return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
 
 def _compared(
     point: Point, counts: Counted, everything: bool, one: float | None = None, unit_s: float = 1.0
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, str]:
     """Counts of both sides' rounds for so much work: those that stand out, or all of them; what a round did not tell is
-    0. Times (CLOCK) in this unit."""
-    counts = [[(told, work) for told, work in rounds if work and np.isfinite(work)] for rounds in counts]
+    0. Times (CLOCK) in this unit. And in words which rounds are left out."""
+    heads = _heads(point)
+    left_out = _left_out(heads, counts)
+    counts = _usable(counts)
     names = sorted({name for rounds in counts for told, _ in rounds for name in told})
     if not names or not all(counts):
-        return pd.DataFrame()
+        return pd.DataFrame(), left_out
     finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
     matrices = [
         np.rint(np.array([[told.get(name, 0) for told, _ in rounds] for name in names]) * finer[:, None])
@@ -183,7 +220,6 @@ def _compared(
     each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
     found = compared(matrices[0].astype(np.int64), each[0], matrices[1].astype(np.int64), each[1])
     by = np.where(finer > 1, finer * unit_s, 1.0)
-    heads = [side.name for side in point.sides[:2] if side is not None]
     table = pd.DataFrame(
         {
             heads[0]: said(found.left.mean / by, found.left.half / by),
@@ -194,69 +230,35 @@ def _compared(
         index=names,
     )
     order = np.argsort(-np.abs(found.difference / by))
-    return (
-        table.iloc[order] if everything else table.iloc[[at for at in order if found.stands_out[at]][:MOST]]
-    )
+    shown = order if everything else [at for at in order if found.stands_out[at]][:MOST]
+    return table.iloc[shown], left_out
+
+
+def _heads(point: Point) -> list[str]:
+    return [side.name for side in point.sides[:2] if side is not None]
+
+
+def _left_out(heads: Sequence[str], counts: Counted) -> str:
+    found = [
+        f"{len(rounds) - len(kept)} of {len(rounds)} rounds of {head}"
+        for head, rounds, kept in zip(heads, counts, _usable(counts), strict=True)
+        if len(kept) < len(rounds)
+    ]
+    return LEFT_OUT.format(" and ".join(found)) if found else ""
 
 
 def said(middle: Any, half: Any, sign: bool = False) -> list[str]:
-    """Numbers with half their intervals, as many digits as these leave sure and one more."""
+    """Numbers with half their intervals, as many digits as these leave sure and one more; – for what is none."""
     texts = []
     for value, by in zip(middle, half, strict=True):
+        if np.isnan(value):
+            texts.append("–")
+            continue
         least = by if by > 0 else abs(value) / 1000 or 1.0
         decimals = max(0, 1 - math.floor(math.log10(least)))
         text = f"{value:{'+' if sign else ''},.{decimals}f}"
         texts.append(text if np.isnan(by) or by == 0 else f"{text} ± {by:,.{decimals}f}")
     return texts
-
-
-def _losses(point: Point) -> Table:
-    title = "Loss per hop"
-    seen = _of(point, "counters")
-    if not all(seen):
-        return title, NOT.format("counters"), None
-    columns: dict[str, dict[str, str]] = {}
-    for (name, _), rounds in zip(point.named(), seen, strict=False):
-        hops = [found for told, _ in rounds if (found := _hops(told))]
-        for place in dict.fromkeys(place for found in hops for place in found):
-            shares = np.array([found.get(place, 0.0) for found in hops])
-            [text] = said([100 * shares.mean()], [100 * half_interval(shares)])
-            columns.setdefault(name, {})[place] = f"{text} %"
-    if not columns:
-        return title, "The way of the packets is not known.", None
-    places = _merged([[place for place in own if place != ALL] for own in columns.values()])
-    table = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
-    return (
-        title,
-        "Of what was sent; mean of the rounds with its 95 % interval; hops in the order of the way.",
-        table,
-    )
-
-
-def _merged(ways: list[list[str]]) -> list[str]:
-    """The places of both ways, each in its order: what only one has stands where it was met."""
-    merged = ways[0]
-    for way in ways[1:]:
-        for at, place in enumerate(way):
-            if place not in merged:
-                after = next((merged.index(one) + 1 for one in reversed(way[:at]) if one in merged), 0)
-                merged = [*merged[:after], place, *merged[after:]]
-    return merged
-
-
-def _hops(told: dict[str, Any]) -> dict[str, float]:
-    """Of what was sent, the share that each hop lost, over all pairs; and of all hops together."""
-    pairs = [one for one in told.get("loss", []) if one.get("sent_count")]
-    sent = sum(one["sent_count"] for one in pairs)
-    found: Counter[str] = Counter()
-    for one in pairs:
-        for hop in one["hops"]:
-            found[_numberless(hop["at"])] += hop["lost_count"] or 0
-        found["unexplained"] += one.get("unexplained_count") or 0
-    if not sent:
-        return {}
-    all_of_it = {ALL: sum(one.get("lost_count") or 0 for one in pairs) / sent}
-    return {place: count / sent for place, count in found.items()} | all_of_it
 
 
 def _overhead(point: Point) -> Table:

@@ -13,7 +13,7 @@ from labkit import figures
 from labkit.flame.arm import Per
 from labkit.flame.runs import observed, work
 from labkit.flame.spread import compared
-from labkit.why.counts import NOT, per, said
+from labkit.why.counts import LEFT_OUT, NOT, known, per, said
 from labkit.why.sides import Point
 
 TITLE = "Function times"
@@ -31,16 +31,23 @@ Rounds = list[tuple[dict[str, Any], pd.Series]]
 def pieces(point: Point) -> list[str | pd.DataFrame | go.Figure]:
     """Words, a table and a figure; words alone where a side was not timed."""
     sides: dict[str, tuple[pd.DataFrame, Rounds]] = {}
+    nothing: list[str] = []
+    of = per(point)
     for name, rows in list(point.named())[:2]:
         own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok")]
         told = [(observed(row["observed"]), row) for _, row in own.iterrows()]
         told = [(each, row) for each, row in told if each.get("functions")]
         if not told:
             return [NOT.format(OBSERVER)]
+        worked = [(each, row) for each, row in told if known(row[of.work])]
+        if len(worked) < len(told):
+            nothing.append(f"{len(told) - len(worked)} of {len(told)} rounds of {name}")
+        told = worked or told  # costs of nothing are shown as "–"
         sides[name] = (own, told)
     seen = {name: (rows, [each for each, _ in told]) for name, (rows, told) in sides.items()}
-    of = per(point)
     words = " ".join([WORDS.format(of.words), *_tracers(sides), *point.doubts(OBSERVER)])
+    if nothing:
+        words += LEFT_OUT.format(" and ".join(nothing))
     return [words, table(list(sides), [told for _, told in sides.values()], of), figures.function_times(seen)]
 
 

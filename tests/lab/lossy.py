@@ -26,7 +26,7 @@ def bound(space: Any, address: str, family: int) -> socket.socket:
     return made
 
 
-def answer(name: str, family: int, pairs: int) -> dict[str, Any]:
+def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str, Any]:
     """A queue of the first server's way that takes a few datagrams only, and a socket of the second's that nobody
     empties: what the counters say of both after SENT datagrams to each."""
     asked = Datapaths(topology=(name,), protocol="udp", family=family)
@@ -45,7 +45,7 @@ def answer(name: str, family: int, pairs: int) -> dict[str, Any]:
         ]
         watch = stack.enter_context(TABLE["counters"].armed(asked, topology, None))  # type: ignore[arg-type]
         with watch.counting():
-            read = [send(*both, empties=number == 0) for number, both in enumerate(ends)]
+            read = [send(*both, length, empties=number == 0) for number, both in enumerate(ends)]
             time.sleep(0.3)  # what still is in the queue
             read[0] += drained(ends[0][1])
         for both in ends:
@@ -53,11 +53,11 @@ def answer(name: str, family: int, pairs: int) -> dict[str, Any]:
         return {"observed": watch.told().observed, "read": read, "family": family}
 
 
-def send(client: socket.socket, server: socket.socket, *, empties: bool) -> int:
+def send(client: socket.socket, server: socket.socket, length: int, *, empties: bool) -> int:
     """Send SENT datagrams; how many have been read meanwhile."""
     read = 0
     for _ in range(SENT):
-        client.sendto(bytes(LENGTH), server.getsockname())
+        client.sendto(bytes(length), server.getsockname())
         read += drained(server) if empties else 0
     return read
 

@@ -34,6 +34,7 @@ def machine(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def losses() -> list[dict[str, Any]]:
     requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
+    requests += [["veth_bridge", 4, 2, 4000], ["vxlan", 4, 2]]  # fragments, a tunnel
     argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("lossy.py")), json.dumps(requests)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,6 +42,7 @@ def losses() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.needs("vxlan")
 def test_losses_add_up_on_every_way(losses: list[dict[str, Any]]) -> None:
     for one in losses:
         for pair, read in zip(one["observed"]["loss"], one["read"], strict=True):
@@ -53,10 +55,11 @@ def test_losses_add_up_on_every_way(losses: list[dict[str, Any]]) -> None:
             assert explained + pair["unexplained_count"] == pair["lost_count"] == SENT - read
 
 
+@pytest.mark.needs("vxlan")
 def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
     losses: list[dict[str, Any]],
 ) -> None:
-    for one in losses:
+    for one in losses[:4]:
         pairs = one["observed"]["loss"]
         first, second = ([hop for hop in pair["hops"] if abs(hop["lost_count"]) > 9] for pair in pairs)
         at = [hop["at"] for hop in second]
@@ -75,6 +78,23 @@ def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
             assert dropped > SENT / 10
         else:
             assert first == []
+
+
+@pytest.mark.needs("vxlan")
+def test_losses_of_fragments_and_in_tunnels_are_those_of_datagrams(losses: list[dict[str, Any]]) -> None:
+    """The same queue and the same socket: frames do not tell what either lost."""
+    fragments, tunnel = ([pair["hops"] for pair in one["observed"]["loss"]] for one in losses[4:])
+    (way, _, _), (none, socket, unread) = fragments
+    assert "on the way" in way["at"]
+    assert way["lost_count"] > SENT / 10
+    for one in (none, *tunnel[0]):  # a busy machine may lose a few
+        assert one["lost_count"] < SENT / 10
+    for one in (socket, tunnel[1][1]):
+        assert one["why"]["Udp RcvbufErrors"] == one["lost_count"] > SENT / 10
+    assert unread["lost_count"] > 0
+    [of_fragments, of_tunnel] = (one["observed"]["loss"][1]["frames"] for one in losses[4:])
+    assert of_fragments["sent_count"] >= 3 * SENT
+    assert of_tunnel["received_bytes"] > SENT * 400
 
 
 @pytest.mark.needs("perf", "macvlan")

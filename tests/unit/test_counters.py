@@ -1,15 +1,22 @@
-"""What perf stat and the kernel's files say, read from real ones; and losses that add up, hop by hop."""
+"""What perf stat and the kernel's files say, read from real ones, and from guests."""
 
 from __future__ import annotations
 
+import io
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
+from test_loss import WAY
 
-from labkit.errors import BadInput, Unsupported
+from labkit.endpoints import Endpoint, Pair
+from labkit.errors import BadInput, Failed, Unsupported
+from labkit.experiments import observing
 from labkit.machine import programs
-from labkit.observers import counters, loss, perf, perf_record, perf_stat
+from labkit.observers import counters, perf, perf_record, perf_stat
+from labkit.topologies import Step
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 
@@ -136,87 +143,32 @@ def test_only_what_changed_is_told() -> None:
     }
 
 
-WAY = [
-    ("client0", "eth0", "out"),
-    ("between", "port0", "in"),
-    ("between", "port1", "out"),
-    ("server0", "eth0", "in"),
-]
-LOST = {"IP": 1, "sends": 2, "cable": 4, "bridge": 8, "port": 16, "last": 32, "to IP": 64, "in IP": 128, "socket": 256,
-        "unread": 512}  # fmt: skip
+class Inside:
+    """A guest's kernel, with counters of its own: `times` those of the samples."""
+
+    def __init__(self) -> None:
+        self.times = 1
+
+    def open(self, path: str) -> io.StringIO:
+        name = path.removeprefix("/").replace("/", "-") + "-6.18.txt"
+        if name.startswith("proc-net-snmp6"):
+            raise Failed("in the guest client0: No such file or directory: /proc/net/snmp6")
+        return io.StringIO(re.sub(r"(?<=[ :])231332\b", str(231332 * self.times), sample(name)))
 
 
-def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
-    """The counters of a pair that lost so many datagrams in each hop, beside a few frames of iperf3's TCP."""
-    left, told = sent + others, iter(LOST.values())
-    eth0 = left - next(told) - (drop := next(told))
-    port0 = eth0 - next(told)
-    bridged = port0 - next(told)
-    port1 = bridged - (refused := next(told))
-    arrived = port1 - next(told)
-    received = arrived - next(told)
-    delivered = received - next(told)
-    errors, unread = next(told), next(told)
-    return {
-        "namespaces": {
-            "client0": {
-                "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
-                "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
-                "mibs": {"Ip": {"OutRequests": left}, "Udp": {"OutDatagrams": sent}},
-            },
-            "between": {
-                "interfaces": {
-                    "port0": {"rx_packets": port0},
-                    "port1": {"tx_packets": port1, "tx_dropped": refused},
-                }
-            },
-            "server0": {
-                "interfaces": {"eth0": {"rx_packets": arrived}},
-                "mibs": {
-                    "Ip": {"InReceives": received, "InDelivers": delivered, "InDiscards": 128},
-                    "Tcp": {"InSegs": others},
-                    "Udp": {
-                        "InDatagrams": delivered - others - errors - unread,
-                        "InErrors": errors,
-                        "RcvbufErrors": errors,
-                    },
-                },
-            },
-        }
-    }
-
-
-def test_losses_are_found_in_their_hops_and_add_up() -> None:
-    [found] = loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
-    assert [hop["lost_count"] for hop in found["hops"]] == list(LOST.values())
-    assert found["lost_count"] == found["sent_count"] - found["received_count"] == sum(LOST.values())
-    assert (found["unit"], found["unexplained_count"]) == ("datagrams", 0)
-    why = {hop["at"]: hop["why"] for hop in found["hops"] if hop["why"]}
-    assert why == {
-        "client0: IP to eth0": {"qdisc tbf 1: dropped": 1},
-        "client0:eth0 sends": {"tx_dropped": 2},
-        "between:port1 sends": {"tx_dropped": 16},
-        "server0: IP": {"Ip InDiscards": 128},
-        "server0: UDP socket": {"Udp RcvbufErrors": 256, "Udp InErrors": 256},
-    }
-
-
-def test_losses_of_other_traffic_are_told_in_frames() -> None:
-    [found] = loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
-    assert found["unit"] == "frames"
-    assert [hop["lost_count"] for hop in found["hops"]] == [2, 4, 8, 16, 32]
-    assert (found["lost_count"], found["unexplained_count"]) == (62, 0)
-
-
-def test_what_several_pairs_share_is_passed_through() -> None:
-    shared = (("parent", "out"), ("far", "in"), ("far", "out"), ("parent", "in"))
-    parent = [("between", *one) for one in shared]
-    ways = [
-        (f"client{number}", f"server{number}",
-         [(f"client{number}", "eth0", "out"), *parent, (f"server{number}", "eth0", "in")])
-        for number in range(2)
-    ]  # fmt: skip
-    first, second = loss.losses(lossy(), ways, "udp", 4)
-    assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
-    assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
-    assert (first["unexplained_count"], second["sent_count"]) == (0, 0)
+def test_ends_in_guests_have_the_counters_of_their_kernels() -> None:
+    kernel, place = Inside(), SimpleNamespace(name="between")
+    box = SimpleNamespace(name="shared", kernel=kernel)
+    ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", box) for name in ("client0", "server0")]  # type: ignore[arg-type]
+    watch = counters.Counters([], ends)
+    kernel.times = 2
+    told = watch.told().observed
+    assert told["namespaces"]["client0"]["mibs"]["Udp"] == {"OutDatagrams": 231332}
+    assert told["not_read"] == "queueing disciplines in guests"
+    assert "guests" not in told, "none of its CPUs has changed"
+    assert {*counters.read([], ends)["guests"]} == {"shared"}
+    pair = Pair(*ends)
+    assert observing._way(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
+    cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
+    assert observing._way(pair, cable) == WAY
+    assert observing._way(Pair(*(replace(end, box=None) for end in ends)), []) == []

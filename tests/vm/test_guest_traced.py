@@ -41,6 +41,19 @@ def test_each_packet_of_a_guest_is_counted_once(told: dict[str, Any]) -> None:
     assert 0 < timed["ip_rcv"]["p50_s"] <= timed["ip_rcv"]["p99_s"] <= timed["ip_rcv"]["max_s"] < 60
 
 
+def test_the_counters_of_a_guest_tell_the_way_between_its_ends(told: dict[str, Any]) -> None:
+    row, seen = told["counted"], told["counted"]["observed"]
+    echoes = seen["namespaces"]["server0"]["mibs"]["Icmp"]["InEchos"]
+    assert echoes >= row["received_count"] > 0
+    [way] = seen["loss"]
+    assert (way["pair"], way["unit"]) == ("client0 > server0", "frames")
+    assert [hop["at"] for hop in way["hops"]] == ["client0:eth0 sends", "client0:eth0 to server0:eth0"]
+    assert way["sent_count"] >= way["received_count"] >= echoes
+    assert way["unexplained_count"] == 0
+    assert any(cpu.get("NET_RX") for cpu in seen["guests"]["shared"]["cpus"].values())
+    assert seen["not_read"] == "queueing disciplines in guests"
+
+
 def test_the_tracer_of_a_guest_is_off_afterwards(told: dict[str, Any]) -> None:
     state = told["state"]
     assert (state["current_tracer"], state["tracing_on"]) == ("nop\n", "0\n")

@@ -1,6 +1,6 @@
-"""Sends pings between two ends that share a guest while the guest's kernel is traced, as an experiment's profile does,
-and tells what was seen: a program, run as an experiment's process is. Arguments: the guest's word, a folder; a JSON
-object on standard output. One boot."""
+"""Sends pings between two ends that share a guest while the guest's kernel is traced, and while its counters are read,
+as an experiment's profiles do, and tells what was seen: a program, run as an experiment's process is. Arguments: the
+guest's word, a folder; a JSON object on standard output. One boot."""
 
 from __future__ import annotations
 
@@ -51,10 +51,13 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
             _arm, row = profiles._observed(asked, live[0], OBSERVER, folder, "1-p0")
             if row["status"] == "ok" and row["sent_count"]:  # ping was not ended before its time was over
                 break
+        received = sum(map(received_count, ends)) - before
+        _arm, counted = profiles._observed(asked, live[0], "counters", folder, "1-p1")
         return {
             "row": row,
+            "counted": counted,
             "accepts": accepts,
-            "received_count": sum(map(received_count, ends)) - before,
+            "received_count": received,
             "state": {name: guest.read(f"{TRACEFS}/{name}").decode() for name in STATE},
             "refused": refused(Datapaths(**given, functions=("ip_rcv", "ip_recv")), topology),
         }

@@ -1,0 +1,100 @@
+"""What `labkit why` says of counters, of loss, and of rounds in which nothing arrived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import made_rows
+import pandas as pd
+import pytest
+from test_why import observed, run, words
+
+from labkit import records, why
+from labkit.why import counts, lost, sides, times
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_counters_are_of_the_warm_up_too(protocol: str, tmp_path: Path) -> None:
+    """What they hold is related to what arrived while they counted, of which the window of the row is a part: another
+    one on either side, which makes no difference."""
+    for name, times_the_window in (("one", 2), ("two", 3)):
+        arrived = 200_000 * times_the_window
+        pair = {"sent_count": arrived, "lost_count": 0, "hops": []}
+        pair |= {"udp": {"unit": "datagrams", "received_count": arrived},
+                 "tcp": {"unit": "frames", "received_count": 7, "received_bytes": arrived}}[protocol]  # fmt: skip
+        counted = {"namespaces": {"client0": {"interfaces": {"eth0": {"tx_packets": arrived}}}}, "loss": [pair],
+                   "cpus": {"0": {"softirq_s": 0.1 * times_the_window}}}  # fmt: skip
+        row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": protocol}
+        run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
+    [point] = sides.points(sides.asked(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
+    told = {title: (words, table) for title, words, table in counts.tables(point)}
+    words, table = told["The kernel's counters"]
+    assert (words, table) == ("No counter differs by more than the spread between rounds.", None)
+    _, table = told["CPU time by kind"]
+    assert table is not None
+    unit, softirq, busy = ("ns", 500, 1000) if protocol == "udp" else ("ms", 500_000, 1_000_000)
+    for side in ("veth_bridge (one)", "veth_bridge (two)"):
+        assert float(table.loc[f"softirq, {unit}", side].split()[0].replace(",", "")) == softirq
+        assert float(table.loc[f"all that was busy, {unit}", side].split()[0].replace(",", "")) == busy
+
+
+@pytest.mark.parametrize("received_count", [0, None])
+def test_rounds_in_which_nothing_arrived_are_left_out_and_said(
+    received_count: int | None, tmp_path: Path
+) -> None:
+    """All of them, which leaves a page without costs; or one, which leaves the others as they were."""
+    folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
+    run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
+    text = words(why.page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
+    assert text.count("it is not known how much: 5 of 5 rounds of macvlan_bridge (none).") == 3
+    rows = [row for row in records.read_rows(folder) if row["arm"] == "macvlan_bridge"]
+    for row in rows:
+        if row["method"] == "profile" and row["round"] == 2:
+            row["received_count"] = received_count
+    made_rows.save(tmp_path / "some", rows)
+    [point] = sides.points(sides.asked(f"{folder}:veth_bridge", str(tmp_path / "some")))
+    timed, table, _ = times.pieces(point)
+    assert "1 of 5 rounds of macvlan_bridge (some)" in str(timed)
+    assert isinstance(table, pd.DataFrame)
+    assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
+
+
+def test_loss_is_told_with_its_unit(tmp_path: Path) -> None:
+    """Fragments: the frames, and what the socket lost of datagrams; of frames alone, that sockets are not in it."""
+    pair = observed("counters", 0, "")["loss"][0]
+    frames = {"unit": "frames", "sent_count": 600_000, "lost_count": 6000, "unexplained_count": 0,
+              "hops": [{"at": "client0:eth0 to server0:eth0", "lost_count": 6000}]}  # fmt: skip
+    shown = {}
+    for name, one in {"both": pair | {"frames": frames}, "frames": frames}.items():
+        place = run(tmp_path / name, observed={"loss": [one]})
+        [point] = sides.points(sides.asked(str(place), None))
+        shown[name] = lost.table(point)
+    (_, both, table), (_, alone, _) = shown.values()
+    assert table is not None
+    assert both.startswith("Of the datagrams that were sent")
+    assert "stand apart" in both
+    assert table["veth_bridge"]["frames: client:eth0 to server:eth0"] == "1.0000 %"
+    assert table["veth_bridge"]["server: UDP socket"] == table["veth_bridge"]["in all"] == "0.44776 %"
+    assert alone.startswith("Of the frames that were sent")
+    assert alone.endswith("What sockets lost is not in it.")
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_what_is_counted_of_guests_is_said(read: bool, tmp_path: Path) -> None:
+    told = observed("counters", 0, "")
+    if read:
+        cpus = {name: {"cpus": {"0": {"softirq_s": 0.2, "NET_RX": 10}}} for name in ("client0", "client1")}
+        told |= {"guests": cpus, "not_read": "queueing disciplines in guests"}
+    arms = {"veth_bridge": "baseline", "macvlan_bridge": "variant"}
+    [point] = sides.points(
+        sides.asked(str(run(tmp_path / "one", arms, endpoint="guest", observed=told)), None)
+    )
+    found = {title: (words, table) for title, words, table in (*counts.tables(point), lost.table(point))}
+    said = "not read: queueing disciplines in guests." if read else "the guests' own counters were not read."
+    for title in ("The kernel's counters", "Loss per hop"):
+        assert found[title][0].endswith(said)
+    table = found["CPU time by kind"][1]
+    assert table is not None
+    in_client = [name for name in table.index if name == "softirq in the guest client, ns"]
+    assert len(in_client) == read
+    assert all(table.loc[name, "veth_bridge"].startswith(("1,9", "2,0")) for name in in_client)
