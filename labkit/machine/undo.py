@@ -25,6 +25,7 @@ PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 PERF_TOOLS_LOCK = Path("/var/tmp/.ftrace-lock")  # with the pid of the one of perf-tools that runs
 GRACE_S = 5.0  # until the kernel has let go of what a killed process had open
 BUSY = (errno.EBUSY, errno.EAGAIN)
+ANOTHER = "another labkit traces on this machine: run again when that has ended"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ def journal() -> Iterator[Journal]:
     try:
         descriptor = _opened(create=True, patience_s=GRACE_S)
     except BlockingIOError:
-        raise Unsupported("another labkit traces on this machine: run again when that has ended") from None
+        raise Unsupported(ANOTHER) from None
     except OSError as error:
         raise Unsupported(
             f"{JOURNAL}, which tells how tracers were before, cannot be written ({error.strerror}): run as root"
@@ -82,6 +83,15 @@ def left(patience_s: float = 0.0) -> list[str]:
         return changed
     finally:
         os.close(descriptor)
+
+
+def is_held() -> bool:
+    """Whether a process of labkit's that lives has the journal. Raises OSError without the right to know."""
+    try:
+        os.close(_opened(create=False, patience_s=0.0))
+    except (FileNotFoundError, BlockingIOError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _opened(*, create: bool, patience_s: float) -> int:

@@ -239,6 +239,8 @@ def _check(top: Path) -> None:
     undo.left()
     tracer, events = _read(top / "current_tracer").strip(), _read(top / "set_event").split()
     if tracer != "nop" or events:
+        if undo.is_held():
+            raise Unsupported(undo.ANOTHER)
         what = f"the tracer {tracer} is on" if tracer != "nop" else f"the event {events[0]} is traced"
         raise Unsupported(
             f"somebody else traces: {what} in {top}; end that"

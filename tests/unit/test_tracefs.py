@@ -72,6 +72,15 @@ def test_what_perf_tools_leave_is_put_back(tracing: Path) -> None:
     assert undo.PERF_TOOLS_LOCK.exists()
 
 
+def test_who_else_traces_is_told(tracing: Path) -> None:
+    """Another labkit is to be waited for: what it has changed is not to be put back by hand."""
+    (tracing / "current_tracer").write_text("function_graph")
+    with undo.journal(), pytest.raises(Unsupported, match="another labkit traces"), tracefs.lent():
+        pass
+    with pytest.raises(Unsupported, match="somebody else traces: the tracer function_graph"), tracefs.lent():
+        pass
+
+
 def test_a_journal_with_a_line_that_is_none_is_followed_all_the_same(tracing: Path) -> None:
     step = msgspec.json.encode(undo.Step(str(tracing / "tracing_on"), "1"))
     gone = msgspec.json.encode(undo.Step(str(tracing / "gone"), "1"))
