@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
@@ -128,16 +128,15 @@ def attach(container: str, wanted: Wanted) -> str | None:
     half made is taken away again.
     """
     wanted.check()
-    with namespace_of(container) as space:
+    with namespace_of(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
         if wanted.interface in {link.name for link in netlink.links(space.netlink)}:
             raise BadInput(f"the container {container} has an interface {wanted.interface} already")
-        _make(space, wanted)
+        _make(kernel, space, wanted, undo)
         index = _index(space, wanted.interface)
-        try:
-            return _configured(space, index, wanted)
-        except BaseException:
-            space.netlink.do(netlink.delete_link(index))
-            raise
+        undo.callback(space.netlink.do, netlink.delete_link(index))
+        address = _configured(space, index, wanted)
+        undo.pop_all()
+        return address
 
 
 def _index(space: Namespace, interface: str) -> int:
@@ -147,9 +146,8 @@ def _index(space: Namespace, interface: str) -> int:
     return found[interface]
 
 
-def _make(space: Namespace, wanted: Wanted) -> None:
-    """Make the interface, in the container."""
-    kernel = netlink.Netlink()
+def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> None:
+    """Make the interface, in the container; `undo` takes away a VLAN device that was made for it."""
     try:
         known = {link.name: link for link in netlink.links(kernel)}
         if wanted.over not in known:
@@ -159,15 +157,13 @@ def _make(space: Namespace, wanted: Wanted) -> None:
         if wanted.kind == "veth":
             _veth(kernel, space, wanted, over)
             return
-        lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known)
+        lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
         data = MODES[wanted.kind]
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
     except netlink.LinkError as error:
         raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
             f"{wanted.kind} on {wanted.over}: {error}"
         ) from None
-    finally:
-        kernel.close()
 
 
 def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> None:
@@ -192,7 +188,7 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: net
             raise
 
 
-def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link]) -> int:
+def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
     """The index of the NIC's VLAN device, made where it has none of that VLAN, whatever its name."""
     over, vlan = known[wanted.over].index, wanted.vlan
     for link in known.values():
@@ -208,7 +204,9 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
             f" long): ip link add NAME link {wanted.over} up type vlan id {vlan}"
         )
     kernel.do(netlink.new_link("vlan", free[0], link=over, data={"IFLA_VLAN_ID": vlan}))
-    return netlink.index_of(free[0])
+    index = netlink.index_of(free[0])
+    undo.callback(kernel.do, netlink.delete_link(index))
+    return index
 
 
 def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:

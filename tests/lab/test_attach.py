@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -157,14 +158,16 @@ def test_a_vlan_is_that_of_the_nic(
     monkeypatch.setattr(netlink, "index_of", lambda name: {made: 20}[name])
     known = {one.name: one for one in [link(7, over), *there]}
     wanted = Wanted("macvlan", over, vlan=100)
-    assert attach._vlan(Mock(do=asked.append), wanted, known) == (20 if made else 8)
-    assert [one.what for one in asked] == ([f"create vlan {made}"] if made else [])
+    with ExitStack() as undo:
+        assert attach._vlan(Mock(do=asked.append), wanted, known, undo) == (20 if made else 8)
+        assert [one.what for one in asked] == ([f"create vlan {made}"] if made else [])
+    assert len(asked) == (2 if made else 0)  # only what was made is taken away
 
 
 def test_a_vlan_without_a_name_is_refused() -> None:
     known = {one.name: one for one in (link(7, LONG), link(8, "lk7.100", "dummy"))}
     with pytest.raises(BadInput, match="type vlan id 100"):
-        attach._vlan(Mock(), Wanted("macvlan", LONG, vlan=100), known)
+        attach._vlan(Mock(), Wanted("macvlan", LONG, vlan=100), known, ExitStack())
 
 
 @pytest.mark.parametrize(

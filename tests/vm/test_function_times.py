@@ -1,5 +1,5 @@
 """function_times and function_graph on a kernel that can trace, to which labkit is what it is on a user's machine:
-`here`. One boot."""
+`here`. One boot, which a VLAN of containers shares."""
 
 from __future__ import annotations
 
@@ -168,6 +168,24 @@ def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> N
         assert re.search("killed had left it changed; put back", emulated.labkit("doctor").stdout)
     assert until(lambda: state(emulated) == before, PATIENCE_S, 0.2), state(emulated)
     assert until(lambda: not pids(emulated, "labkit.hosts.guard"), PATIENCE_S, 0.2)
+
+
+def test_containers_get_interfaces_in_a_vlan(emulated: Machine) -> None:
+    """The device of a VLAN that was there stays; one that was made for what is refused goes with it."""
+    done = emulated.run(sys.executable, str(Path(__file__).with_name("attached.py")), timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    one, both = (sorted([*told["before"], *more]) for more in (("nic0.100",), ("nic0.100", "nic0.200")))
+    assert told["attached"] == [
+        ["10.100.0.2/24", 0, one],
+        ["10.200.0.2/24", 0, both],
+        ["10.10.0.2/24", 0, both],
+    ]
+    assert [there for _, there in told["refused"]] == [both] * 3
+    said = [words for words, _ in told["refused"]]
+    assert "via 9.9.9.9" in said[0]
+    assert "via 9.9.9.9" in said[1]
+    assert "macvlan on nic0" in said[2]
 
 
 def pids(there: Machine, word: str) -> list[int]:

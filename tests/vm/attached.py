@@ -1,0 +1,91 @@
+"""Gives a container interfaces in VLANs, and tells what became of it: a program, run as root of a machine that a test
+has to itself. JSON on standard output.
+
+The container is the namespace of a sleeping program, and what tells its process is no docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from labkit.endpoints.attach import Wanted, attach
+from labkit.errors import LabkitError
+
+ENGINE = "#!/bin/sh\nexec cat {}\n"
+# A NIC, at whose far end are VLANs 100 and 200, and a bridge that is in VLAN 10.
+MADE = """
+ip link add nic0 up type veth peer name far0
+ip link set far0 up
+ip link add link far0 name far0.100 up type vlan id 100
+ip link add link far0 name far0.200 up type vlan id 200
+ip address add 10.100.0.1/24 dev far0.100
+ip address add 10.200.0.1/24 dev far0.200
+ip link add br0 up type bridge vlan_filtering 1
+bridge vlan add dev br0 vid 10 self
+ip link add link br0 name br0.10 up type vlan id 10
+ip address add 10.10.0.1/24 dev br0.10
+"""
+UNREACHABLE = {"address": "1.2.3.4/24", "gateway": "9.9.9.9"}
+
+
+def there() -> list[str]:
+    """The interfaces of this machine, but for the near ends of cables, whose names are by lot."""
+    told = json.loads(subprocess.check_output(["ip", "-j", "link"]))
+    return sorted(link["ifname"] for link in told if not link["ifname"].startswith("lk"))
+
+
+def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
+    """Of each kind: its address, what ping ended with, and the interfaces that are there."""
+    found = []
+    for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
+        address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan))
+        ping = ["ping", "-n", "-c1", "-w20", f"10.{vlan}.0.1"]
+        done = subprocess.run(["nsenter", f"--target={pid}", "--net", *ping], stdout=subprocess.DEVNULL)
+        found.append((address, done.returncode, there()))
+    return found
+
+
+def refused() -> list[tuple[str, list[str]]]:
+    """What is said, and the interfaces that are there: for a VLAN whose device is there, and for one that has none."""
+    found = []
+    for wanted in (
+        Wanted("macvlan", "nic0", vlan=100, **UNREACHABLE),
+        Wanted("macvlan", "nic0", vlan=300, **UNREACHABLE),
+        Wanted("macvlan", "nic0", vlan=300, mtu_bytes=9000),
+    ):
+        try:
+            attach("web", wanted)
+        except LabkitError as error:
+            found.append((str(error), there()))
+    return found
+
+
+def main() -> None:
+    """Make all, and take the container away again."""
+    for line in MADE.split("\n"):
+        subprocess.run(line.split() or ["true"], check=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(["unshare", "--net", "sleep", "1000"]) as container,
+    ):
+        try:
+            while Path(f"/proc/{container.pid}/comm").read_text() != "sleep\n":
+                time.sleep(0.05)
+            pid, engine = Path(folder, "pid"), Path(folder, "docker")
+            pid.write_text(str(container.pid))
+            engine.write_text(ENGINE.format(pid))
+            engine.chmod(0o755)
+            os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+            before = there()
+            told = {"before": before, "attached": attached(container.pid), "refused": refused()}
+        finally:
+            container.kill()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
