@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -96,8 +96,7 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
 
     Raises Unsupported without perf, the privilege, or the kernel's symbols.
     """
-    # perf record takes cpu-clock by itself where there is no other, and does not say so.
-    event = HARDWARE if (perf_stat.first(HARDWARE, scope)["count"] or 0) > 0 else CLOCK
+    event = event_of(scope)
     words = ["record", *NO_CACHE, "-o", "/dev/null", "-e", event, *scope.argv(), "--", "true"]
     ended = process.run([perf.program(), *words], perf.ANSWER_S)
     if ended.returncode != 0:
@@ -108,6 +107,15 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
             f" {perf.SHOW_SYMBOLS}, or boot a kernel with CONFIG_KALLSYMS"
         )
     return event
+
+
+def event_of(scope: Scope) -> str:
+    """cycles where they are counted, else cpu-clock, which perf record would take by itself without a word."""
+    told = perf_stat.first(HARDWARE, scope)
+    if not told["count"] and scope != WHOLE_MACHINE:  # it may be idle just now; the machine is not
+        with suppress(Unsupported):  # who may watch only what is his
+            told = perf_stat.first(HARDWARE)
+    return HARDWARE if told["count"] else CLOCK
 
 
 def path_of(file: IO[bytes]) -> str:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from test_loss import WAY
 
+from labkit import process
 from labkit.endpoints import Endpoint, Pair
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import observing
@@ -82,6 +83,29 @@ def test_without_perf_its_package_is_named(tmp_path: Path, monkeypatch: pytest.M
     ):
         with pytest.raises(Unsupported, match="there is no perf here: install Debian's package linux-perf"):
             check()
+
+
+@pytest.mark.parametrize(
+    ("idle", "machine", "event"),
+    [
+        ("<not counted>|", "9|", "cycles"),
+        ("0|", "9|", "cycles"),
+        ("0|", "0|", "cpu-clock"),  # a virtual machine whose counter stands still
+        ("<not supported>|", "<not supported>|", "cpu-clock"),
+    ],
+)
+def test_what_is_idle_is_not_taken_for_a_machine_without_counters(
+    idle: str, machine: str, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When processes do nothing while they are asked for, the machine is asked."""
+
+    def told(argv: list[str], _patience_s: float) -> process.Ended:
+        said = machine if "-a" in argv else idle
+        return process.Ended(argv, 0, f"{said}|cycles|1|100.00||\n", "", 0.0)
+
+    monkeypatch.setattr(perf, "program", lambda: "perf")
+    monkeypatch.setattr(process, "run", told)
+    assert perf_record.event_of(perf.Scope(pids=(1,))) == event
 
 
 def test_a_kernel_without_symbols(tmp_path: Path) -> None:
