@@ -32,6 +32,10 @@ from labkit import (
 from labkit.errors import BadInput, LabkitError
 from labkit.traffic import iperf3
 
+BEFORE_S = (
+    0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
+)
+
 
 def say(event: dict[str, Any]) -> None:
     """One event as one line, out at once."""
@@ -44,7 +48,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = experiments.find(request["experiment"])
     asked = found.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
-    told = {**here, "load1_before": machine.load1()}  # before the run itself makes load
+    told = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
     given = (request["experiment"], folder, request["seed"], told, request.get("machine_netns"), peer)

@@ -9,6 +9,7 @@ from labkit import units
 from labkit.loading import emulated, hosts
 
 STOLEN_SHARE = 0.01
+BUSY_CPUS = 0.5  # what a machine at rest does not reach
 
 
 def of_host(ok: pd.DataFrame) -> list[str]:
@@ -29,17 +30,17 @@ def of_host(ok: pd.DataFrame) -> list[str]:
 
 
 def busy(df: pd.DataFrame) -> list[str]:
-    """Which machines were busy before any of these rows was measured, by the load when their first run began: when
-    later ones began it was that of the runs before. A lab VM has no other work than its run's, which is load of the
-    machine that it is on as well."""
-    known = df[df["load1_before"].notna() & df["cpus_count"].notna() & df["time"].notna()]
+    """Which machines were busy before any of these rows was measured, by what it did when their first run began: when
+    later ones begin the kernel may still clear up after those before. A lab VM has no work but its run's, which
+    its machine has as well."""
+    known = df[df["busy_before_share"].notna() & df["cpus_count"].notna() & df["time"].notna()]
     first = known.sort_values("time", kind="stable").groupby("machine", dropna=False, sort=False).head(1)
     there = hosts(df)
     names = {index: f"{name}: " for name, rows in there for index in rows.index} if len(there) > 1 else {}
+    first = first.assign(cpus=first["busy_before_share"] * first["cpus_count"])
     return [
-        f"{names.get(at, '')}a busy machine: in the minute before the first run {row['load1_before']:.1f} programs on"
-        f" average ran on its {units.many(int(row['cpus_count']), 'CPU')}, or waited for one or for a disk (load1); of"
-        " those that went on the CPU time is counted as well"
+        f"{names.get(at, '')}a busy machine: in the half second before the first run {row['cpus']:.1f} of its"
+        f" {units.many(int(row['cpus_count']), 'CPU')} were busy; of what went on the CPU time is counted as well"
         for at, row in first.iterrows()
-        if row["load1_before"] > row["cpus_count"] and not str(row["where"]).startswith("vm:")
+        if row["cpus"] > BUSY_CPUS and not str(row["where"]).startswith("vm:")
     ]

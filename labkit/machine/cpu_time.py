@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 from labkit import units
@@ -55,6 +56,16 @@ def stolen(steal_s: float, window_s: float) -> list[str]:
     if share <= STEAL_LIMIT or steal_s <= 2.5 / TICKS_PER_S:
         return []
     return [f"the hypervisor took away {units.percent(share)} of the CPU time meanwhile"]
+
+
+def busy_share(window_s: float) -> float:
+    """The share, 0 to 1, of the time of all CPUs in which they were busy during the next `window_s` seconds; it waits
+    for these. Time that the hypervisor took is not theirs."""
+    before = cpu_times()
+    time.sleep(window_s)
+    passed = cpu_times() - before
+    total_s = passed.busy_s + passed.idle_s
+    return passed.busy_s / total_s if total_s > 0 else 0.0
 
 
 def load1() -> float:

@@ -29,7 +29,7 @@ METRICS = ("throughput_bps throughput_pps window_s received_bytes cpu_s softirq_
            "retransmits_count rtt_s sent_count received_count lost_count out_of_order_count jitter_s loop "
            "latency_p50_s latency_p99_s latency_max_s status reason doubts")  # fmt: skip
 PROVENANCE = ("kernel kernel_build kernel_config_digest cpu microcode cpus_count accelerator machine qdisc offloads "
-              "sysctl_digest iperf3 labkit git_revision seed load1 load1_before time")  # fmt: skip
+              "sysctl_digest iperf3 labkit git_revision seed load1 busy_before_share time")  # fmt: skip
 SHORT = ("duration_s=1", "omit_s=0")
 
 
@@ -107,7 +107,8 @@ def test_all_is_ok_and_provenance_is_full(tcp: Run, udp: Run, ping: Run) -> None
             assert row[name] is not None, name
         assert row["qdisc"] == "noqueue"
         assert "tcp-segmentation-offload" in row["offloads"]
-        assert min(row["load1"], row["load1_before"]) >= 0
+        assert row["load1"] >= 0
+        assert 0 <= row["busy_before_share"] <= 1
 
 
 def test_the_run_tells_what_it_was(tcp: Run) -> None:

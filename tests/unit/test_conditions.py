@@ -11,15 +11,15 @@ from labkit import tables
 
 
 def test_a_machine_that_was_busy_before_the_first_run_is_told_once() -> None:
-    """By the load before the first run of each machine: later runs began with that of their predecessors."""
+    """By what it did before the first run of each machine: later ones begin while the kernel clears up after others."""
     early, late, in_vm = ({"time": f"2026-11-21T{hour}:00:00Z"} for hour in ("07", "08", "06"))
-    words = "a busy machine: in the minute before the first run 3.5 programs on average ran on its 2 CPUs"
+    words = "a busy machine: in the half second before the first run 1.2 of its 2 CPUs were busy"
 
     def told(*runs: list[Row]) -> list[str]:
         found = tables.doubts(pd.DataFrame([row for each in runs for row in each]))
         return [doubt.partition(words)[0] for doubt in found if "busy" in doubt]
 
-    high, low = {"load1_before": 3.5}, {"load1_before": 2.0}
+    high, low = {"busy_before_share": 0.6}, {"busy_before_share": 0.2}
     assert told(rows(load1=9.0)) == [], "rows that do not tell it: their own load is in load1"
     assert told(rows(**low)) == []
     assert told(rows(**high)) == [""]
