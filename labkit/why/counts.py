@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import stats
+from labkit import stats, units
 from labkit.flame.arm import PER, Per
 from labkit.flame.runs import observed, usual
 from labkit.flame.spread import compared
@@ -248,17 +248,8 @@ def _left_out(heads: Sequence[str], counts: Counted) -> str:
 
 
 def said(middle: Any, half: Any, sign: bool = False) -> list[str]:
-    """Numbers with half their intervals, as many digits as these leave sure and one more; – for what is none."""
-    texts = []
-    for value, by in zip(middle, half, strict=True):
-        if np.isnan(value):
-            texts.append("–")
-            continue
-        least = by if by > 0 else abs(value) / 1000 or 1.0
-        decimals = max(0, 1 - math.floor(math.log10(least)))
-        text = f"{value:{'+' if sign else ''},.{decimals}f}"
-        texts.append(text if np.isnan(by) or by == 0 else f"{text} ± {by:,.{decimals}f}")
-    return texts
+    """Each number with half its interval."""
+    return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
 
 
 def _overhead(point: Point) -> Table:

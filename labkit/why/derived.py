@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from labkit import stats
+from labkit import stats, units
 from labkit.flame.spread import half_interval
 
 Rounds = list[Mapping[str, float]]  # the events of each round
@@ -42,7 +41,10 @@ def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
     found = {}
     for name in names:
         values = [np.array([each[name] for each in rounds]) for rounds in sides]
-        own = {head: _said(of) for head, of in zip(heads, values, strict=True)}
+        own = {
+            head: units.give_or_take(float(of.mean()), half_interval(of))
+            for head, of in zip(heads, values, strict=True)
+        }
         paired = len(values[0]) == len(values[1]) and min(of.min() for of in values) > 0
         effect = stats.effect(np.log(values[1] / values[0])) if paired else None
         found[name] = {
@@ -50,8 +52,3 @@ def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
             "ratio": stats.ratio_text(effect.ratio, effect.low, effect.high) if effect else "–",
         }
     return pd.DataFrame(found).T
-
-
-def _said(values: npt.NDArray[np.float64]) -> str:
-    half = half_interval(values)
-    return f"{values.mean():.3g}" if np.isnan(half) else f"{values.mean():.3g} ± {half:.1g}"

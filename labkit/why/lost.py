@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.flame.spread import half_interval
-from labkit.why.counts import NOT, Table, in_guests, numberless, said, seen_by
+from labkit.units import give_or_take
+from labkit.why.counts import NOT, Table, in_guests, numberless, seen_by
 from labkit.why.sides import Point
 
 ALL, FRAMES = "in all", "frames: "
@@ -28,8 +29,9 @@ def table(point: Point) -> Table:
         hops = [found for told, _ in rounds if (found := _hops(told))]
         for place in dict.fromkeys(place for found in hops for place in found):
             shares = np.array([found.get(place, 0.0) for found in hops])
-            [text] = said([100 * shares.mean()], [100 * half_interval(shares)])
-            columns.setdefault(name, {})[place] = f"{text} %"
+            columns.setdefault(name, {})[place] = (
+                f"{give_or_take(100 * shares.mean(), 100 * half_interval(shares))} %"
+            )
         for pair in (pair for told, _ in rounds for pair in told.get("loss", []) if pair.get("unit")):
             units[name] = pair["unit"]
     if not columns:

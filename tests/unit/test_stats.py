@@ -316,3 +316,17 @@ def test_a_difference_counts_only_outside_the_band_of_the_control(
     said = stats.verdict(found, control, arm="m", baseline="v")
     assert said.word == word
     assert ("differs from itself by as much" in said.sentence) == (word == "no evidence")
+
+
+@pytest.mark.parametrize(
+    ("middle", "half", "text"),
+    [
+        (0.0123, 2e-05, "0.012300 ± 0.000020"),
+        (1234.5, 17.0, "1,234 ± 17"),
+        (2.0, 0.0, "2.0000"),
+        (2.5, math.nan, "2.5000"),
+        (math.nan, 1.0, "–"),
+    ],
+)
+def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: float, text: str) -> None:
+    assert units.give_or_take(middle, half) == text

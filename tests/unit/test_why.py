@@ -112,7 +112,7 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         "other processes (elsewhere) and left out", "context-switches",
         "Not counted: cycles, branches: this machine has no event cycles",
         "softirq, ns", " 3,000.", "softirq on CPU 1, ns", " 2,000.", "irq, ns", " 50.", "all that was busy, ns",
-        "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.02 ± 0", "ratio 2 [2, 2]",
+        "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.020000", "ratio 2 [2, 2]",
         "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
         "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
     ):  # fmt: skip
