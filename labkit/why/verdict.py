@@ -1,4 +1,4 @@
-"""What the rounds that measured say of both sides of `labkit why`, which profiles are no part of (METHOD rule 10)."""
+"""What the rounds that measured say of both sides of `labkit why`, which profiles are no part of (METHOD, "Profiles")."""
 
 from __future__ import annotations
 
