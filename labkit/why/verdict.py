@@ -1,4 +1,4 @@
-"""What the rounds that measured say of both sides of `labkit why`, which profiles are no part of (METHOD, "Profiles")."""
+"""What the rounds that measured say of both sides of `labkit why`: profiles are no part of it (METHOD, "Profiles")."""
 
 from __future__ import annotations
 
