@@ -236,6 +236,12 @@ def version(kernel: str | None) -> list[tuple[int, str]]:
     ]
 
 
+def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
+    """The doubts in rows, one by one."""
+    each = rows["doubts"].dropna().astype("str").str.split("; ").explode().astype("str")
+    return each[each.ne("")].reset_index(drop=True)
+
+
 def alike(reasons: pd.Series[str]) -> pd.Series[str]:
     """Reasons that differ in numbers alone as the first one of them, which then says that it is an example."""
     same = bare(reasons)

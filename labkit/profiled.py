@@ -21,10 +21,10 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     (in the same table) is not the observer's. Doubts that differ in numbers alone are one."""
     asked = rows[rows["observer"].eq(observer)]
     own = asked[asked["status"].eq("ok")]
-    usual = set(loading.bare(_each(rows[rows["observer"].isna()])))
+    usual = set(loading.bare(loading.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
     by_bpf = sum(observed(told).get("tracer") == "bpf" for told in seen)
-    each = pd.concat([_each(own), pd.Series([BPF] * by_bpf, dtype="str")])
+    each = pd.concat([loading.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
     each = each[~loading.bare(each).isin(usual)]
     said = [
         f"{doubt} (in {count} of {units.many(len(own), 'row')})"
@@ -54,8 +54,3 @@ def told(profiles: pd.DataFrame, measured: pd.DataFrame, observers: Sequence[str
                 words = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
                 found += [f"{words}: {doubt}" for doubt in doubts(arm, str(observer))]
     return found
-
-
-def _each(rows: pd.DataFrame) -> pd.Series[str]:
-    each = rows["doubts"].dropna().astype("str").str.split("; ").explode().astype("str")
-    return each[each.ne("")].reset_index(drop=True)

@@ -23,6 +23,7 @@ from labkit.loading import (
     alike,
     complete,
     differing,
+    each_doubt,
     groups,
     hosts,
     measured,
@@ -239,11 +240,10 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
 
 
 def _told(ok: pd.DataFrame) -> list[str]:
-    """The doubts in the rows themselves, with how often each occurs for each arm."""
+    """The doubts in the rows themselves, with how often each occurs for each arm; those alike are one."""
     said = []
     for topology, rows in ok.groupby("topology", sort=False):
-        each = rows["doubts"].dropna().astype(str).str.split("; ").explode()
-        for doubt, count in each[each.ne("")].value_counts().items():
+        for doubt, count in alike(each_doubt(rows)).value_counts().items():
             said.append(f"{topology}: {doubt} (in {count} of {many(len(rows), 'row')})")
     return said
 

@@ -22,6 +22,7 @@ from typing import Any
 from conftest import ROOT
 
 from labkit import records
+from labkit.hosts import here
 
 LABKIT = [sys.executable, "-m", "labkit.cli"]
 # Without capabilities, as an ordinary user; the one that stays lets uid 0 be mapped into a user namespace at all.
@@ -196,6 +197,15 @@ def marked(mark: str) -> dict[int, list[str]]:
             except OSError:
                 continue
     return found
+
+
+def printed(program: Path, *words: str, timeout_s: float, through: Sequence[str] = ()) -> Any:
+    """What a program of the tests prints as JSON; it runs as an experiment's process does, in namespaces of its own.
+    through: words before it, as of a program that starts it."""
+    argv = [*here.prefix(), *through, sys.executable, str(program), *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:

@@ -3,9 +3,7 @@ are lost."""
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import overlays
 import pytest
 from conftest import ROOT
 from overlays import PORTS
+from worlds import printed
 
 from labkit import packets
-from labkit.hosts import here
 from labkit.packets import Layer
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
@@ -31,17 +29,8 @@ WAY = [
 
 def tried(what: str, folder: Path, *words: str) -> Any:
     """What captured.py finds."""
-    argv = [
-        *here.prefix(),
-        *words,
-        sys.executable,
-        str(Path(__file__).with_name("captured.py")),
-        what,
-        str(folder),
-    ]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    program = Path(__file__).with_name("captured.py")
+    return printed(program, what, str(folder), timeout_s=240, through=words)
 
 
 FIELDS = (

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from worlds import printed
 
 from labkit import flame
-from labkit.hosts import here
 
 pytestmark = pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")
 
@@ -23,12 +19,9 @@ FLOW = r"iperf3|swapper|ksoftirqd.*|kernel"  # a busy machine has much else to d
 def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
     """Five rounds with the rules and five without, in the order A B B A."""
     folder = tmp_path_factory.mktemp("profiles")
-    program = str(Path(__file__).with_name("ruled.py"))
-    argv = [*here.prefix(), sys.executable, program, str(folder), str(ROUNDS), str(RULES)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
+    words = (str(folder), str(ROUNDS), str(RULES))
     found: dict[str, list[flame.Round]] = {"without": [], "with": []}
-    for one in json.loads(done.stdout):
+    for one in printed(Path(__file__).with_name("ruled.py"), *words, timeout_s=400):
         found[one["arm"]].append(flame.Round(flame.read(Path(one["folded"])), **one["work"]))
     return {
         name: flame.Arm(f"{name} rules", rounds, one["event"]).only(FLOW) for name, rounds in found.items()

@@ -6,19 +6,15 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, until, world
+from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, printed, until, world
 
 from labkit import loading, process
-from labkit.hosts import here
 from labkit.observers import perf, perf_stat
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
@@ -35,10 +31,8 @@ def machine(tmp_path: Path) -> Iterator[World]:
 def losses() -> list[dict[str, Any]]:
     requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
     requests += [["veth_bridge", 4, 2, 4000], ["vxlan", 4, 2]]  # fragments, a tunnel
-    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("lossy.py")), json.dumps(requests)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    program = Path(__file__).with_name("lossy.py")
+    found: list[dict[str, Any]] = printed(program, json.dumps(requests), timeout_s=120)
     return found
 
 

@@ -3,16 +3,12 @@ not, the rows say so."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, require
-
-from labkit.hosts import here
+from conftest import require
+from worlds import printed
 
 Rows = list[dict[str, Any]]
 CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the description
@@ -22,11 +18,8 @@ CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the descript
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     require("namespaces", "ping", "veth", "bridge", "vxlan")
     folder = tmp_path_factory.mktemp("run") / "artefacts"
-    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("reaching.py")), str(folder)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Rows] = json.loads(done.stdout)
-    return answer
+    rows: dict[str, Rows] = printed(Path(__file__).with_name("reaching.py"), str(folder), timeout_s=150)
+    return rows
 
 
 def test_every_packet_goes_where_the_description_says(found: dict[str, Rows]) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, Need
+from conftest import Need
 from test_topologies import IPV4_ALONE, OF_PAIRS, require_kind
+from worlds import printed
 
-from labkit.hosts import here
 from labkit.topologies import State
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "veth")
@@ -24,11 +22,8 @@ SPECS = [(1, 4), (3, 6)]  # pairs and family
 
 
 def ask(*requests: tuple[str, int, int, str | None]) -> list[Answer]:
-    argv = [*here.prefix(), sys.executable, str(Path(__file__).with_name("told.py")), json.dumps(requests)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answers: list[Answer] = json.loads(done.stdout)
-    return answers
+    found: list[Answer] = printed(Path(__file__).with_name("told.py"), json.dumps(requests), timeout_s=120)
+    return found
 
 
 @functools.cache

@@ -32,3 +32,13 @@ def test_a_machine_that_was_busy_before_the_first_run_is_told_once() -> None:
     vm: dict[str, Any] = {"run": "b", "where": "vm:6.1", "accelerator": "tcg"}
     assert told(rows(**high, **vm)) == [], "nobody else has work in a lab VM"
     assert told(rows(**high, **late), rows(**low, **in_vm, **vm)) == [], "a lab VM is load of its machine"
+
+
+def test_doubts_that_differ_in_numbers_alone_are_one() -> None:
+    some = rows()
+    for place, share in ((2, "21 %"), (5, "5.6 %"), (8, "21 %")):
+        some[place] |= {"doubts": f"the hypervisor took away {share} of the CPU time"}
+    told = [doubt for doubt in tables.doubts(pd.DataFrame(some)) if "took away" in doubt]
+    assert told == [
+        "macvlan_bridge: the hypervisor took away 21 % of the CPU time (for example) (in 3 of 60 rows)"
+    ]

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-
-from labkit.hosts import here
+from worlds import printed
 
 pytestmark = pytest.mark.needs("root", "qemu", "full kernel", "ping")
 
 
 @pytest.fixture(scope="module")
 def told(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    program = str(Path(__file__).with_name("traced.py"))
-    words = (program, f"{full_kernel},profile=tracing,boot_s=240", str(tmp_path_factory.mktemp("traced")))
-    argv = [*here.prefix(), sys.executable, *words]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    words = (f"{full_kernel},profile=tracing,boot_s=240", str(tmp_path_factory.mktemp("traced")))
+    found: dict[str, Any] = printed(Path(__file__).with_name("traced.py"), *words, timeout_s=600)
     return found
 
 
