@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit import machine
 from labkit.errors import LabkitError
+from labkit.experiments import consistency
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Surroundings
 from labkit.traffic import iperf3
@@ -25,6 +26,7 @@ METRICS = [
     "received_count",
     "sent_bps",
     "sent_count",
+    "iperf3_received_count",
     "fragments_count",
     "lost_count",
     "out_of_order_count",
@@ -148,9 +150,9 @@ def iperf3_version() -> str | None:
 def row_of(
     asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """A whole row: identity, parameters, metrics, provenance."""
+    """A whole row: identity, parameters, metrics, provenance; `invalid` where its numbers contradict each other."""
     peer = {} if around.peer is None else around.peer.machine
-    return {
+    row = {
         "experiment": around.experiment,
         "run": around.folder.name,
         "arm": arm.label,
@@ -169,6 +171,9 @@ def row_of(
         **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
+    if row["status"] == "ok" and (why := consistency.contradiction(row)):
+        row |= {"status": "invalid", "reason": why}
+    return row
 
 
 def order(around: Surroundings, pairs: int, number: int, labels: list[str]) -> list[str]:

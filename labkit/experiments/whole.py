@@ -10,6 +10,7 @@ from typing import Any
 
 from labkit import machine, records
 from labkit.errors import Failed
+from labkit.experiments import consistency
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Measured
 from labkit.experiments.looks import Standing
@@ -33,8 +34,11 @@ def measure(
     counting: Counting | None = None,
     suffix: str = "",
 ) -> Measured:
-    """One run of one arm. What `counting` makes is open for as long as what arrives is counted, and `received_count`
-    is then of that time, for UDP as well. `suffix` is of its artefact.
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    artefact.
+
+    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
+    iperf3_received_count, out_of_order_count and jitter_s are iperf3's own, of its time without the warm-up.
 
     What fails is a row with iperf3's or ping's own words.
     """
@@ -74,11 +78,9 @@ def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting
         "softirq_s": seen.softirq_s,
         "steal_s": seen.steal_s,
         **there.told(),
-        **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
-        **pages.metrics(found, asked.protocol),
+        "received_count": seen.received_count,
+        **pages.metrics(found, asked.protocol, consistency.skew(asked.duration_s)),
     }
-    if counting is not None:
-        row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row["iperf3_bps"]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
@@ -111,6 +113,8 @@ def _invalid(asked: Datapaths, live: Standing, row: dict[str, Any]) -> str | Non
     if row["window_s"] < TOGETHER * asked.duration_s:
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
+    if not row["received_bytes"] and not row["iperf3_bps"]:
+        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if asked.rate_bps is None:
         return None
     flows = asked.streams * len(live.pairs)
@@ -137,7 +141,9 @@ def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
     ):
         doubts.append("generator-limited: the senders took a whole CPU each")
     if asked.protocol == "udp" and row["lost_count"] is None:
-        doubts.append("the server counted more datagrams as lost than were sent: lost_count is left out")
+        doubts.append(
+            "iperf3 counted more datagrams as arrived and lost than were sent: lost_count is left out"
+        )
     elif asked.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
         doubts.append("datagrams were lost: more was sent than the receivers could take")
     return doubts
