@@ -9,23 +9,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# Each end of iperf3 leaves out the warm-up by its own clock. A busy machine makes one of them this late.
-SKEW_S = 0.2
-LEAST_SKEW = 0.02
+from labkit.traffic.base import skew
+
 APART = 2.0  # iperf3's rate is of its whole time, the kernel's of the window: further apart they contradict each other
 ABOVE = 1.05  # of the link's rate; a token bucket lets a burst through
 ROUNDING = 1e-6
 COUNTED = (
     "throughput_bps", "throughput_pps", "iperf3_bps", "window_s", "received_bytes", "received_count", "sent_bps",
-    "sent_count", "iperf3_received_count", "fragments_count", "lost_count", "out_of_order_count",
+    "sent_count", "reported_received_count", "fragments_count", "lost_count", "out_of_order_count",
     "retransmits_count", "latency_p50_s", "latency_p99_s", "latency_max_s",
 )  # fmt: skip
-
-
-def skew(duration_s: float) -> float:
-    """By which share the counts of iperf3's two ends may differ, because they leave out the warm-up by their own
-    clocks."""
-    return max(LEAST_SKEW, SKEW_S / duration_s)
 
 
 def contradiction(row: dict[str, Any]) -> str | None:
@@ -66,7 +59,7 @@ def _sent(row: dict[str, Any]) -> str | None:
         return None
     sent, lost = row["sent_count"], row.get("lost_count") or 0
     most = sent if row.get("protocol") == "ping" else sent * (1 + skew(row.get("duration_s") or 1))
-    for name, by in (("iperf3_received_count", " by iperf3's count"), ("received_count", "")):
+    for name, by in (("reported_received_count", " by the generator's count"), ("received_count", "")):
         if row.get(name) is not None and row[name] + lost > most:
             counts = f"{row[name]:.0f} packets arrived{by} and {lost:.0f} were lost, but {sent:.0f} were sent"
             return f"contradiction: {counts}"

@@ -8,8 +8,7 @@ from typing import Any
 
 from labkit import process
 from labkit.errors import Failed
-
-Page = dict[str, Any]
+from labkit.traffic.base import Page, skew
 
 
 def page(program: process.Running | None) -> Page:
@@ -39,12 +38,11 @@ def problem(client: process.Running, pages: Page) -> str | None:
     return None
 
 
-def metrics(pages: Sequence[Page], protocol: str, skew: float = 0.02) -> dict[str, Any]:
+def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
     """The sums over the flows that a row carries, from the JSON of both ends of each.
 
     iperf3_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
-    the omitted part. `skew`: the share by which the counts of
-    the two ends may differ. Raises Failed when a page lacks what this version of iperf3 should have written.
+    the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
     """
     try:
         ends = [page["client"]["end"] for page in pages]
@@ -61,12 +59,12 @@ def metrics(pages: Sequence[Page], protocol: str, skew: float = 0.02) -> dict[st
                 use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
             ),
         }
-        return row | (_udp(pages, skew) if protocol == "udp" else _tcp(ends))
+        return row | (_udp(pages) if protocol == "udp" else _tcp(ends))
     except (LookupError, TypeError, ArithmeticError) as error:
         raise Failed(f"iperf3's JSON lacks what a row needs: {error}") from None
 
 
-def _udp(pages: Sequence[Page], skew: float) -> dict[str, Any]:
+def _udp(pages: Sequence[Page]) -> dict[str, Any]:
     # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted
     # seconds.
     servers = [page["server"]["end"] for page in pages]
@@ -77,18 +75,18 @@ def _udp(pages: Sequence[Page], skew: float) -> dict[str, Any]:
     streams = [stream["udp"] for end in servers for stream in end["streams"]]
     return {
         "sent_count": sent,
-        "iperf3_received_count": arrived,
-        "lost_count": _lost(sent, arrived, lost, skew),
+        "reported_received_count": arrived,
+        "lost_count": _lost(sent, arrived, lost, skew(pages[0]["client"]["start"]["test_start"]["duration"])),
         "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
         "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
         "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
     }
 
 
-def _lost(sent: int, arrived: int, lost: int, skew: float) -> int | None:
+def _lost(sent: int, arrived: int, lost: int, most: float) -> int | None:
     """The datagrams that were lost of those that were sent. Each end leaves out the omitted seconds by its own clock: a
-    late server counts what was lost in them, too. None where that makes more than `skew`."""
-    if arrived + lost > sent * (1 + skew):
+    late server counts what was lost in them, too. None where that makes a larger share than `most`."""
+    if arrived + lost > sent * (1 + most):
         return None
     return max(0, min(lost, sent - arrived))
 

@@ -15,7 +15,7 @@ from labkit.experiments.columns import Arm
 UDP: dict[str, Any] = {
     "protocol": "udp", "method": "whole", "duration_s": 5, "length_bytes": 100, "window_s": 4.0,
     "received_count": 4000, "received_bytes": 400_000, "throughput_bps": 800_000.0, "throughput_pps": 1000.0,
-    "iperf3_bps": 810_000.0, "iperf3_received_count": 5000, "sent_count": 6000, "lost_count": 1000,
+    "iperf3_bps": 810_000.0, "reported_received_count": 5000, "sent_count": 6000, "lost_count": 1000,
 }  # fmt: skip
 PING: dict[str, Any] = {
     "protocol": "ping", "method": "whole", "duration_s": 5, "sent_count": 10, "received_count": 10,
@@ -58,7 +58,10 @@ def test_what_agrees_is_no_contradiction(row: dict[str, Any]) -> None:
             "the kernel counted 0 Mbit/s while all flows ran, iperf3 0.81 Mbit/s",
         ),
         (UDP | {"received_bytes": 300_000}, "4000 datagrams of 100 bytes were received, but 300000 bytes"),
-        (UDP | {"lost_count": 1400}, "5000 packets arrived by iperf3's count and 1400 were lost, but 6000"),
+        (
+            UDP | {"lost_count": 1400},
+            "5000 packets arrived by the generator's count and 1400 were lost, but 6000",
+        ),
         (UDP | {"received_count": 7000, "received_bytes": 700_000}, "7000 packets arrived"),
         (UDP | {"iperf3_bps": 400_000.0 - 1}, "iperf3 0.4 Mbit/s"),
         (UDP | {"link_rate_bps": 700_000}, "throughput_bps is 0.8 Mbit/s over a link of 0.7 Mbit/s"),
