@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import machine
-from labkit.errors import LabkitError
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Surroundings
-from labkit.traffic import iperf3
+from labkit.traffic import registry
 
 # Every row has every column; what was not measured is null.
 METRICS = [
@@ -134,15 +133,7 @@ Measured = tuple[Arm, dict[str, Any]]
 
 @functools.cache
 def _tools() -> dict[str, Any]:
-    return {"iperf3": iperf3_version(), "python": platform.python_version()}
-
-
-def iperf3_version() -> str | None:
-    """The version of iperf3, or None."""
-    try:
-        return iperf3.version()
-    except LabkitError:  # ping does without
-        return None
+    return {**registry.versions(), "python": platform.python_version()}
 
 
 def row_of(
@@ -160,6 +151,7 @@ def row_of(
         "guest": asked.guest_word if asked.in_guests else None,
         "pairs": pairs,
         **{name: getattr(asked, name) for name in PARAMETERS},
+        "generator": asked.load_generator.name,
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
         **dict.fromkeys(METRICS),
         **now(),

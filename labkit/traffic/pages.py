@@ -8,8 +8,7 @@ from typing import Any
 
 from labkit import process
 from labkit.errors import Failed
-
-Page = dict[str, Any]
+from labkit.traffic.base import Page
 
 
 def page(program: process.Running | None) -> Page:

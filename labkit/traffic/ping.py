@@ -12,6 +12,7 @@ from typing import Any
 from labkit import process
 from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import Failed
+from labkit.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 
 # The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
 # new ports the last may be slow to forward.
@@ -106,3 +107,20 @@ def argv(address: str, options: list[str]) -> list[str]:
 
 def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
     return client.start(argv(address, options))
+
+
+class Ping(LatencyGenerator):
+    """ping as a traffic generator: round-trip times, closed-loop."""
+
+    name = "ping"
+    capabilities = Capabilities(
+        length_bytes={"ping": (16, 65507)}, metric="latency_p50_s", higher_is_better=False
+    )
+
+    def version(self) -> str:
+        """The version of ping. Raises Unsupported where it is missing."""
+        return process.output(["ping", "-V"]).split()[-1]
+
+    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+        """The columns of a row: the round-trip times of all pairs at once."""
+        return latency(pairs, parameters.duration_s, parameters.length_bytes)
