@@ -7,6 +7,7 @@ second).
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -26,7 +27,12 @@ class Connection:
         import ovs.stream
 
         self._path = path
-        error, stream = ovs.stream.Stream.open_block(ovs.stream.Stream.open(f"unix:{path}"))
+        deadline = time.monotonic() + PATIENCE_S
+        while True:  # the file of a socket is there before it listens
+            error, stream = ovs.stream.Stream.open_block(ovs.stream.Stream.open(f"unix:{path}"))
+            if error not in (errno.ECONNREFUSED, errno.ENOENT) or time.monotonic() > deadline:
+                break
+            time.sleep(0.002)
         if error:
             raise Failed(f"{path.name} of Open vSwitch cannot be reached: {os.strerror(error)}")
         self._rpc = ovs.jsonrpc.Connection(stream)
@@ -46,10 +52,12 @@ class Connection:
         while not error and (answer is None or answer.id != request.id):
             self._rpc.run()
             error, answer = self._rpc.recv()
-            if error == 11:  # EAGAIN: nothing has come yet
+            if error == errno.EAGAIN:
                 error, answer = 0, None
                 self._wait(deadline, method)
-            elif answer is not None and answer.method == "echo":  # OVSDB asks whether we live (RFC 7047, 4.1.11)
+            elif (
+                answer is not None and answer.method == "echo"
+            ):  # OVSDB asks whether we live (RFC 7047, 4.1.11)
                 self._rpc.send(ovs.jsonrpc.Message.create_reply(answer.params, answer.id))
                 answer = None
         if error:

@@ -55,7 +55,7 @@ class SwitchOptions:
         """The name of `topology` with these options, without those that are as they are by themselves."""
         plain = SwitchOptions()
         words = [
-            f"{one.name}={value:g}" if isinstance(value, float) else f"{one.name}={value}"
+            f"{one.name}={value:.0f}" if isinstance(value, float) else f"{one.name}={value}"
             for one in dataclasses.fields(self)
             if (value := getattr(self, one.name)) != getattr(plain, one.name)
         ]
@@ -69,7 +69,9 @@ def options(name: str) -> SwitchOptions:
     for word in words:
         key, equals, text = word.partition("=")
         if key not in HELP or not equals:
-            raise BadInput(f"{name}: {topology} has no option {word!r}; there are {', '.join(f'{one}=' for one in HELP)}")
+            raise BadInput(
+                f"{name}: {topology} has no option {word!r}; there are {', '.join(f'{one}=' for one in HELP)}"
+            )
         if key in given:
             raise BadInput(f"{name}: {key} is given twice")
         given[key] = _value(name, key, text)
@@ -144,5 +146,9 @@ def _check(name: str, asked: SwitchOptions) -> None:
     if asked.select.startswith("vlan:"):
         number = int(asked.select.partition(":")[2])
         if not (1 <= number <= asked.vlans or number == asked.vlans == 0):
-            there = f"VLANs 1 to {asked.vlans}" if asked.vlans else "no VLANs: say vlans=N as well, or select=vlan:0"
+            there = (
+                f"VLANs 1 to {asked.vlans}"
+                if asked.vlans
+                else "no VLANs: say vlans=N as well, or select=vlan:0"
+            )
             raise BadInput(f"{name}: select={asked.select}, but there are {there}")
