@@ -33,8 +33,11 @@ def measure(
     counting: Counting | None = None,
     suffix: str = "",
 ) -> Measured:
-    """One run of one arm. What `counting` makes is open for as long as what arrives is counted, and `received_count`
-    is then of that time, for UDP as well. `suffix` is of its artefact.
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    artefact.
+
+    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
+    reported_received_count, out_of_order_count and jitter_s are the generator's, of its time without the warm-up.
 
     What fails is a row with the generator's own words.
     """
@@ -83,11 +86,9 @@ def _flows(
         "steal_s": seen.steal_s,
         **there.told(),
         **joined,
-        **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
+        "received_count": seen.received_count,
         **generator.metrics(found, asked.protocol),
     }
-    if counting is not None:
-        row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
@@ -125,6 +126,8 @@ def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: di
     if row["window_s"] < TOGETHER * asked.duration_s:
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
+    if not row["received_bytes"] and not row[generator.reported_bps]:
+        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if asked.rate_bps is None:
         return None
     flows = asked.streams * len(live.pairs)
@@ -150,7 +153,9 @@ def _doubts(asked: Datapaths, generator: FlowGenerator, row: dict[str, Any], flo
     ):
         doubts.append("generator-limited: the senders took a whole CPU each")
     if asked.protocol == "udp" and row["lost_count"] is None:
-        doubts.append("the server counted more datagrams as lost than were sent: lost_count is left out")
+        doubts.append(
+            f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
+        )
     elif asked.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
         doubts.append("datagrams were lost: more was sent than the receivers could take")
     return doubts
