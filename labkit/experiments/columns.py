@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import machine
+from labkit.experiments import consistency
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Surroundings
 from labkit.traffic import registry
@@ -24,6 +25,7 @@ METRICS = [
     "received_count",
     "sent_bps",
     "sent_count",
+    "reported_received_count",
     "fragments_count",
     "lost_count",
     "out_of_order_count",
@@ -65,6 +67,11 @@ METRICS = [
     "peer_cpu_s",
     "peer_softirq_s",
     "peer_steal_s",
+    "switch_cpu_s",
+    "switch_lost_count",
+    "copies_expected_count",
+    "copies_count",
+    "copies_unread_count",
 ]
 # Of the servers' host, where that is another one; a column is peer_ and the name.
 OF_PEER = [
@@ -139,9 +146,9 @@ def _tools() -> dict[str, Any]:
 def row_of(
     asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """A whole row: identity, parameters, metrics, provenance."""
+    """A whole row: identity, parameters, metrics, provenance; `invalid` where its numbers contradict each other."""
     peer = {} if around.peer is None else around.peer.machine
-    return {
+    row = {
         "experiment": around.experiment,
         "run": around.folder.name,
         "arm": arm.label,
@@ -161,6 +168,9 @@ def row_of(
         **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
+    if row["status"] == "ok" and (why := consistency.contradiction(row)):
+        row |= {"status": "invalid", "reason": why}
+    return row
 
 
 def order(around: Surroundings, pairs: int, number: int, labels: list[str]) -> list[str]:

@@ -33,8 +33,11 @@ def measure(
     counting: Counting | None = None,
     suffix: str = "",
 ) -> Measured:
-    """One run of one arm. What `counting` makes is open for as long as what arrives is counted, and `received_count`
-    is then of that time, for UDP as well. `suffix` is of its artefact.
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    artefact.
+
+    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
+    reported_received_count, out_of_order_count and jitter_s are the generator's, of its time without the warm-up.
 
     What fails is a row with the generator's own words.
     """
@@ -53,11 +56,13 @@ def _round_trips(
 ) -> Measured:
     elsewhere = live.elsewhere()
     with (counting or nullcontext)():
+        metered = live.metered()
         times, begin = machine.cpu_times(), time.monotonic()
         found = generator.latency(live.pairs, asked)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
+        joined = metered()
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
-    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **found}
+    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **joined, **found}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 
@@ -65,7 +70,7 @@ def _flows(
     asked: Datapaths, generator: FlowGenerator, live: Standing, artefact: Path, counting: Counting | None
 ) -> Measured:
     with live.serving(asked, generator) as (flows, there):
-        seen = _counted(asked, flows, there, counting or nullcontext)
+        seen, joined = _counted(asked, live, flows, there, counting or nullcontext)
         found, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
     records.write_artefact(artefact, found)
     if problem:
@@ -80,11 +85,10 @@ def _flows(
         "softirq_s": seen.softirq_s,
         "steal_s": seen.steal_s,
         **there.told(),
-        **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
+        **joined,
+        "received_count": seen.received_count,
         **generator.metrics(found, asked.protocol),
     }
-    if counting is not None:
-        row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
@@ -95,8 +99,11 @@ def _flows(
     )
 
 
-def _counted(asked: Datapaths, flows: Flows, there: There, counting: Counting) -> Window:
-    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
+def _counted(
+    asked: Datapaths, live: Standing, flows: Flows, there: There, counting: Counting
+) -> tuple[Window, dict[str, Any]]:
+    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile; and the columns of
+    what joins the ends.
 
     All flows run at once from when the last one carries data until when the first one may end.
     """
@@ -108,7 +115,9 @@ def _counted(asked: Datapaths, flows: Flows, there: There, counting: Counting) -
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + asked.omit_s)
     with counting():
-        return there.window(earliest + asked.omit_s + asked.duration_s if running else time.monotonic())
+        metered = live.metered()
+        window = there.window(earliest + asked.omit_s + asked.duration_s if running else time.monotonic())
+        return window, metered()
 
 
 def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: dict[str, Any]) -> str | None:
@@ -117,6 +126,8 @@ def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: di
     if row["window_s"] < TOGETHER * asked.duration_s:
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
+    if not row["received_bytes"] and not row[generator.reported_bps]:
+        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if asked.rate_bps is None:
         return None
     flows = asked.streams * len(live.pairs)
@@ -142,7 +153,9 @@ def _doubts(asked: Datapaths, generator: FlowGenerator, row: dict[str, Any], flo
     ):
         doubts.append("generator-limited: the senders took a whole CPU each")
     if asked.protocol == "udp" and row["lost_count"] is None:
-        doubts.append("the server counted more datagrams as lost than were sent: lost_count is left out")
+        doubts.append(
+            f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
+        )
     elif asked.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
         doubts.append("datagrams were lost: more was sent than the receivers could take")
     return doubts

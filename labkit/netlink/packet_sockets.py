@@ -1,61 +1,78 @@
-"""What packet sockets dropped because their receive buffers were full: the only place where a userspace switch on
-AF_PACKET shows its loss (`ss -0 -e -m`, d in skmem)."""
+"""Packet sockets (packet(7)) of a namespace and what they dropped: sock_diag(7), linux/packet_diag.h.
+
+A program that receives by packet sockets, as the userspace datapath of Open vSwitch does, loses packets when a socket's
+buffer is full. No counter of an interface shows that; `ss -0 -e -m` shows it as d in skmem.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
-from collections.abc import Iterator
 
+from labkit.errors import Failed
 from labkit.netlink.netns import inside
 
-# linux/sock_diag.h, packet_diag.h, netlink.h
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
-PACKET_SHOW_INFO, PACKET_SHOW_MEMINFO = 1, 0x10
-PACKET_DIAG_MEMINFO = 6
-SK_MEMINFO_DROPS = 8
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
+PACKET_SHOW_INFO, PACKET_SHOW_MEMINFO = 1, 0x10
+PACKET_DIAG_INFO, PACKET_DIAG_MEMINFO = 0, 6
+SK_MEMINFO_DROPS = 8  # linux/sock_diag.h: the ninth number
+
+_header = struct.Struct("=IHHII")
+_request = struct.Struct("=BBHIIII")  # struct packet_diag_req
+_message = struct.Struct("=BBHIII")  # struct packet_diag_msg: family, type, protocol, inode, cookie
 
 
-def packet_socket_drops(netns: int) -> int:
-    """The sum over all packet sockets of a network namespace; 0 where the kernel does not tell (CONFIG_PACKET_DIAG)."""
-    with inside(netns), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
-        body = struct.pack(
-            "BBHIIII",
-            socket.AF_PACKET,
-            0,
-            0,
-            0,
-            PACKET_SHOW_INFO | PACKET_SHOW_MEMINFO,
-            0xFFFFFFFF,
-            0xFFFFFFFF,
-        )
-        header = struct.pack("IHHII", 16 + len(body), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 0, 0)
-        asked.send(header + body)
-        total = 0
+class PacketSockets:
+    """A question to the kernel about the packet sockets of the namespace `netns` (a descriptor)."""
+
+    def __init__(self, netns: int) -> None:
+        with inside(netns):
+            self._socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
+            )
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def drops(self) -> dict[int, int]:
+        """How many packets found a socket's buffer full, by the index of the interface; sockets that receive nothing
+        are left out. Raises Failed where the kernel does not tell (CONFIG_PACKET_DIAG)."""
+        body = _request.pack(socket.AF_PACKET, 0, 0, 0, PACKET_SHOW_INFO | PACKET_SHOW_MEMINFO, 0, 0)
+        flags = NLM_F_REQUEST | NLM_F_DUMP
+        self._socket.send(_header.pack(16 + len(body), SOCK_DIAG_BY_FAMILY, flags, 0, 0) + body)
+        found: dict[int, int] = {}
         while True:
-            for kind, content in _messages(asked.recv(1 << 16)):
-                if kind in (NLMSG_DONE, NLMSG_ERROR):
-                    return total
-                total += _drops(content)
+            data = self._socket.recv(1 << 17)
+            offset = 0
+            while offset + 16 <= len(data):
+                length, kind, *_ = _header.unpack_from(data, offset)
+                message = data[offset + 16 : offset + length]
+                offset += (length + 3) & ~3
+                if kind == NLMSG_DONE:
+                    return found
+                if kind == NLMSG_ERROR:
+                    number = -struct.unpack_from("i", message)[0]
+                    words = f"the kernel does not list packet sockets ({os.strerror(number)})"
+                    raise Failed(f"{words}: CONFIG_PACKET_DIAG may be missing")
+                index, dropped = _drops(message)
+                if index is not None:
+                    found[index] = found.get(index, 0) + dropped
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 16 <= len(data):
-        length, kind = struct.unpack_from("IH", data, at)
-        yield kind, data[at + 16 : at + length]
+def _drops(message: bytes) -> tuple[int | None, int]:
+    """The interface that a socket receives from, or None, and what it dropped."""
+    _family, _type, protocol, *_ = _message.unpack_from(message)
+    index, dropped, at = None, 0, _message.size
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("HH", message, at)
+        value = message[at + 4 : at + length]
+        if kind == PACKET_DIAG_INFO and protocol:
+            index = struct.unpack_from("I", value)[0]  # struct packet_diag_info: pdi_index
+        elif kind == PACKET_DIAG_MEMINFO:
+            dropped = struct.unpack_from("I", value, 4 * SK_MEMINFO_DROPS)[0]
         at += (length + 3) & ~3
-
-
-def _drops(content: bytes) -> int:
-    """Of one socket: attributes follow struct packet_diag_msg (16 bytes)."""
-    at = 16
-    while at + 4 <= len(content):
-        length, kind = struct.unpack_from("HH", content, at)
-        if length < 4:
-            break
-        if kind == PACKET_DIAG_MEMINFO and length >= 4 + 4 * (SK_MEMINFO_DROPS + 1):
-            return int(struct.unpack_from("I", content, at + 4 + 4 * SK_MEMINFO_DROPS)[0])
-        at += (length + 3) & ~3
-    return 0
+    return index, dropped

@@ -36,12 +36,12 @@ class LinkError(Failed):
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """What an interface has received: frames (after GRO, before segmentation) and their bytes; and how many it has
-    sent."""
+    """What an interface has received: frames (after GRO, before segmentation) and their bytes; and the frames that it
+    has sent."""
 
     received_bytes: int
     received_count: int
-    sent_count: int
+    sent_count: int = 0
 
 
 class Netlink:
@@ -120,7 +120,7 @@ class Netlink:
                 offset = (end + 3) & ~3
 
     def counters(self, index: int) -> LinkCounters:
-        """The 64-bit counters of one interface (RTM_GETSTATS; 20 µs, where a full RTM_GETLINK costs
+        """The 64-bit receive counters of one interface (RTM_GETSTATS; 20 µs, where a full RTM_GETLINK costs
         ten times that)."""
         # struct if_stats_msg: family, pad, ifindex, filter_mask
         body = struct.pack("BBHII", 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1))

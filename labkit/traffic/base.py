@@ -9,6 +9,7 @@ class: flows that carry data from clients to servers (`FlowGenerator`), round tr
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +20,15 @@ from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import BadInput
 from labkit.traffic.packet_sender import Mix
 
+# Each end of a flow leaves out the warm-up by its own clock. A busy machine makes one of them this late.
+SKEW_S, LEAST_SKEW = 0.2, 0.02
+
 Page = dict[str, Any]  # what one end of a flow reports, as the generator wrote it
+
+
+def skew(duration_s: float) -> float:
+    """The share by which the counts of a flow's two ends may differ: each leaves out the warm-up by its own clock."""
+    return max(LEAST_SKEW, SKEW_S / duration_s) if duration_s > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

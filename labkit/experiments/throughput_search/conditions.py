@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import machine
+from labkit import machine, netlink
 from labkit.endpoints import Namespace
-from labkit.netlink import packet_socket_drops
 from labkit.traffic.base import Trial
 
 WAITED = 0.01  # of a trial: a busy thread that waited longer for a CPU, or a sender that slipped by more, was disturbed
@@ -73,12 +72,15 @@ class Watch:
     """The counters of a topology's namespaces and of this experiment's processes, less those of the generator."""
 
     def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:
-        self._namespaces, self._generator = namespaces, generator
+        self._generator = generator
+        self._sockets = [netlink.PacketSockets(space.fd) for space in namespaces]
         self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
         self._before = self._now()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close files and sockets."""
+        for one in self._sockets:
+            one.close()
         for _, file in self._files:
             file.close()
 
@@ -118,7 +120,7 @@ class Watch:
             for name, file in self._files
             for interface, count in interface_drops(file.read()).items()
         }
-        sockets = sum(packet_socket_drops(space.fd) for space in self._namespaces)
+        sockets = sum(sum(one.drops().values()) for one in self._sockets)
         return drops, softnet_drops(), sockets, dict(self._threads()), machine.cpu_times()
 
     def _threads(self) -> Iterator[tuple[str, tuple[int, int]]]:
