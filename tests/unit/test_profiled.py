@@ -115,9 +115,7 @@ def test_a_run_that_failed_without_an_observer_is_no_failed_set_up() -> None:
     assert profiled.not_set_up(some) == []
 
 
-def test_the_terminal_tells_of_failed_profiles(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_tells_of_failed_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     some = [*with_a_failed_round(1), profile(0, "perf_stat", status="failed", reason="perf ended")]
     terminal.show_profiles(loading.profiles(save(tmp_path / "run", some)))
     assert capsys.readouterr().out.splitlines() == [
