@@ -30,6 +30,7 @@ from labkit import (
     topologies,
 )
 from labkit.errors import BadInput, LabkitError
+from labkit.printable import printable
 from labkit.traffic import iperf3
 
 BEFORE_S = (
@@ -213,7 +214,7 @@ def main() -> None:
         try:
             sys.exit(shell(msgspec.json.decode(sys.argv[1])))
         except LabkitError as error:
-            print(f"labkit: {error}", file=sys.stderr)
+            print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
     request = msgspec.json.decode(sys.stdin.buffer.readline())
     process.ahead_of_load()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from labkit import records
+from labkit import records, safe_files
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 from labkit.run import PROGRESS
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
@@ -62,24 +63,22 @@ def _scratch(folder: Path) -> Iterator[Path]:
     how to connect to it). What sweeps that were killed left of theirs is removed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".notebook-*"):
-            if not Path("/proc", left.name.split("-")[1]).exists():
-                shutil.rmtree(left, ignore_errors=True)
+        with safe_files.own_folder(folder, ".notebook-") as scratch:
+            before = tempfile.tempdir
+            try:
+                tempfile.tempdir = str(scratch)
+                yield scratch
+            finally:
+                tempfile.tempdir = before
     except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
-        try:
-            tempfile.tempdir = scratch
-            yield Path(scratch)
-        finally:
-            tempfile.tempdir = before
+        raise Failed(f"cannot write in {folder}: {error.strerror}") from None
 
 
 @contextmanager
 def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
     """The notebook's process writes its last event into a file; a thread shows it."""
     path = scratch / "progress.json"
+    before = os.environ.get(SAFE_PATH)
     ended = threading.Event()
 
     def follow() -> None:
@@ -97,6 +96,9 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
 
     thread = threading.Thread(target=follow, daemon=True)
     os.environ[PROGRESS] = str(path)
+    os.environ[SAFE_PATH] = (
+        "1"  # for the notebook's kernel: nothing beside the notebook is one of its modules
+    )
     thread.start()
     try:
         yield
@@ -105,3 +107,7 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
         thread.join()
         bar.stop()
         del os.environ[PROGRESS]
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
