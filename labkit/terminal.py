@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import loading, overlay, packet_size, sizes, tables, units
+from labkit import loading, overlay, packet_size, sizes, stats, tables, units
 from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
@@ -151,7 +151,8 @@ def _verdicts(title: str, found: pd.DataFrame) -> tuple[Table, list[str]]:
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
-    interval = f"{line['low']:.3f} – {line['high']:.3f}" if line["low"] == line["low"] else "–"
+    is_known = line["low"] == line["low"]
+    interval = stats.interval_text(line["low"], line["high"], ".3f", " – ") if is_known else "–"
     names = ("topology", "baseline")
     return [
         *_point(_of(line)),

@@ -40,7 +40,7 @@ def _printed(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = simulated.rows(pairs=(1,))
+    rows = simulated.rows(pairs=(1,)).assign(window_s=0.1)
     for name in ("arm", "reason"):
         rows[name] = rows[name].astype("object").fillna("") + ATTACK
     terminal.show_rows(rows)
