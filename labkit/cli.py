@@ -73,19 +73,16 @@ def _run(given: argparse.Namespace) -> int:
     bar = Bar()
     if parameters.get("where", "here") == "here":
         _say_limits(bar)
-    rows: list[records.Row] = []
 
     def watch(event: dict[str, Any]) -> None:
         bar.see(event)
-        if event["event"] == "rows":
-            rows.extend(event["rows"])
-            if given.json:
-                for row in event["rows"]:
-                    print(printable_json(msgspec.json.encode(row).decode()))
-                sys.stdout.flush()
+        if event["event"] == "rows" and given.json:
+            for row in event["rows"]:
+                print(printable_json(msgspec.json.encode(row).decode()))
+            sys.stdout.flush()
 
     try:
-        folder = run.measure(given.experiment, parameters, given.folder, watch)
+        folder = run.measure(given.experiment, parameters, given.folder, watch, given.keep_failed)
     finally:
         bar.stop()
     if not given.json:
@@ -94,7 +91,7 @@ def _run(given: argparse.Namespace) -> int:
         found = loading.load(folder, None)
         terminal.show_rows(terminal.show_parts(found))
         terminal.show_sizes(found, loading.profiles(folder))
-    return _judge(rows)
+    return _judge(records.read_rows(folder))
 
 
 def _say_limits(bar: Bar) -> None:
@@ -117,13 +114,13 @@ def _sweep(given: argparse.Namespace) -> int:
     bar = Bar()
     asked = sweep.load(given.file)
     _say_limits(bar)
-    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
+    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     found = loading.load(folder, None)
     terminal.show_verdicts(terminal.show_parts(found))
     terminal.show_sizes(found, loading.profiles(folder))
     print(f"report: {printable(records.shown(page))}")
-    return 0
+    return _judge(sweep.rows(folder))
 
 
 def _fleet(address: str) -> Measure:

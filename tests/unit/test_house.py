@@ -42,15 +42,9 @@ DRIVERS = {
     "cli": 13,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
-SHARED = {
-    "errors",
-    "units",
-    "records",
-    "calls",
-    "safe_files",
-    "printable",
-}  # what the reading wing may have from the measuring wing
-LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside the standard library
+# what the reading wing may have from the measuring wing
+SHARED = {"errors", "units", "records", "calls", "safe_files", "printable"}
+LIGHT = {"pyroute2", "msgspec", "ovs"}  # all that the measuring wing may import beside the standard library
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
