@@ -90,7 +90,9 @@ def _run(given: argparse.Namespace) -> int:
 
         found = loading.load(folder, None)
         terminal.show_rows(terminal.show_parts(found))
-        terminal.show_sizes(found, loading.profiles(folder))
+        profiles = loading.profiles(folder)
+        terminal.show_sizes(found, profiles)
+        terminal.show_profiles(profiles)
     return _judge(records.read_rows(folder))
 
 
@@ -118,7 +120,9 @@ def _sweep(given: argparse.Namespace) -> int:
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     found = loading.load(folder, None)
     terminal.show_verdicts(terminal.show_parts(found))
-    terminal.show_sizes(found, loading.profiles(folder))
+    profiles = loading.profiles(folder)
+    terminal.show_sizes(found, profiles)
+    terminal.show_profiles(profiles)
     print(f"report: {printable(records.shown(page))}")
     return _judge(sweep.rows(folder))
 
