@@ -46,7 +46,7 @@ class Room:
         """What an interface in here has received."""
         return self.guest.counters(interface, self._path("/proc/net/dev"))
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` in here."""
         process.output([*self.prefix, "sh", "-c", _set(name, value)], PATIENCE_S)
 

@@ -80,14 +80,13 @@ class Sender:
 def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: Path) -> list[Measured]:
     """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from
     then on."""
-    long = iperf3.Load(**{**_fields(asked.load()), "duration_s": 86400, "omit_s": 0})
     rows: list[Measured] = []
     with ExitStack() as stack:
         senders = []
         for one in live:
-            counters = stack.enter_context(
-                receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
-            )
+            own = one.arm.parameters(asked)
+            long = iperf3.Load(**{**_fields(own.load()), "duration_s": 86400, "omit_s": 0})
+            counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
             try:
                 flows = stack.enter_context(iperf3.flows(one.topology.pairs, emulated=one.emulated))
                 sender = Sender(one, flows, counters)

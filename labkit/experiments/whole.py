@@ -38,6 +38,7 @@ def measure(
 
     What fails is a row with iperf3's or ping's own words.
     """
+    asked = live.arm.parameters(asked)
     try:
         if asked.protocol == "ping":
             return _ping(asked, live, counting)
