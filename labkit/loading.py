@@ -46,7 +46,7 @@ NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
     "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "fragments_count",
-    "received_count",
+    "received_count", "reported_received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
     "cpus_count", "load1", "busy_before_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",

@@ -117,8 +117,11 @@ class Shown:
     def drawing(self) -> go.Figure | None:
         """The network as the kernel told of it while a packet was followed; None where none was."""
         followed = self.part("path")
+        reasons = followed["reason"].dropna().astype("str").drop_duplicates()
         followed = followed[followed["status"].eq("ok")]
         if not len(followed):
+            if len(reasons):
+                display(Markdown(f"*The network is not drawn: {'; '.join(reasons)}.*"))
             return None
         capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:

@@ -100,6 +100,6 @@ def _room(ip: str, number: int, nic: Nic, family: int) -> str:
     return "\n".join(lines)
 
 
-def _set(name: str, value: int) -> str:
+def _set(name: str, value: int | str) -> str:
     path = shlex.quote(f"/proc/sys/net/{name}")
-    return f"[ ! -e {path} ] || echo {value} >{path}"
+    return f"[ ! -e {path} ] || echo {shlex.quote(str(value))} >{path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from labkit import machine, process
 from labkit.endpoints import Namespace
 from labkit.endpoints.namespace import Kernel
-from labkit.errors import BadInput, Failed, Unsupported
+from labkit.errors import BadInput, Failed, LabkitError, Unsupported
 
 LARGEST_FILE = 4 << 20
 State = dict[str, str]  # settings of a place by name, as the kernel reports them
@@ -121,6 +122,7 @@ class Kind(abc.ABC):
         """Raises Failed where the kernel reports something else than was asked for."""
 
 
+FORBIDDEN = ("operation not permitted", "permission denied")
 LACKING = (
     "operation not supported",
     "protocol not supported",
@@ -137,6 +139,8 @@ def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> 
     if ended.returncode == 0:
         return ended.stdout
     words = ended.words()
+    if any(one in words.lower() for one in FORBIDDEN):
+        raise Unsupported(f"{what} needs root, also outside of a user namespace ({words})")
     if any(one in words.lower() for one in (*LACKING, *lacking)):
         raise Unsupported(f"this kernel or interface lacks {what} ({words})")
     raise Failed(f"{what} was refused: {words}")
@@ -145,6 +149,13 @@ def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> 
 def digest(content: bytes) -> str:
     """The SHA-256 of a file, as a change names it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def refused(error: OSError, what: str) -> LabkitError:
+    """What it means that the kernel refuses to write a setting."""
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return Unsupported(f"{what} needs root, also outside of a user namespace ({error.strerror})")
+    return Failed(f"the kernel refuses {what} ({error.strerror})")
 
 
 def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:

@@ -23,6 +23,7 @@ from labkit.experiments.change_kind import (
     digest,
     ended_well,
     no_guest,
+    refused,
     text_options,
 )
 
@@ -156,7 +157,7 @@ def _write_sysctl(place: Place, name: str, value: str) -> None:
         with netlink.inside(place.namespace.fd):
             path.write_text(value)
     except OSError as error:
-        raise Failed(f"the kernel refuses sysctl {name}={value} ({error.strerror})") from None
+        raise refused(error, f"sysctl {name}={value}") from None
 
 
 class Nftables(Kind):
@@ -384,7 +385,7 @@ def _tc_words(kind: str, text: str) -> None:
 class Filter(Kind):
     """A classifier of tc's with its actions, on what arrives or leaves."""
 
-    example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff action ok at server"
+    example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
     WAYS = ("ingress", "egress", "root")
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
@@ -658,9 +659,7 @@ class Steering(Kind):
                 try:
                     path.write_text(text)
                 except OSError as error:
-                    raise Failed(
-                        f"the kernel refuses {self._name} {options['cpus']} ({error.strerror})"
-                    ) from None
+                    raise refused(error, f"{self._name} {options['cpus']}") from None
 
     @contextmanager
     def _files(self, place: Place) -> Iterator[list[Path]]:

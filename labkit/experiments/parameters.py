@@ -26,7 +26,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         Raises BadInput for a name that there is not, with the list of those that there are, and for an
         impossible value.
         """
-        types = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls)
+        types = {name: hints[name] for name in cls.__struct_fields__}
         values = {}
         for name, value in given.items():
             if name not in types:
@@ -42,10 +43,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises BadInput for values that cannot be."""
 
-    @property
-    def generator(self) -> str | None:
-        """The program that makes the load, beside ping."""
-        return None
+    def check_programs(self) -> None:
+        """Raises Unsupported where a program that the experiment cannot do without is missing or too old."""
 
     def asdict(self) -> dict[str, Any]:
         """Names and values, as JSON has them."""
