@@ -53,11 +53,18 @@ def _container_vs_vm() -> Experiment:
     return Experiment(one.ContainerVsVm, one.HELP, one.run, one.planned_s)
 
 
+def _throughput() -> Experiment:
+    from labkit.experiments.throughput_search import experiment, parameters
+
+    return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
     "overlay": _overlay,
     "packet_size": _packet_size,
+    "throughput": _throughput,
 }
 
 
