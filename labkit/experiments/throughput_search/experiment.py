@@ -7,6 +7,7 @@ of loss; the rows of the part `trials` are what it did, those that were repeated
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
 from labkit.experiments.throughput_search import mlrsearch
-from labkit.experiments.throughput_search.conditions import Conditions, Watch
+from labkit.experiments.throughput_search.conditions import Conditions, Watch, give_cpus
 from labkit.experiments.throughput_search.mlrsearch import Found, Result
 from labkit.experiments.throughput_search.parameters import Throughput
 from labkit.traffic import rates
@@ -147,6 +148,7 @@ def _search(asked: Throughput, live: Live, point: Point, found: list[Measured]) 
         trials = stack.enter_context(generator)
         watch = Watch(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
         stack.callback(watch.close)
+        placed = _placed(watch)
         take = _taking(live, trials, watch, found)
         least_pps, line_pps = asked.bounds(point.frame)
         reach_pps = _reach_pps(take)
@@ -161,10 +163,18 @@ def _search(asked: Throughput, live: Live, point: Point, found: list[Measured]) 
         last = next((one.rate_pps for one in reversed(result.found) if one.rate_pps), None)
         for share in SHARES if asked.latency and last else ():
             assert last is not None
-            take(f"latency at {units.percent(share)}", share * last, AFTER_S, True)
+            _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.found:
             metrics, doubts = _row(one, result, asked, point, line_pps)
-            found.append(live.measured(metrics | costs.get(one.loss_ratio, {}), doubts))
+            metrics |= {"datapath_scheduling": placed} | costs[one.rate_pps]
+            found.append(live.measured(metrics, doubts))
+
+
+def _placed(watch: Watch) -> str | None:
+    """How the datapath's processes are scheduled; None where it has none."""
+    if not watch.pids:
+        return None
+    return "fifo" if give_cpus(watch.pids, min(os.sched_getaffinity(0))) else "normal"
 
 
 def _taking(live: Live, trials: Trials, watch: Watch, found: list[Measured]) -> Take:
@@ -230,26 +240,31 @@ def _reach_pps(take: Take) -> float:
     return reached
 
 
-def _costs(take: Take, found: list[Found]) -> dict[float, dict[str, Any]]:
-    """The CPU time of the first rate that was found, by its ratio of loss: of the whole machine, the generator, and the
-    datapath's processes, and per packet that arrived."""
-    first = next((one for one in found if one.rate_pps), None)
-    if first is None:
-        return {}
-    trial, conditions = take("cost", first.rate_pps, AFTER_S, False)
-    if not trial.received_count:
-        return {}
-    return {
-        first.loss_ratio: {
+def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Trial, Conditions]:
+    """A trial after the search; again while the machine disturbs it."""
+    for _ in range(mlrsearch.REPEATS):
+        trial, conditions = take(phase, rate_pps, AFTER_S, latency)
+        if conditions.disturbance(trial) is None:
+            break
+    return trial, conditions
+
+
+def _costs(take: Take, found: list[Found]) -> dict[float | None, dict[str, Any]]:
+    """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
+    it, and of the machine per packet that arrived."""
+    costs: dict[float | None, dict[str, Any]] = {None: {}}
+    for rate_pps in {one.rate_pps for one in found if one.rate_pps}:
+        trial, conditions = _after(take, "cost", rate_pps, latency=False)
+        costs[rate_pps] = {
             "cpu_s": conditions.cpu_s,
             "softirq_s": conditions.softirq_s,
             "steal_s": conditions.steal_s,
             "datapath_cpu_s": conditions.datapath_cpu_s,
             "generator_cpu_s": trial.generator_cpu_s,
-            "cpu_per_packet_s": conditions.cpu_s / trial.received_count,
+            "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
         }
-    }
+    return costs
 
 
 def _row(
