@@ -31,7 +31,7 @@ from labkit.units import many
 METHOD, TRIAL = "search", "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
-WITHIN_REACH = 0.9  # of the generator's own ceiling, so that it can keep the rate
+WITHIN_REACH = 0.8  # of the generator's own ceiling: so far it keeps the rate within 1 %
 AFTER_S = 1.0  # of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # of the last rate found, at which latency is measured
 REPEATED = 0.2  # of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
@@ -166,7 +166,7 @@ def _search(asked: Throughput, live: Live, point: Point, found: list[Measured]) 
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.found:
             metrics, doubts = _row(one, result, asked, point, line_pps)
-            metrics |= {"datapath_scheduling": placed} | costs[one.rate_pps]
+            metrics |= {"datapath_scheduling": placed} | costs.get(one.rate_pps, {})
             found.append(live.measured(metrics, doubts))
 
 
@@ -252,8 +252,8 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
 def _costs(take: Take, found: list[Found]) -> dict[float | None, dict[str, Any]]:
     """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
     it, and of the machine per packet that arrived."""
-    costs: dict[float | None, dict[str, Any]] = {None: {}}
-    for rate_pps in {one.rate_pps for one in found if one.rate_pps}:
+    costs: dict[float | None, dict[str, Any]] = {}
+    for rate_pps in {one.rate_pps for one in found if one.rate_pps and one.upper_pps}:
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
         costs[rate_pps] = {
             "cpu_s": conditions.cpu_s,
