@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,9 +119,9 @@ def _stages(tree: Tree) -> npt.NDArray[np.int64]:
     return found
 
 
-def _summed(tree: Tree, own: Floats) -> Floats:
+def _summed(tree: Tree, own: npt.NDArray[Any]) -> Floats:
     """Of each frame, its own with those of all that it called."""
-    total = own.copy()
+    total = own.astype(float)
     for frame in range(len(tree) - 1, 0, -1):  # frames stand behind their parents
         total[tree.parent[frame]] += total[frame]
     return total

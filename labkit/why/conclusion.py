@@ -19,6 +19,7 @@ from labkit import loading, records, units
 from labkit.errors import BadInput
 from labkit.flame.arm import PER
 from labkit.flame.runs import WITHIN, observed, usual
+from labkit.flame.spread import Floats
 from labkit.flame.table import _say as seconds
 from labkit.why import causes, environment, work
 from labkit.why.environment import ABSENT, Setting
@@ -120,12 +121,12 @@ def _gathered(
     apart = work.between(*rounds, BETWEEN_SHARE)
     frames = causes.judged(*rounds, apart)
     unit = PER[usual(point.protocol)]
-    foreign = [np.array([one.foreign_share for one in side]) for side in rounds]
+    foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     return Evidence(
         point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.named(frames), settings,
-        _speed(point, apart), work.estimate(*foreign, None), (steal[0], steal[1]), (busy[0], busy[1]),
+        _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, apart),
         (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])),
     )  # fmt: skip
@@ -134,11 +135,12 @@ def _gathered(
 def _speed(point: Point, apart: Between | None) -> Estimate | None:
     """Throughput of the profile rounds that no observer watched; None where a side has less than two."""
     column = "throughput_pps" if point.protocol == "udp" else loading.METRIC[point.protocol][0]
-    values, runs = [], []
+    values: list[Floats] = []
+    runs = []
     for at in (0, 1):
         rows = work.observed_rows(point, at)
         own = rows[rows["observer"].isna() & rows[column].notna()]
-        values.append(own[column].astype(float).to_numpy())
+        values.append(np.asarray(own[column], dtype=np.float64))
         runs.append(tuple(own["folder"].astype(str)))
     if min(map(len, values)) < 2:
         return None
@@ -167,7 +169,7 @@ def _frames(point: Point, apart: Between | None) -> Estimate | None:
 def _others(point: Point, side: int) -> list[str]:
     """The programs outside of the experiment that took most, as the runs of a side recorded them."""
     found: dict[str, float] = {}
-    for folder in dict.fromkeys(point.rows[side]["folder"].dropna()):  # type: ignore[union-attr]
+    for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
         try:
             told = records.read_json(Path(folder) / "run.json").get("others")
         except BadInput:
@@ -523,13 +525,13 @@ def _capital(text: str) -> str:
 def _notes(of: Evidence) -> Iterator[str]:
     if of.apart is not None and of.apart.shown:
         yield (
-            "Several runs a side, measured at different times: intervals are over runs, and include what they differ by."
+            "Several runs a side, at different times: intervals are over runs, and include what these differ by."
         )
     elif of.apart is not None:
         yield (
             "Two runs, measured at different times: each interval includes what two runs of the same differ by, taken"
-            f" to be {units.percent(BETWEEN_SHARE)} of a cost (standard deviation), because a single run a side does not"
-            " show it. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+            f" to be {units.percent(BETWEEN_SHARE)} of a cost (standard deviation), because a single run a side does"
+            " not show it. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
         )
     if _disturbed(of):
         yield f"Disturbed: {_foreign_words(of)}."
@@ -541,7 +543,7 @@ def _next(of: Evidence, found: Conclusion, order: Sequence[Candidate]) -> Iterat
     rerun = f"labkit run datapaths topology={of.point.sides[1].topology} protocol={of.point.protocol}"
     rerun += f" length_bytes={row['length_bytes']:g}" if pd.notna(row["length_bytes"]) else ""
     rerun += " rounds=1 whole_runs=1"
-    observers = {str(one) for at in (0, 1) for one in of.point.rows[at]["observer"].dropna()}  # type: ignore[union-attr]
+    observers = {str(one) for at in (0, 1) for one in of.point.rows[:2][at]["observer"].dropna()}
     if of.apart is not None:
         changes = [
             words for one in of.settings if one.relevant and not one.asked and (words := _as_change(one))

@@ -28,11 +28,12 @@ COLUMNS = (
 # Of settings, what can move packets or CPU time; the others are told last, and named as a cause by nothing.
 RELEVANT = re.compile(
     r"sysctl (net\.|kernel\.sched|kernel\.(numa_balancing|timer_migration|nmi_watchdog|watchdog|perf_event|kptr"
-    r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark|overcommit"
-    r"|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|gro|gso|tso|xdp|txqlen|queue"
+    r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark"
+    r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|gro|gso|tso|xdp|txqlen|queue"
     r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
-    r"|clocksource|tracer|trace events|kprobe events|preemption|mitigation|routes|rules|XFRM|module|environment|threaded|kernel|cpu"
-    r"|accelerator|machine|iperf3|endpoint|guest|container|parameter|topology|traffic classes|change|promiscuity|KSM"
+    r"|clocksource|tracer|trace events|kprobe events|preemption|mitigation|routes|rules|XFRM|module"
+    r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
+    r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
 # Sysctls of the network that neither cost nor move packets by themselves.
 IDLE = re.compile(

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -345,5 +344,5 @@ def shares(values: Sequence[float]) -> tuple[float, float]:
 
 def observed_rows(point: Point, side: int) -> pd.DataFrame:
     """All profiled rows of a side that went well, with any observer and with none."""
-    rows: Any = point.rows[side]
+    rows = point.rows[:2][side]
     return rows[rows["status"].eq("ok")]
