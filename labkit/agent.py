@@ -51,7 +51,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
     given = (request["experiment"], folder, request["seed"], told, request.get("machine_netns"), peer)
-    around = experiments.Surroundings(*given)
+    around = experiments.Surroundings(*given, again=frozenset(request.get("again", ())))
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
     asked.check_programs()

@@ -75,18 +75,15 @@ def _run(given: argparse.Namespace) -> int:
     bar = Bar()
     if parameters.get("where", "here") == "here":
         _say_limits(bar)
-    rows: list[records.Row] = []
 
     def watch(event: dict[str, Any]) -> None:
         bar.see(event)
-        if event["event"] == "rows":
-            rows.extend(event["rows"])
-            if given.json:
-                sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in event["rows"])
-                sys.stdout.buffer.flush()
+        if event["event"] == "rows" and given.json:
+            sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in event["rows"])
+            sys.stdout.buffer.flush()
 
     try:
-        folder = run.measure(given.experiment, parameters, given.folder, watch)
+        folder = run.measure(given.experiment, parameters, given.folder, watch, given.keep_failed)
     finally:
         bar.stop()
     if not given.json:
@@ -94,8 +91,10 @@ def _run(given: argparse.Namespace) -> int:
 
         found = loading.load(folder, None)
         terminal.show_rows(terminal.show_parts(found))
-        terminal.show_sizes(found, loading.profiles(folder))
-    return _judge(rows)
+        profiles = loading.profiles(folder)
+        terminal.show_sizes(found, profiles)
+        terminal.show_profiles(profiles)
+    return _judge(records.read_rows(folder))
 
 
 def _say_limits(bar: Bar) -> None:
@@ -118,13 +117,15 @@ def _sweep(given: argparse.Namespace) -> int:
     bar = Bar()
     asked = sweep.load(given.file)
     _say_limits(bar)
-    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
+    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     found = loading.load(folder, None)
     terminal.show_verdicts(terminal.show_parts(found))
-    terminal.show_sizes(found, loading.profiles(folder))
+    profiles = loading.profiles(folder)
+    terminal.show_sizes(found, profiles)
+    terminal.show_profiles(profiles)
     print(f"report: {records.shown(page)}")
-    return 0
+    return _judge(sweep.rows(folder))
 
 
 def _fleet(address: str) -> Measure:

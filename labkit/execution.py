@@ -17,11 +17,20 @@ import msgspec
 from labkit import records
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
-from labkit.run import PROGRESS
+from labkit.run import KEEP_FAILED, PROGRESS
 
 
-def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
+def execute(
+    notebook: Path,
+    folder: Path,
+    parameters: dict[str, Any],
+    bar: Bar,
+    name: str,
+    *,
+    keep_failed: bool = False,
+) -> None:
     """Execute the notebook with these parameters; notebook.ipynb is in the folder only when all of it ran.
+    `keep_failed`: it does not measure again what failed.
 
     `bar` sees its events, and `name` says to a person which one it is. Raises BadInput or Failed with the words of the
     notebook, which is then in failed.ipynb as far as it came.
@@ -31,7 +40,11 @@ def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, 
     from nbclient.exceptions import DeadKernelError
 
     logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
-    with records.told(folder / "notebook.ipynb"), _scratch(folder) as scratch, _followed(bar, scratch, name):
+    with (
+        records.told(folder / "notebook.ipynb"),
+        _scratch(folder) as scratch,
+        _followed(bar, scratch, name, keep_failed),
+    ):
         executed = scratch / "notebook.ipynb"
         try:
             papermill.execute_notebook(
@@ -77,7 +90,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
+def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
     """The notebook's process writes its last event into a file; a thread shows it."""
     path = scratch / "progress.json"
     ended = threading.Event()
@@ -96,7 +109,9 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
                     bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
 
     thread = threading.Thread(target=follow, daemon=True)
-    os.environ[PROGRESS] = str(path)
+    own = {PROGRESS: str(path), **({KEEP_FAILED: "1"} if keep_failed else {})}
+    before = {key: os.environ.get(key) for key in own}
+    os.environ |= own
     thread.start()
     try:
         yield
@@ -104,4 +119,7 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
         ended.set()
         thread.join()
         bar.stop()
-        del os.environ[PROGRESS]
+        for key, value in before.items():
+            del os.environ[key]
+            if value is not None:
+                os.environ[key] = value

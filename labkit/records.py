@@ -144,15 +144,22 @@ def finished_points(folder: Path) -> set[str]:
     return {path.stem for path in (folder / "rows").glob("*.jsonl")}
 
 
+def failed_points(folder: Path) -> list[str]:
+    """The points that have a failed row. Raises BadInput as `read_rows`."""
+    return [point for point, rows in _by_point(folder) if any(row.get("status") == "failed" for row in rows)]
+
+
 def read_rows(folder: Path) -> list[Row]:
     """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
     line is no row."""
-    rows: list[Row] = []
+    return [row for _point, rows in _by_point(folder) for row in rows]
+
+
+def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
     for path in sorted((folder / "rows").glob("*.jsonl")):
         try:
-            rows += [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
+            yield path.stem, [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
             raise BadInput(
                 f"{path} has a line that is no row ({error}): delete the file, and the point is measured again"
             ) from None
-    return rows

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from labkit import topologies
+from labkit import records, topologies
 from labkit.errors import Failed, Isolated, Unsupported
 from labkit.experiments import events, looks, observing
 from labkit.experiments.asked import Datapaths
@@ -19,6 +19,7 @@ from labkit.experiments.peer import across
 from labkit.topologies.table import ISOLATED
 from labkit.traffic import ping
 
+REFUSED = "refused"  # the points, one for each number of pairs, whose rows say why an arm is not measured
 TRIAL_S = 0.1  # of an arm with one pair, about
 BOOT_S = (
     6.0  # of an arm's guests, which boot at the same time, about: emulated; under KVM the pace soon tells
@@ -109,11 +110,25 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
 def refused_rows(
     loads: Sequence[Datapaths], around: Surroundings, refused: list[Measured], done: Set[str]
 ) -> Iterator[Event]:
-    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet."""
-    for pairs in loads[0].pairs if refused else ():
-        if (name := f"{pairs}-refused") not in done:
+    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet. Those
+    of an arm that failed before and now can be measured are replaced by none."""
+    for pairs in loads[0].pairs:
+        name = f"{pairs}-{REFUSED}"
+        if name not in done and (refused or name in around.again):
             rows = [row_of(one, around, arm, pairs, metrics) for one in loads for arm, metrics in refused]
             yield events.rows(name, rows)
+
+
+def lacking(around: Surroundings, usable: Sequence[Arm]) -> set[str]:
+    """The points that have no row of an arm that failed when they were measured, and now can be."""
+    if not any(point.endswith(f"-{REFUSED}") for point in around.again):
+        return set()
+    seen: dict[str, set[str]] = {}
+    for row in records.read_rows(around.folder):
+        if row.get("point") and row.get("arm"):
+            seen.setdefault(row["point"], set()).add(row["arm"])
+    wanted = {arm.label for arm in usable}
+    return {point for point, labels in seen.items() if wanted - labels}
 
 
 @contextmanager

@@ -68,6 +68,11 @@ METRICS = [
     "peer_cpu_s",
     "peer_softirq_s",
     "peer_steal_s",
+    "switch_cpu_s",
+    "switch_lost_count",
+    "copies_expected_count",
+    "copies_count",
+    "copies_unread_count",
 ]
 # Of the servers' host, where that is another one; a column is peer_ and the name.
 OF_PEER = [

@@ -65,6 +65,10 @@ class Standing(abc.ABC):
         that counted, gives columns."""
         return lambda _window_s: {}
 
+    def metered(self) -> Callable[[], dict[str, Any]]:
+        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        return dict
+
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Metrics of this arm, with what is to be doubted about them."""
         doubtful = [*self.doubts, *(doubts or [])]
@@ -125,6 +129,10 @@ class Live(Standing):
         """From now on, the CPU time of guests: what is called afterwards, with the seconds that counted, gives
         columns."""
         return guests_cpu(self._ends)
+
+    def metered(self) -> Callable[[], dict[str, Any]]:
+        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        return dict if self.topology.meter is None else self.topology.meter()
 
     @property
     def _ends(self) -> list[Endpoint]:

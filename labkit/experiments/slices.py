@@ -52,9 +52,11 @@ class Sender:
         end = time.monotonic() + SLICE_S
         self.flows.go()
         time.sleep(SETTLE_S)
+        metered = self.live.metered()
         times, begin, got = machine.cpu_times(), time.monotonic(), self.counters.read()
         time.sleep(max(0.01, end - time.monotonic()))
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
+        joined = metered()
         self.flows.hold()
         self.problem = self.flows.early_end()
         window, passed, used = finish - begin, total - got, now - times
@@ -72,6 +74,7 @@ class Sender:
                 "cpu_s": used.busy_s,
                 "softirq_s": used.softirq_s,
                 "steal_s": used.steal_s,
+                **joined,
             },
             machine.stolen(used.steal_s, window),
         )

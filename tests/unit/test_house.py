@@ -43,7 +43,7 @@ DRIVERS = {
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
 SHARED = {"errors", "units", "records", "calls"}  # what the reading wing may have from the measuring wing
-LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside the standard library
+LIGHT = {"pyroute2", "msgspec", "ovs"}  # all that the measuring wing may import beside the standard library
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]

@@ -17,9 +17,13 @@ from labkit.flame.arm import PER
 from labkit.why import causes, code_paths, conclusion, environment, sides, work
 
 PERIOD_S, WINDOW_S, ARRIVED = 1 / 997, 1.0, 60_000
-SYSCALL = "iperf3;write;entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k];ksys_write_[k];sock_write_iter_[k]"
+SYSCALL = (
+    "iperf3;write;entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k];ksys_write_[k];sock_write_iter_[k]"
+)
 SENDING = f"{SYSCALL};udp_sendmsg_[k]"
-SOFTIRQ = f"{SENDING};ip_output_[k];do_softirq.part.0_[k];handle_softirqs_[k];net_rx_action_[k];process_backlog_[k]"
+SOFTIRQ = (
+    f"{SENDING};ip_output_[k];do_softirq.part.0_[k];handle_softirqs_[k];net_rx_action_[k];process_backlog_[k]"
+)
 RECEIVING = f"{SOFTIRQ};__netif_receive_skb_one_core_[k]"
 READING = "iperf3;read;do_syscall_64_[k];ksys_read_[k];sock_read_iter_[k];udp_recvmsg_[k]"
 # Seconds for each packet that passes, by stack.
@@ -32,7 +36,9 @@ USUAL = {
     "iperf3;main": 1e-6,
 }
 TRACED = f"{RECEIVING};perf_trace_net_dev_template_[k];trace_call_bpf_[k];bpf_prog_f09f_netif_receive_s_[k]"
-PAGES = f"{SENDING};ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k];get_page_from_freelist_[k]"
+PAGES = (
+    f"{SENDING};ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k];get_page_from_freelist_[k]"
+)
 
 
 def run(
@@ -110,7 +116,9 @@ def test_foreign_load_is_the_first_cause_and_the_only_one(usual: Path, tmp_path:
     found = concluded(usual, right)
     assert found.cause == "foreign load"
     assert not found.claims
-    assert found.sentence.startswith("Other processes (sh) had 50 % of the CPUs in veth_bridge (busy) and 0 % in")
+    assert found.sentence.startswith(
+        "Other processes (sh) had 50 % of the CPUs in veth_bridge (busy) and 0 % in"
+    )
     assert found.sentence.endswith("nothing else is concluded")
 
 
@@ -185,7 +193,10 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         (RECEIVING, work.RECEIVE),
         (SENDING, work.SEND),
         (READING, work.READ),
-        ("elsewhere;main;asm_sysvec_apic_timer_[k];handle_softirqs_[k];net_rx_action_[k];napi_poll_[k]", work.RECEIVE),
+        (
+            "elsewhere;main;asm_sysvec_apic_timer_[k];handle_softirqs_[k];net_rx_action_[k];napi_poll_[k]",
+            work.RECEIVE,
+        ),
         ("elsewhere;main", None),
         ("swapper;do_idle_[k];pv_native_safe_halt_[k]", None),
         ("iperf3;do_syscall_64_[k];__x64_sys_pselect6_[k];do_select_[k]", work.REST),
