@@ -242,8 +242,10 @@ def many(
         own = values.var(axis=1, ddof=1) / count if count > 1 else np.full(len(values), np.nan)
         variances.append(np.maximum(own, floors[at]))
         freedoms.append(max(count - 1, 1))
-    level = np.maximum(np.abs(means[0]), np.abs(means[1]))
-    extra = np.zeros(len(level)) if between is None or between.shown else 2 * (between.share * level) ** 2
+    # Each side differs from run to run in proportion to itself: a path that one side lacks has no cost to vary there.
+    extra = np.zeros(len(left))
+    if between is not None and not between.shown:
+        extra = between.share**2 * (means[0] ** 2 + means[1] ** 2)
     variance = variances[0] + variances[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])

@@ -45,7 +45,8 @@ def run(
     folder: Path, seed: int, more: Mapping[str, float] | None = None, settings: Mapping[str, str] | None = None,
     lost: float = 0.2, foreign: float = 0.0, noise: float = 0.04, rounds: int = 5, **changes: Any,
 ) -> Path:  # fmt: skip
-    """A run of one arm: `more` seconds of stacks for each packet, packets lost at the socket, others' share of 2 CPUs."""
+    """A run of one arm. more: seconds for each packet of stacks; lost: share of packets that the socket loses; foreign:
+    share of two CPUs that others have."""
     chance = np.random.default_rng(seed)
     common = float(np.exp(chance.normal(0, 0.04)))  # what two runs of the same differ by
     rows = []
@@ -105,7 +106,7 @@ def test_a_sysctl_is_matched_with_the_code_that_it_changes(usual: Path, tmp_path
     assert "Page allocation costs" in found.sentence
     assert "sysctl net.core.high_order_alloc_disable: 0 → 1" in found.sentence
     assert "printk" not in found.sentence
-    assert [one.name for one in found.settings][0] == "sysctl net.core.high_order_alloc_disable"
+    assert next(one.name for one in found.settings) == "sysctl net.core.high_order_alloc_disable"
 
 
 def test_foreign_load_is_the_first_cause_and_the_only_one(usual: Path, tmp_path: Path) -> None:
@@ -139,11 +140,11 @@ def test_a_setting_without_effect_has_a_bound(usual: Path, tmp_path: Path) -> No
 
 def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
     """18 and 41 % lost, the same code: what is dearer is what was lost, of one run with two arms."""
-    rows = [
-        work.rounds(point, 0)
-        for lost, name in ((0.18, "few"), (0.41, "many"))
-        for point in sides.points(sides.asked(str(run(tmp_path / name, 7, lost=lost, noise=0.0)), str(run(tmp_path / f"{name}2", 8))))
-    ]  # fmt: skip
+    few, many = (
+        run(tmp_path / name, 7, lost=lost, noise=0.0) for lost, name in ((0.18, "few"), (0.41, "many"))
+    )
+    [point] = sides.points(sides.asked(str(few), str(many)))
+    rows = work.rounds(point, 0), work.rounds(point, 1)
     split = work.split(rows[0], rows[1], PER["packet"], None)
     assert split.total.certain
     assert split.loss.estimate.difference == pytest.approx(split.total.difference, rel=0.1)
