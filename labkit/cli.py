@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import agent, arguments, hosts, process, records, run, topologies
+from labkit import agent, arguments, hosts, process, records, run, topologies, written
 from labkit.errors import BadInput, Failed, LabkitError
 from labkit.hosts import debian
 
@@ -69,7 +69,8 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    parameters = arguments.named(given.parameters)
+    # Who types a command may name any file; what a YAML file names stays in its folder.
+    parameters = written.with_changes(arguments.named(given.parameters), None)
     from labkit.progress import Bar
 
     bar = Bar()

@@ -209,8 +209,8 @@ def medians_apart(df: pd.DataFrame) -> list[str]:
             shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
             said.append(
                 f"{point(key)}: the medians of {line['topology']} and {line['baseline']} have the quotient"
-                f" {quotient:.3g}, but the {shown} counts: it compares what was measured side by side, round by round, so the machine's"
-                " changes between rounds, which are in each median, are left out"
+                f" {quotient:.3g}, but the {shown} counts: it compares what was measured side by side, round by round,"
+                " so the machine's changes between rounds, which are in each median, are left out"
             )
     return said
 

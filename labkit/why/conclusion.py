@@ -540,7 +540,7 @@ def _notes(of: Evidence) -> Iterator[str]:
 def _next(of: Evidence, found: Conclusion, order: Sequence[Candidate]) -> Iterator[str]:
     """What would decide, with the command."""
     row = of.point.rows[1].iloc[0]
-    rerun = f"labkit run datapaths topology={of.point.sides[1].topology} protocol={of.point.protocol}"
+    rerun = f"labkit run datapaths topology={_topology(of, 1)} protocol={of.point.protocol}"
     rerun += f" length_bytes={row['length_bytes']:g}" if pd.notna(row["length_bytes"]) else ""
     rerun += " rounds=1 whole_runs=1"
     observers = {str(one) for at in (0, 1) for one in of.point.rows[:2][at]["observer"].dropna()}
@@ -551,9 +551,8 @@ def _next(of: Evidence, found: Conclusion, order: Sequence[Candidate]) -> Iterat
         text = "Compare both as arms of one run, whose rounds are interleaved"
         if changes:
             yield f"{text}: {rerun} 'change=other: {' and '.join(changes[:4])}' observe=perf_record,counters"
-        elif of.point.sides[0].topology != of.point.sides[1].topology:
-            both = ",".join(side.topology for side in of.point.sides[:2] if side is not None)
-            both_arms = rerun.replace(of.point.sides[1].topology, both, 1)
+        elif _topology(of, 0) != _topology(of, 1):
+            both_arms = rerun.replace(_topology(of, 1), f"{_topology(of, 0)},{_topology(of, 1)}", 1)
             yield f"{text}: {both_arms} observe=perf_record,counters"
         else:
             form = "with what differs as change=NAME: KIND OPTIONS at PLACE"
@@ -571,6 +570,10 @@ def _next(of: Evidence, found: Conclusion, order: Sequence[Candidate]) -> Iterat
     if not found.claims and not _disturbed(of):
         count = 4 * max(map(len, of.rounds))
         yield f"A smaller difference shows in more rounds: {rerun} observe=perf_record,counters profile_rounds={count}"
+
+
+def _topology(of: Evidence, side: int) -> str:
+    return environment.built(of.point.sides[:2][side], of.point.rows[:2][side])
 
 
 def _as_change(setting: Setting) -> str:

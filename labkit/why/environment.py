@@ -77,7 +77,7 @@ def differences(point: Point) -> list[Setting]:
     """All that differs between the two sides: what was asked first, then what is relevant, then the rest."""
     left, right = point.sides[0], point.sides[1]
     asked = _asked(point, left, right)
-    alike = left.topology == right.topology and not any(one.name == "endpoint" for one in asked)
+    alike = not any(one.name in ("topology", "endpoint") for one in asked)
     both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
     # Another topology has other interfaces by nature, and an older run recorded less: only what both have is compared.
     common = both[0].keys() & both[1].keys()
@@ -99,23 +99,45 @@ def differences(point: Point) -> list[Setting]:
         Setting(name, one, other, tuple(place for place in places if place != "row"))
         for (name, one, other), places in found.items()
     ]
-    known = {one.name for one in asked}
-    rest = [one for one in _once(rest) if one.name not in known]
+    rest = _once(rest)
     return [*asked, *sorted(rest, key=lambda one: (not one.relevant, one.name))]
 
 
 def _asked(point: Point, left: Side, right: Side) -> list[Setting]:
-    """Parameters, the topology and the kind of ends: what both sides were asked to be."""
+    """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
     found = []
-    for name in (
-        "topology",
-        "endpoint",
-        "change",
-        *(one for one in loading.GROUP if one not in loading.HOST),
-    ):
+    names = [built(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    if names[0] != names[1]:
+        found.append(Setting("topology", names[0], names[1], (), asked=True))
+    for name in ("endpoint", *(one for one in loading.GROUP if one not in loading.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
             found.append(Setting(name, one, other, (), asked=True))
+    changed = [_changed(rows) for rows in point.rows[:2]]
+    for name, at in dict.fromkeys([*changed[0], *changed[1]]):
+        sides = [each.get((name, at)) for each in changed]
+        if sides[0] != sides[1]:
+            before = next(one[0] for one in sides if one is not None)
+            after = [before if one is None else one[1] for one in sides]
+            found.append(Setting(name, after[0], after[1], (at,) if at else (), asked=True))
+    return found
+
+
+def built(side: Side, rows: pd.DataFrame) -> str:
+    """The topology of a side, without the change of its arm and the kind of its ends."""
+    name = side.topology
+    for change in rows["change"].dropna().unique() if "change" in rows else ():
+        name = name.removesuffix(f"+{change}")
+    return name.partition("/")[0]
+
+
+def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
+    """What the change of an arm did, as it was read back from the kernel: setting and place to value before and after."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for effects in rows["changed"].dropna() if "changed" in rows else ():
+        for one in effects if isinstance(effects, list) else ():
+            name = " ".join(dict.fromkeys(str(one[key]) for key in ("kind", "setting") if one.get(key)))
+            found[name, str(one.get("at") or "")] = (str(one.get("before")), str(one.get("after")))
     return found
 
 

@@ -233,7 +233,7 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 
 
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
-    compared = {"topology", "endpoint"}
+    compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
     asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
