@@ -132,7 +132,7 @@ def built(side: Side, rows: pd.DataFrame) -> str:
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
-    """What the change of an arm did, as it was read back from the kernel: setting and place to value before and after."""
+    """What the change of an arm did, as the kernel reported it: setting and place to value before and after."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for effects in rows["changed"].dropna() if "changed" in rows else ():
         for one in effects if isinstance(effects, list) else ():
