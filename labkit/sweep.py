@@ -150,8 +150,8 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
 
 
 def _with_changes(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The parameters with changes as JSON has them, and with the content of the files that they name: those of the sweep
-    file's own folder. Raises BadInput."""
+    """The parameters with changes as JSON has them, and with the content of the files that they name: those of the
+    sweep file's own folder. Raises BadInput."""
     found = written.with_changes(parameters, folder)
     return {name: msgspec.to_builtins(value) if name == "change" else value for name, value in found.items()}
 
