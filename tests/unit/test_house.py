@@ -28,7 +28,7 @@ MEASURING = {
     "guest": 8, "__main__": 8,
 }  # fmt: skip
 READING = {
-    "stats": 1, "theme": 2, "loading": 2, "fitting": 2,
+    "stats": 1, "mirror_tax": 3, "theme": 2, "loading": 2, "fitting": 2,
     "conditions": 3, "flame": 3, "sizes": 3, "ends": 3,
     "tables": 4, "figures": 4, "timed": 4, "profiled": 4,
     "comparison": 5, "contrasts": 5,
