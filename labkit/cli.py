@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import agent, arguments, hosts, process, records, run, topologies
+from labkit import agent, arguments, hosts, process, records, run, topologies, written
 from labkit.errors import BadInput, Failed, LabkitError
 from labkit.hosts import debian
 
@@ -69,7 +69,8 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    parameters = arguments.named(given.parameters)
+    # Who types a command may name any file; what a YAML file names stays in its folder.
+    parameters = written.with_changes(arguments.named(given.parameters), None)
     from labkit.progress import Bar
 
     bar = Bar()
@@ -91,7 +92,9 @@ def _run(given: argparse.Namespace) -> int:
 
         found = loading.load(folder, None)
         terminal.show_rows(terminal.show_parts(found))
-        terminal.show_sizes(found, loading.profiles(folder))
+        profiles = loading.profiles(folder)
+        terminal.show_sizes(found, profiles)
+        terminal.show_profiles(profiles)
     return _judge(records.read_rows(folder))
 
 
@@ -119,7 +122,9 @@ def _sweep(given: argparse.Namespace) -> int:
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     found = loading.load(folder, None)
     terminal.show_verdicts(terminal.show_parts(found))
-    terminal.show_sizes(found, loading.profiles(folder))
+    profiles = loading.profiles(folder)
+    terminal.show_sizes(found, profiles)
+    terminal.show_profiles(profiles)
     print(f"report: {records.shown(page)}")
     return _judge(sweep.rows(folder))
 

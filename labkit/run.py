@@ -113,6 +113,7 @@ def measure(
     `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
     folder holds a run with other parameters.
     """
+    parameters = written.with_changes(parameters, Path.cwd())
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
     if _traces(asked):

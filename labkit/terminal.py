@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from labkit import loading, overlay, packet_size, sizes, stats, tables, units
+from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units
 
 WIDTH = 110  # where standard output is no terminal
 
@@ -49,6 +49,8 @@ def show_rows(df: pd.DataFrame) -> None:
         console.print(_medians(f"Medians{told}", rows))
         console.print()
     show_verdicts(df)
+    for sentence in tables.medians_apart(df):
+        console.print(f"- {sentence}")
 
 
 def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -57,6 +59,18 @@ def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     console = _console()
     for sentence in packet_size.told(rows, sizes.curves(rows), profiles) if len(rows) else []:
         console.print(packet_size.plain(sentence))
+
+
+def show_profiles(profiles: pd.DataFrame) -> None:
+    """What was measured beside observers and failed, in sentences."""
+    console = _console()
+    failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
+    of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
+    seen = loading.alike(of).value_counts(sort=False).items()
+    for sentence in profiled.not_set_up(profiles):
+        console.print(f"- {sentence}")
+    for words, count in seen:
+        console.print(f"- {words} ({units.many(count, 'profile')} failed)")
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -89,12 +89,11 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
     with ExitStack() as stack:
         senders = []
         for one in live:
-            counters = stack.enter_context(
-                receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
-            )
+            own = one.arm.parameters(asked)
+            counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
             try:
                 flows = stack.enter_context(
-                    generator.flows(one.topology.pairs, asked, emulated=one.emulated, endless=True)
+                    generator.flows(one.topology.pairs, own, emulated=one.emulated, endless=True)
                 )
                 sender = Sender(one, flows, counters)
                 sender.establish()

@@ -41,6 +41,7 @@ def measure(
 
     What fails is a row with the generator's own words.
     """
+    asked = live.arm.parameters(asked)
     try:
         generator = asked.load_generator
         if isinstance(generator, LatencyGenerator):
