@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -44,9 +44,8 @@ class Arm:
 def arm(topology: str) -> Arm:
     """What a topology's name says of its switch."""
     switch, *words = topology.split("+")
-    found = dict(word.partition("=")[::2] for word in words)
-    mirrors = int(found.pop("mirrors", 0))
-    return Arm(switch, mirrors, "+".join(f"{name}={value}" for name, value in found.items()))
+    mirrors = next((int(word.partition("=")[2]) for word in words if word.startswith("mirrors=")), 0)
+    return Arm(switch, mirrors, "+".join(word for word in words if not word.startswith("mirrors=")))
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,6 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
 
 
 def _fitted(tax: Tax) -> Tax:
-    from dataclasses import replace
-
     if not len(tax.values):
         return replace(tax, why="no round has all numbers of mirrors")
     if len(tax.arms) < FEWEST:

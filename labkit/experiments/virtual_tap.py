@@ -33,7 +33,7 @@ HELP = {
     **usual.HELP,
     "topology": f"the switches, {' or '.join(NAMES)}; each is compared with every number of mirrors",
     "mirrors": f"numbers of mirrors, 0 to {MOST_MIRRORS}; the first is the baseline",
-    "readers": f"{SWITCH['readers']}; several are compared",
+    "readers": f"{SWITCH['readers']}; several are compared; an empty list is none",
     "select": SWITCH["select"],
     "output": SWITCH["output"],
     "uplink_bps": SWITCH["uplink_bps"],
@@ -73,7 +73,7 @@ class VirtualTap(Datapaths, frozen=True, kw_only=True):
         left_out(self, (*UNUSED, "nodes"), HELP)
         for name in self.topology:
             one_of("topology", name, tuple(NAMES))
-        for field in ("topology", "mirrors", "readers", "loads"):
+        for field in ("topology", "mirrors", "loads"):
             values = getattr(self, field)
             if not values or len(set(values)) < len(values):
                 raise BadInput(f"{field} needs at least one value, and none twice")
@@ -96,7 +96,7 @@ class VirtualTap(Datapaths, frozen=True, kw_only=True):
         found: dict[str, None] = {}
         for topology in self.topology:
             for count in self.mirrors:
-                for reader in self.readers if count else ("none",):
+                for reader in self.readers if count and self.readers else ("none",):
                     found[self._options(count, reader).name(topology)] = None
         return (*found, *(name for name in self.also if name not in found))
 

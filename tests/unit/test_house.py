@@ -34,7 +34,8 @@ READING = {
     "comparison": 5, "contrasts": 5,
 }  # fmt: skip
 DRIVERS = {
-    "progress": 8, "overlay": 8, "packet_size": 8, "terminal": 9, "drawing": 8, "relay": 8, "written": 8,
+    "packet_size": 7, "progress": 8, "overlay": 8, "virtual_tap": 8, "terminal": 9, "drawing": 8, "relay": 8,
+    "written": 8,
     "run": 9, "report": 9, "doctor": 9, "jupyter": 9, "kernelspecs": 9,
     "execution": 10, "notebook": 10, "live": 10,
     "sweep": 11, "why": 11, "boundary": 11, "arguments": 11, "bootable": 11,
