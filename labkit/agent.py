@@ -30,6 +30,7 @@ from labkit import (
     topologies,
 )
 from labkit.errors import BadInput, LabkitError
+from labkit.printable import printable
 
 BEFORE_S = (
     0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
@@ -211,7 +212,7 @@ def main() -> None:
         try:
             sys.exit(shell(msgspec.json.decode(sys.argv[1])))
         except LabkitError as error:
-            print(f"labkit: {error}", file=sys.stderr)
+            print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
     request = msgspec.json.decode(sys.stdin.buffer.readline())
     process.ahead_of_load()

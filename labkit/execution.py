@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from labkit import records
+from labkit import records, safe_files
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 from labkit.run import KEEP_FAILED, PROGRESS
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def execute(
@@ -73,18 +74,16 @@ def execute(
 def _scratch(folder: Path) -> Iterator[Path]:
     """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
     how to connect to it). What sweeps that were killed left of theirs is removed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".notebook-*"):
-            if not Path("/proc", left.name.split("-")[1]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-    except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
+    with ExitStack() as stack:
         try:
-            tempfile.tempdir = scratch
-            yield Path(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-"))
+        except OSError as error:
+            raise Failed(f"cannot make {folder}: {error.strerror}") from None
+        before = tempfile.tempdir
+        try:
+            tempfile.tempdir = str(scratch)
+            yield scratch
         finally:
             tempfile.tempdir = before
 
@@ -109,7 +108,8 @@ def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator
                     bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
 
     thread = threading.Thread(target=follow, daemon=True)
-    own = {PROGRESS: str(path), **({KEEP_FAILED: "1"} if keep_failed else {})}
+    # In the notebook's kernel nothing beside the notebook is one of its modules.
+    own = {PROGRESS: str(path), SAFE_PATH: "1", **({KEEP_FAILED: "1"} if keep_failed else {})}
     before = {key: os.environ.get(key) for key in own}
     os.environ |= own
     thread.start()

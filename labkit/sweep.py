@@ -81,7 +81,7 @@ def load(path: Path) -> Sweep:
         raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
         raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
-    notebook = records.project_root() / "notebooks" / f"{content['notebook']}.ipynb"
+    notebook = records.notebooks() / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
     points = list(_points(path, content))
     experiment = experiment_of(notebook)
@@ -261,7 +261,7 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
         )
-    notebooks = records.project_root() / "notebooks"
+    notebooks = records.notebooks()
     found = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
     if found is None:
         raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")

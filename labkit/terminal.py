@@ -8,15 +8,28 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units, virtual_tap
+from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
 
 
+class _Console(Console):
+    """Prints text as it is: what is in a row is no markup, no emoji, and no command to the terminal."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def render_str(self, text: str, **words: Any) -> Text:
+        """Every text comes through here, also that of a table's cells."""
+        return super().render_str(printable(text), **words)
+
+
 def _console() -> Console:
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=WIDTH)
+    console = _Console()
+    return console if console.is_terminal else _Console(WIDTH)
 
 
 def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:

@@ -134,7 +134,6 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
     """
     paced = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["window_s"].gt(0)]
     tunnelled = [f"output={kind}" in name for name in paced["topology"] for kind in TUNNELS]
-    tunnelled = [f"output={kind}" in name for name in paced["topology"] for kind in TUNNELS]
     if not any(tunnelled):
         return pd.DataFrame()
     found = paced.assign(
