@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,7 +65,7 @@ class Tax:
     fixed: Estimate | None = None
     copy: Estimate | None = None
     line: Fit | None = None
-    of: dict[str, object] = field(default_factory=dict)
+    of: dict[str, Any] = field(default_factory=dict)
 
     @property
     def means(self) -> list[Estimate]:
@@ -96,8 +97,8 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
         mirrors=[one.mirrors for one in named],
         packets_count=found["switched_count"],
         copies_ratio=found["copies_count"] / packets,
-        switch_per_packet_s=(found["switch_cpu_s"] / packets).where(
-            [one.switch != IN_KERNEL for one in named]
+        switch_per_packet_s=(found["switch_cpu_s"] / packets).mask(
+            found["topology"].str.fullmatch(rf"{IN_KERNEL}(\+.*)?")
         ),
         cpu_per_packet_s=found["cpu_s"] / packets,
     )

@@ -44,9 +44,9 @@ def _load(tax: Tax) -> str:
     of = tax.of
     words = [str(of["protocol"])]
     if not pd.isna(of["length_bytes"]):
-        words.append(f"{float(str(of['length_bytes'])):.0f} bytes")
+        words.append(f"{of['length_bytes']:.0f} bytes")
     if not pd.isna(of["rate_bps"]):
-        words.append(f"{si(float(str(of['rate_bps'])), 'bit/s')} offered")
+        words.append(f"{si(of['rate_bps'], 'bit/s')} offered")
     return ", ".join(words)
 
 
