@@ -201,11 +201,11 @@ def _one_setup(number: int, rng: random.Random, found: Found) -> None:
             pairs = live.topology.pairs
             with (
                 receivers(pairs, "tcp", None) as counters,
-                iperf3.flows(pairs) as flows,
+                iperf3.flows(pairs, iperf3.Load(duration_s=3600, omit_s=0)) as flows,
                 typed(pairs[0]) as hand,
             ):
                 sender = Sender(live, flows, counters)
-                sender.establish(iperf3.Load(duration_s=3600, omit_s=0))
+                sender.establish()
                 for place in range(SLICES):
                     by_hand_first = rng.random() < 0.5
                     hand_bps = hand.slice_bps() if by_hand_first else 0.0

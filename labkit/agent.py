@@ -30,7 +30,6 @@ from labkit import (
     topologies,
 )
 from labkit.errors import BadInput, LabkitError
-from labkit.traffic import iperf3
 
 BEFORE_S = (
     0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
@@ -55,8 +54,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     around = experiments.Surroundings(*given)
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
-    if asked.generator:
-        iperf3.version()
+    asked.check_programs()
     details = request.get("details") or machine.details()
     # A new namespace has its own values of what is not the machine's: those under which endpoints start.
     environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}

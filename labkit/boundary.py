@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown, display
 
-from labkit import figures, flame, loading, profiled, tables
+from labkit import figures, flame, loading, profiled, stats, tables
 from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, differences, fair, judged, published, sides, usual
 from labkit.errors import BadInput
 from labkit.flame import runs
@@ -230,7 +230,7 @@ def _told(line: pd.Series[Any]) -> str:
     """A ratio with its interval and its verdict, which are one fact: `1/4.93 [0.194, 0.212], slower`."""
     ratio = float(line["ratio"])
     said = f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
-    interval = "" if pd.isna(line["low"]) else f" [{line['low']:.3g}, {line['high']:.3g}]"
+    interval = "" if pd.isna(line["low"]) else f" [{stats.interval_text(line['low'], line['high'], '.3g')}]"
     return f"{said}{interval}, {line['word']}"
 
 

@@ -7,6 +7,7 @@ HOST): rows of several hosts stand side by side, are never pooled, and nothing c
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ GROUP = [
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
-FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
+STARVED = 0.01  # of its arm's median: in a slice that got less, next to nothing arrived
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
     "experiment", "run", "part", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
@@ -46,7 +47,7 @@ NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
     "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
     "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "fragments_count",
-    "received_count",
+    "received_count", "reported_received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
     "cpus_count", "load1", "busy_before_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
@@ -138,10 +139,11 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
     """The rows that count: ok, not observed (METHOD, "Profiles"), and with a metric; with columns metric (name), value,
-    log, setup (label).
+    log, starved, setup (label).
 
-    A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers
-    would lose its worst slices.
+    A slice in which next to nothing arrived is `starved`, and its logarithm is that of the arm's slowest slice that is
+    not: left out, an arm that livelocks its receivers would lose its worst slices; as it is, its logarithm would decide
+    alone. It is NaN where nothing arrived in any slice.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
@@ -153,14 +155,22 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     for metric in {metric for metric, _ in METRIC.values()}:
         ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
     ok = ok[np.isfinite(ok["value"].astype(float))]
-    ok["log"] = np.log(ok["value"].astype(float).clip(lower=ok["metric"].map(FLOOR).astype(float)))
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
+    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(least_fed)
+    ok["starved"] = ok["value"].lt(least) | least.isna()
+    ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
     for key, group in groups(ok):
         for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
             raise BadInput(f"rows that differ in {name} are never pooled: {one} and {other} ({point(key)})")
     return ok
+
+
+def least_fed(values: pd.Series[float]) -> float:
+    """The least of some measurements of an arm in which more than next to nothing arrived; NaN where there is none."""
+    fed = values[values.gt(0) & values.ge(STARVED * values.median())]
+    return float(fed.min()) if len(fed) else math.nan
 
 
 def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:

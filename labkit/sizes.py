@@ -71,7 +71,8 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     ok = ok.assign(
         packets_count=(ok["received_bytes"] / ok["length_bytes"]).where(ok["protocol"].eq("udp")),
         sent=sent,
-        of_sent=ok["received_count"].where(sent.notna()),
+        # iperf3 counts what was sent in its own time, of which what arrived has to be as well
+        of_sent=ok["reported_received_count"].fillna(ok["received_count"]).where(sent.notna()),
         cut_count=ok["fragments_count"].where(sent.gt(0)),
         rtt_s=ok["latency_p50_s"].where(ok["protocol"].eq("ping")),
     )

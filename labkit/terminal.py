@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from labkit import loading, overlay, packet_size, sizes, tables, units
+from labkit import loading, overlay, packet_size, sizes, stats, tables, units
 
 WIDTH = 110  # where standard output is no terminal
 
@@ -138,7 +138,8 @@ def _verdicts(title: str, found: pd.DataFrame) -> tuple[Table, list[str]]:
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
-    interval = f"{line['low']:.3f} – {line['high']:.3f}" if line["low"] == line["low"] else "–"
+    is_known = line["low"] == line["low"]
+    interval = stats.interval_text(line["low"], line["high"], ".3f", " – ") if is_known else "–"
     names = ("topology", "baseline")
     return [
         *_point(_of(line)),

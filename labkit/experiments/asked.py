@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
+from collections.abc import Mapping
+from typing import Any, Self
 
 from labkit import hosts, topologies
 from labkit.errors import BadInput
 from labkit.experiments import observing
 from labkit.experiments.parameters import Parameters, one_of, within
 from labkit.observers import function_times, perf_record, perf_stat
-from labkit.traffic.iperf3 import Load
+from labkit.traffic import registry
+from labkit.traffic.base import Generator
+from labkit.traffic.iperf3 import LARGEST_DATAGRAM
 
 IP_AND_UDP = {4: 28, 6: 48}
-LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
 NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
@@ -24,6 +26,7 @@ HELP = {
     "topology": "what is compared; the first is the baseline",
     "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
     "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
+    "generator": f"what makes the load: {', '.join(registry.GENERATORS)}; none: the one that speaks the protocol",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
     "mtu_bytes": "of every endpoint's interface",
@@ -66,6 +69,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     topology: tuple[str, ...] = ("veth_bridge",)
     endpoint: tuple[str, ...] = ("namespace",)
     guest: str | None = None
+    generator: str | None = None
     protocol: str = "tcp"
     pairs: tuple[int, ...] = (1,)
     mtu_bytes: int = 1500
@@ -97,6 +101,17 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     link_delay_s: float | None = None
     seed: int | None = None
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The parameters from names and values, as Parameters.of has them; a generator that does not speak the usual
+        protocol brings its own."""
+        name = given.get("generator")
+        if isinstance(name, str) and name.lower() not in ("", "none", "null") and "protocol" not in given:
+            spoken = registry.find(name).capabilities.protocols
+            if cls().protocol not in spoken:
+                given = {**given, "protocol": spoken[0]}
+        return super().of(given)
+
     def check(self) -> None:
         """Raises BadInput in one sentence for what cannot be measured."""
         hosts.check(self.where)
@@ -107,7 +122,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
                     f"{name} needs at least one value, and none twice;"
                     " the baseline's second measurement is added by itself"
                 )
-        one_of("protocol", self.protocol, ("tcp", "udp", "ping"))
+        one_of("protocol", self.protocol, registry.PROTOCOLS)
         one_of("family", self.family, (4, 6))
         for pairs in self.pairs:
             within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
@@ -164,17 +179,9 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         within("sample_hz", self.sample_hz, 1, 50_000)
 
     def _check_load(self) -> None:
-        least, most = {"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM), "ping": (16, 65507)}[self.protocol]
-        by = "ping" if self.protocol == "ping" else "iperf3"
-        within("length_bytes", self.length_bytes, least, most, f"what {self.protocol} by {by} takes")
-        if self.slices and (self.protocol == "ping" or self.rate_bps is not None):
-            raise BadInput(
-                "slices measure senders that send as fast as they can: with ping or rate_bps say slices=0"
-            )
+        self.load_generator.check(self)
         if not self.slices and self.whole_runs == 0:
             raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
-        if self.protocol == "ping" and (self.rate_bps is not None or self.streams > 1):
-            raise BadInput("ping takes neither rate_bps nor streams")
 
     def _check_names(self) -> None:
         # These go into argument lists: only what such a name can be.
@@ -259,20 +266,18 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         return [int(cpu) for cpu in self.affinity.split(",")] if self.affinity else []
 
     @property
-    def generator(self) -> str | None:
-        """The program that makes the load, beside ping."""
-        return None if self.protocol == "ping" else "iperf3"
+    def load_generator(self) -> Generator:
+        """What makes the load."""
+        return registry.speaking(self.protocol) if self.generator is None else registry.find(self.generator)
+
+    def check_programs(self) -> None:
+        """Raises Unsupported where the program that makes the load is missing or too old."""
+        self.load_generator.version()
 
     @property
     def datagram_bytes(self) -> int:
         """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
         return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
-
-    def load(self) -> Load:
-        """What iperf3 is asked for."""
-        length = self.datagram_bytes if self.protocol == "udp" else self.length_bytes
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Load)}
-        return Load(**{**given, "length_bytes": length})
 
     @property
     def in_guests(self) -> bool:

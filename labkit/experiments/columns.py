@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import machine
-from labkit.errors import LabkitError
+from labkit.experiments import consistency
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Surroundings
-from labkit.traffic import iperf3
+from labkit.traffic import registry
 
 # Every row has every column; what was not measured is null.
 METRICS = [
@@ -25,6 +25,7 @@ METRICS = [
     "received_count",
     "sent_bps",
     "sent_count",
+    "reported_received_count",
     "fragments_count",
     "lost_count",
     "out_of_order_count",
@@ -134,23 +135,15 @@ Measured = tuple[Arm, dict[str, Any]]
 
 @functools.cache
 def _tools() -> dict[str, Any]:
-    return {"iperf3": iperf3_version(), "python": platform.python_version()}
-
-
-def iperf3_version() -> str | None:
-    """The version of iperf3, or None."""
-    try:
-        return iperf3.version()
-    except LabkitError:  # ping does without
-        return None
+    return {**registry.versions(), "python": platform.python_version()}
 
 
 def row_of(
     asked: Datapaths, around: Surroundings, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """A whole row: identity, parameters, metrics, provenance."""
+    """A whole row: identity, parameters, metrics, provenance; `invalid` where its numbers contradict each other."""
     peer = {} if around.peer is None else around.peer.machine
-    return {
+    row = {
         "experiment": around.experiment,
         "run": around.folder.name,
         "arm": arm.label,
@@ -160,6 +153,7 @@ def row_of(
         "guest": asked.guest_word if asked.in_guests else None,
         "pairs": pairs,
         **{name: getattr(asked, name) for name in PARAMETERS},
+        "generator": asked.load_generator.name,
         "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
         **dict.fromkeys(METRICS),
         **now(),
@@ -169,6 +163,9 @@ def row_of(
         **{f"peer_{name}": peer.get(name) for name in OF_PEER},
         "seed": around.seed,
     }
+    if row["status"] == "ok" and (why := consistency.contradiction(row)):
+        row |= {"status": "invalid", "reason": why}
+    return row
 
 
 def order(around: Surroundings, pairs: int, number: int, labels: list[str]) -> list[str]:

@@ -19,14 +19,16 @@ from labkit.experiments.columns import Arm
 from labkit.experiments.datapaths import Point
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import left_out
+from labkit.traffic import registry
 
 LOADS = ("udp:800", "tcp", "ping")
-UNUSED = ("protocol", "length_bytes", "slices", "whole_runs", "half_width")
+UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
 
 HELP = {
     **usual.HELP,
     "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
     "topology": "what joins the ends, one",
+    "generator": "say loads instead",
     "protocol": "say loads instead",
     "length_bytes": "say loads instead",
     "slices": "not used: loads are whole runs",
@@ -68,8 +70,10 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
         """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
         protocol, colon, size = load.partition(":")
         is_size = size.isascii() and size.isdigit() and len(size) < 7
-        if protocol not in ("udp", "tcp", "ping") or bool(colon) != is_size:
-            raise BadInput(f"loads={load}: a load is udp, tcp or ping, or one of them with :BYTES")
+        if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
+            raise BadInput(
+                f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
+            )
         given = {name: getattr(self, name) for name in Datapaths.__struct_fields__}
         given |= {"protocol": protocol, "length_bytes": int(size) if colon else None}
         return Datapaths(**given)

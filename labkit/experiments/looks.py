@@ -15,7 +15,7 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.serving import Here, There, guests_cpu
 from labkit.observers.receivers import receivers
-from labkit.traffic import iperf3
+from labkit.traffic.base import FlowGenerator, Flows
 
 # The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
 # link and do not.
@@ -55,7 +55,9 @@ class Standing(abc.ABC):
         """What load is run between."""
 
     @abc.abstractmethod
-    def serving(self, asked: Datapaths) -> AbstractContextManager[tuple[iperf3.Flows, There]]:
+    def serving(
+        self, asked: Datapaths, generator: FlowGenerator
+    ) -> AbstractContextManager[tuple[Flows, There]]:
         """Flows whose servers listen, and what the servers' side counts."""
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
@@ -111,11 +113,11 @@ class Live(Standing):
         return self.topology.pairs
 
     @contextmanager
-    def serving(self, asked: Datapaths) -> Iterator[tuple[iperf3.Flows, There]]:
+    def serving(self, asked: Datapaths, generator: FlowGenerator) -> Iterator[tuple[Flows, There]]:
         """Flows whose servers listen, and what the servers' side counts."""
         with (
             receivers(self.pairs, asked.protocol, asked.datagram_bytes) as counters,
-            iperf3.flows(self.pairs, emulated=self.emulated) as flows,
+            generator.flows(self.pairs, asked, emulated=self.emulated) as flows,
         ):
             yield flows, Here(flows, counters, self._ends)
 

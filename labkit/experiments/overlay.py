@@ -93,10 +93,10 @@ class Overlay(Datapaths, frozen=True, kw_only=True):
         within("outage_s", self.outage_s, 0.2, 60)
         network.check(self.network(self.routes[0]))
 
-    @property
-    def generator(self) -> str | None:
-        """The program that makes the load, where there is any."""
-        return super().generator if "cost" in self.part else None
+    def check_programs(self) -> None:
+        """Raises Unsupported where the program that makes the load is missing; only the cost needs one."""
+        if "cost" in self.part:
+            super().check_programs()
 
     def network(self, routes: str) -> Network:
         """The network, with these routes between the leaves."""

@@ -18,10 +18,11 @@ from labkit import records
 from labkit.errors import BadInput, Unsupported
 from labkit.experiments import arms, columns, datapaths, events, profiles
 from labkit.experiments import asked as usual
-from labkit.experiments.asked import LARGEST_DATAGRAM, Datapaths
+from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.parameters import left_out, within
+from labkit.traffic.iperf3 import LARGEST_DATAGRAM
 from labkit.units import many
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)

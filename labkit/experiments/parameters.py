@@ -39,10 +39,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises BadInput for values that cannot be."""
 
-    @property
-    def generator(self) -> str | None:
-        """The program that makes the load, beside ping."""
-        return None
+    def check_programs(self) -> None:
+        """Raises Unsupported where a program that the experiment cannot do without is missing or too old."""
 
     def asdict(self) -> dict[str, Any]:
         """Names and values, as JSON has them."""

@@ -23,7 +23,8 @@ from labkit.experiments.columns import Arm
 from labkit.experiments.events import Surroundings
 from labkit.experiments.looks import Standing, offloads, qdisc
 from labkit.experiments.serving import There, Window
-from labkit.traffic import iperf3, pages, ping
+from labkit.traffic import ping
+from labkit.traffic.base import FlowGenerator, Flows, Page
 
 Answer = dict[str, Any]
 CLOCK = 1.02  # times what passed here another host's clock may count before it is doubted
@@ -85,9 +86,9 @@ class Far:
             seen = msgspec.structs.replace(seen, doubts=[*seen.doubts, doubt])
         return seen
 
-    def pages(self) -> list[pages.Page]:
+    def pages(self) -> list[Page]:
         """The servers' own JSON, after their ends."""
-        found: list[pages.Page] = self._peer.ask("pages")["pages"]
+        found: list[Page] = self._peer.ask("pages")["pages"]
         return found
 
     def told(self) -> dict[str, Any]:
@@ -108,11 +109,11 @@ class Across(Standing):
         return self.far_pairs
 
     @contextmanager
-    def serving(self, asked: Datapaths) -> Iterator[tuple[iperf3.Flows, There]]:
+    def serving(self, asked: Datapaths, generator: FlowGenerator) -> Iterator[tuple[Flows, There]]:
         """Flows whose servers listen over there, and what is counted there."""
         self.peer.ask("listen")
         try:
-            with iperf3.far_flows(self.far_pairs) as flows:
+            with generator.far_flows(self.far_pairs, asked) as flows:
                 yield flows, Far(self.peer)
         finally:
             self.peer.ask("quiet")

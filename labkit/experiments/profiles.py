@@ -147,6 +147,8 @@ def _tell_overhead(asked: Datapaths, found: list[Measured]) -> None:
 def _speed(asked: Datapaths, metrics: dict[str, Any]) -> float | None:
     if metrics.get("status") != "ok":
         return None
-    if asked.protocol == "ping":
-        return 1 / metrics["latency_p50_s"] if metrics["latency_p50_s"] else None
-    return float(metrics["throughput_bps"])
+    can = asked.load_generator.capabilities
+    value = float(metrics[can.metric])
+    if can.higher_is_better:
+        return value
+    return 1 / value if value else None

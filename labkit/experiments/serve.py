@@ -13,12 +13,13 @@ import msgspec
 from labkit import machine, process, topologies
 from labkit.endpoints import Endpoint
 from labkit.errors import LabkitError
-from labkit.experiments import columns, serving
+from labkit.experiments import serving
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import offloads
 from labkit.observers.receivers import Receivers, server_receivers
-from labkit.traffic import iperf3
+from labkit.traffic import registry
+from labkit.traffic.base import FlowGenerator, Servers
 
 
 class Serving:
@@ -28,7 +29,7 @@ class Serving:
         self._asked, self._around, self._environment = asked, around, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
-        self._servers: iperf3.Servers | None = None
+        self._servers: Servers | None = None
         self._counters: Receivers | None = None
         self._before: list[int] = []
         self.known: dict[str, Callable[..., dict[str, Any]]] = {
@@ -46,7 +47,7 @@ class Serving:
 
     def hello(self) -> dict[str, Any]:
         """What rows and environment.json tell of this host."""
-        told = {**self._around.machine, "iperf3": columns.iperf3_version()}
+        told = {**self._around.machine, **registry.versions()}
         return {"machine": told, "environment": {"machine": told, **self._environment}}
 
     def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Serving:
         """A server listens at every end."""
         asked = self._asked
         emulated = self._around.machine.get("accelerator") == "tcg"
-        self._servers = self._run.enter_context(iperf3.servers(self._ends, emulated=emulated))
+        self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, asked.protocol, asked.datagram_bytes)
         self._counters = self._run.enter_context(counters)
         self._before = self._counters.each()
@@ -96,7 +97,12 @@ class Serving:
     def pages(self) -> dict[str, Any]:
         """What the servers wrote."""
         servers, _counters = self._listening()
-        return {"pages": servers.finish(time.monotonic() + iperf3.LAST_WORDS_S)}
+        return {"pages": servers.finish(time.monotonic() + self._generator.last_words_s)}
+
+    @property
+    def _generator(self) -> FlowGenerator:
+        assert isinstance(self._asked.load_generator, FlowGenerator)
+        return self._asked.load_generator
 
     def quiet(self) -> dict[str, Any]:
         """No server listens any more."""
@@ -109,7 +115,7 @@ class Serving:
         now = machine.cpu_times()
         return {"cpu_s": now.busy_s, "softirq_s": now.softirq_s, "steal_s": now.steal_s}
 
-    def _listening(self) -> tuple[iperf3.Servers, Receivers]:
+    def _listening(self) -> tuple[Servers, Receivers]:
         assert self._servers is not None
         assert self._counters is not None
         return self._servers, self._counters

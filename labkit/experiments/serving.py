@@ -15,7 +15,7 @@ from labkit import machine
 from labkit.endpoints import Endpoint, Reading
 from labkit.errors import Failed
 from labkit.observers.receivers import Receivers
-from labkit.traffic import iperf3, pages
+from labkit.traffic.base import Flows, Page
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class There(Protocol):
     def window(self, until: float) -> Window:
         """Count until then (time.monotonic()), or until all flows have ended; CPU time is this host's."""
 
-    def pages(self) -> list[pages.Page]:
+    def pages(self) -> list[Page]:
         """The servers' own JSON, after their ends."""
 
     def told(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class There(Protocol):
 class Here:
     """The servers of these flows are on this host."""
 
-    def __init__(self, flows: iperf3.Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
+    def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
         self._flows, self._counters, self._ends = flows, counters, ends
         self._before = counters.each()
         self._used: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Here:
         self._used = used[0](seen.window_s)
         return seen
 
-    def pages(self) -> list[pages.Page]:
+    def pages(self) -> list[Page]:
         """The servers' own JSON, after their ends."""
         return self._flows.server_pages()
 

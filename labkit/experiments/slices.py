@@ -8,7 +8,6 @@ sender's caches and the queues of the last one settle.
 from __future__ import annotations
 
 import random
-import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Measured
 from labkit.experiments.looks import Live
 from labkit.observers.receivers import Receivers, receivers
-from labkit.traffic import iperf3
+from labkit.traffic.base import FlowGenerator, Flows
 
 SLICE_S = 0.1
 SETTLE_S = 0.03
@@ -31,16 +30,17 @@ ESTABLISH_S = 10.0
 class Sender:
     """An arm with its established flows and the counters of its receivers."""
 
-    def __init__(self, live: Live, flows: iperf3.Flows, counters: Receivers) -> None:
+    def __init__(self, live: Live, flows: Flows, counters: Receivers) -> None:
         self.live = live
         self.flows = flows
         self.counters = counters
         self.problem: str | None = None
 
-    def establish(self, load: iperf3.Load) -> None:
+    def establish(self) -> None:
         """Start the flows, see data arrive on every one, hold them."""
         ready = serving.Here(self.flows, self.counters)
-        self.flows.start(load)
+        self.flows.stage()
+        self.flows.go()
         if not ready.carrying(ESTABLISH_S):
             words = self.flows.early_end()
             late = f"not every flow of {self.live.arm.label} carried data within {ESTABLISH_S:.0f} s"
@@ -80,7 +80,8 @@ class Sender:
 def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: Path) -> list[Measured]:
     """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from
     then on."""
-    long = iperf3.Load(**{**_fields(asked.load()), "duration_s": 86400, "omit_s": 0})
+    generator = asked.load_generator
+    assert isinstance(generator, FlowGenerator)  # Generator.check: slices need one that can be held
     rows: list[Measured] = []
     with ExitStack() as stack:
         senders = []
@@ -89,9 +90,11 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
                 receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
             )
             try:
-                flows = stack.enter_context(iperf3.flows(one.topology.pairs, emulated=one.emulated))
+                flows = stack.enter_context(
+                    generator.flows(one.topology.pairs, asked, emulated=one.emulated, endless=True)
+                )
                 sender = Sender(one, flows, counters)
-                sender.establish(long)
+                sender.establish()
                 senders.append(sender)
             except Failed as error:
                 rows.append((one.arm, _failed(str(error))))
@@ -106,18 +109,12 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
     return rows
 
 
-def _fields(load: iperf3.Load) -> dict[str, Any]:
-    return dict(vars(load))
-
-
 def _failed(reason: str) -> dict[str, Any]:
     return {"status": "failed", "reason": reason, "method": "slice"}
 
 
 def _end(sender: Sender, artefacts: Path) -> None:
-    """End the flows early, which makes iperf3 write what it counted; kept as it is."""
-    for client in sender.flows.clients:
-        client.signal(signal.SIGINT)
-    sender.flows.go()
+    """End the flows early and keep what they report as it is."""
+    sender.flows.interrupt()
     pages, _interrupted = sender.flows.finish(time.monotonic() + 2)
     records.write_artefact(artefacts / f"{sender.live.arm.stem}-slices.json.gz", pages)

@@ -16,7 +16,6 @@ from labkit.experiments.asked import Datapaths
 # Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from
 # 8.
 LEAST_ROUNDS = 8
-METRIC = {"tcp": "throughput_bps", "udp": "throughput_bps", "ping": "latency_p50_s"}
 # Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
 T = (2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 Seen = dict[tuple[int, int | None], dict[str, float]]
@@ -34,7 +33,7 @@ class History:
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Take in rows."""
         for row in rows:
-            value = row[METRIC[self._asked.protocol]]
+            value = row[self._asked.load_generator.capabilities.metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
 

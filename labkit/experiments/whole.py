@@ -1,4 +1,4 @@
-"""Whole runs: one iperf3 or ping run of an arm from beginning to end, as it would be typed by hand."""
+"""Whole runs: one run of a generator with an arm, from beginning to end, as it would be typed by hand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Measured
 from labkit.experiments.looks import Standing
 from labkit.experiments.serving import There, Window
-from labkit.traffic import iperf3, pages, ping
+from labkit.traffic.base import FlowGenerator, Flows, LatencyGenerator
 
 Counting = Callable[[], AbstractContextManager[None]]
 
 START_S = 5.0  # until every flow carries data
 TOGETHER = 0.5  # of its duration all flows have to run at once
 OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
-AGREE = 0.05  # iperf3's own count and the kernel's may differ by this much, else flows did not run together
+AGREE = 0.05  # the generator's own count and the kernel's may differ by this much, else flows did not run together
 OVERLOAD = 0.01
 SATURATED = 0.95  # of a CPU, by each sender
 
@@ -33,34 +33,43 @@ def measure(
     counting: Counting | None = None,
     suffix: str = "",
 ) -> Measured:
-    """One run of one arm. What `counting` makes is open for as long as what arrives is counted, and `received_count`
-    is then of that time, for UDP as well. `suffix` is of its artefact.
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    artefact.
 
-    What fails is a row with iperf3's or ping's own words.
+    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
+    reported_received_count, out_of_order_count and jitter_s are the generator's, of its time without the warm-up.
+
+    What fails is a row with the generator's own words.
     """
     try:
-        if asked.protocol == "ping":
-            return _ping(asked, live, counting)
-        return _iperf3(asked, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
+        generator = asked.load_generator
+        if isinstance(generator, LatencyGenerator):
+            return _round_trips(asked, generator, live, counting)
+        assert isinstance(generator, FlowGenerator)
+        return _flows(asked, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
     except Failed as error:
         return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
 
-def _ping(asked: Datapaths, live: Standing, counting: Counting | None) -> Measured:
+def _round_trips(
+    asked: Datapaths, generator: LatencyGenerator, live: Standing, counting: Counting | None
+) -> Measured:
     elsewhere = live.elsewhere()
     with (counting or nullcontext)():
         times, begin = machine.cpu_times(), time.monotonic()
-        found = ping.latency(live.pairs, asked.duration_s, asked.length_bytes)
+        found = generator.latency(live.pairs, asked)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
     row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **found}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 
-def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting | None) -> Measured:
-    with live.serving(asked) as (flows, there):
-        seen = _counted(asked.load(), flows, there, counting or nullcontext)
-        found, problem = flows.finish(time.monotonic() + START_S + iperf3.GRACE_S, there.pages)
+def _flows(
+    asked: Datapaths, generator: FlowGenerator, live: Standing, artefact: Path, counting: Counting | None
+) -> Measured:
+    with live.serving(asked, generator) as (flows, there):
+        seen = _counted(asked, flows, there, counting or nullcontext)
+        found, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
     records.write_artefact(artefact, found)
     if problem:
         raise Failed(problem)
@@ -74,61 +83,60 @@ def _iperf3(asked: Datapaths, live: Standing, artefact: Path, counting: Counting
         "softirq_s": seen.softirq_s,
         "steal_s": seen.steal_s,
         **there.told(),
-        **({} if asked.protocol == "udp" else {"received_count": seen.received_count}),
-        **pages.metrics(found, asked.protocol),
+        "received_count": seen.received_count,
+        **generator.metrics(found, asked.protocol),
     }
-    if counting is not None:
-        row["received_count"] = seen.received_count
     if asked.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
-        row["throughput_bps"] = row["iperf3_bps"]
+        row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
-    invalid = _invalid(asked, live, row)
+    invalid = _invalid(asked, generator, live, row)
     return live.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
-        [*stolen, *_doubts(asked, row, len(found))],
+        [*stolen, *_doubts(asked, generator, row, len(found))],
     )
 
 
-def _counted(load: iperf3.Load, flows: iperf3.Flows, there: There, counting: Counting) -> Window:
+def _counted(asked: Datapaths, flows: Flows, there: There, counting: Counting) -> Window:
     """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
 
     All flows run at once from when the last one carries data until when the first one may end.
     """
     earliest = time.monotonic()
-    flows.stage(load)
+    flows.stage()
     if there.idle():  # so they all have begun after this
         earliest = time.monotonic()
     flows.go()
     there.carrying(START_S)
-    running = flows.wait(time.monotonic() + load.omit_s)
+    running = flows.wait(time.monotonic() + asked.omit_s)
     with counting():
-        return there.window(earliest + load.omit_s + load.duration_s if running else time.monotonic())
+        return there.window(earliest + asked.omit_s + asked.duration_s if running else time.monotonic())
 
 
-def _invalid(asked: Datapaths, live: Standing, row: dict[str, Any]) -> str | None:
+def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: dict[str, Any]) -> str | None:
     """Why the run does not count (METHOD: the flows must run together, and the offered load must be
     reached)."""
     if row["window_s"] < TOGETHER * asked.duration_s:
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
+    if not row["received_bytes"] and not row[generator.reported_bps]:
+        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if asked.rate_bps is None:
         return None
     flows = asked.streams * len(live.pairs)
     offered = asked.rate_bps * flows
-    quantum = (asked.length_bytes or 131072 if asked.protocol == "tcp" else asked.datagram_bytes) * 8 * flows
+    quantum = generator.block_bytes(asked) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / asked.duration_s:
         return None
     return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of {offered / 1e6:.4g} Mbit/s asked for were sent"
 
 
-def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
+def _doubts(asked: Datapaths, generator: FlowGenerator, row: dict[str, Any], flows: int) -> list[str]:
     doubts = []
-    unsteady = (
-        asked.rate_bps is None and abs(row["iperf3_bps"] - row["throughput_bps"]) > AGREE * row["iperf3_bps"]
-    )
+    reported_bps = row[generator.reported_bps]
+    unsteady = asked.rate_bps is None and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps
     if unsteady:
         doubts.append(
-            "iperf3's sum over flows that did not all run at the same time differs by more than 5 %"
+            f"{generator.name}'s sum over flows that did not all run at the same time differs by more than 5 %"
         )
     if (
         asked.protocol == "udp"
@@ -137,7 +145,9 @@ def _doubts(asked: Datapaths, row: dict[str, Any], flows: int) -> list[str]:
     ):
         doubts.append("generator-limited: the senders took a whole CPU each")
     if asked.protocol == "udp" and row["lost_count"] is None:
-        doubts.append("the server counted more datagrams as lost than were sent: lost_count is left out")
+        doubts.append(
+            f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
+        )
     elif asked.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
         doubts.append("datagrams were lost: more was sent than the receivers could take")
     return doubts

@@ -46,7 +46,7 @@ def _against_size(
     sized = complete(of_part(rows, "cost"))
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
-    # Of a whole run of UDP `received_count` is iperf3's, of its own time; bytes are of the window that CPU time is of.
+    # In rows of labkit 0.1 `received_count` of a whole run of UDP is iperf3's, of its own time.
     datagrams = sized["received_bytes"] / sized["length_bytes"]
     sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
     for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):

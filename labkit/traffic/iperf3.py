@@ -9,16 +9,18 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from labkit import process
 from labkit.endpoints import Endpoint, FarPair, Pair, Reading
 from labkit.errors import Failed, Unsupported
 from labkit.traffic import pages
+from labkit.traffic.base import Capabilities, FlowGenerator, LoadParameters, Page
 
 PORT = 5201
+LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
 OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on
 GRACE_S = 5.0  # beyond its planned time, until a run is ended by force
 LAST_WORDS_S = 1.0  # for the other end to write what it has, once one has ended
@@ -43,6 +45,13 @@ class Load:
     congestion: str | None = None
     zerocopy: bool = False
     affinity: str | None = None  # "0,1": client's CPU, server's CPU
+
+
+def load_of(parameters: LoadParameters) -> Load:
+    """What iperf3 is asked for, from the parameters of an experiment."""
+    given = {field.name: getattr(parameters, field.name) for field in fields(Load)}
+    udp = parameters.protocol == "udp"
+    return Load(**given | {"length_bytes": parameters.datagram_bytes if udp else parameters.length_bytes})
 
 
 def version() -> str:
@@ -101,7 +110,7 @@ class Servers:
         for end in ends:
             programs.append(end.start(server_argv(end.address)))
 
-    def finish(self, deadline: float) -> list[pages.Page]:
+    def finish(self, deadline: float) -> list[Page]:
         """Wait for their ends, kill those that still run at the deadline, and return the JSON of each."""
         for program in process.wait(self.programs, deadline):
             program.go()
@@ -130,22 +139,21 @@ class Flows:
     """The flows of one topology: started together, stopped and continued together, ended together."""
 
     def __init__(
-        self, pairs: Sequence[Pair | FarPair], servers: Servers | None, start_s: float = START_S
+        self,
+        pairs: Sequence[Pair | FarPair],
+        servers: Servers | None,
+        load: Load,
+        start_s: float = START_S,
     ) -> None:
-        self.servers, self._start_s = servers, start_s
+        self.servers, self._load, self._start_s = servers, load, start_s
         self.programs: list[process.Running] = []
         ready = [None] * len(pairs) if servers is None else servers.programs
         self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
 
-    def start(self, load: Load) -> None:
-        """Start all clients, at once."""
-        self.stage(load)
-        self.go()
-
-    def stage(self, load: Load) -> None:
+    def stage(self) -> None:
         """Let all clients stand ready for `go`: each is stopped as soon as it exists, so that none has a lead."""
         for flow in self.flows:
-            flow.connect(load)
+            flow.connect(self._load)
             assert flow.client is not None
             self.programs.append(flow.client)
         deadline = time.monotonic() + self._start_s
@@ -174,6 +182,12 @@ class Flows:
         """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
         return bool(process.wait(self.clients, until))
 
+    def interrupt(self) -> None:
+        """End the clients before their time, which makes iperf3 write what it counted."""
+        for client in self.clients:
+            client.signal(signal.SIGINT)
+        self.go()
+
     def early_end(self) -> str | None:
         """The words of a flow that has ended although it should be running, or None."""
         for flow in self.flows:
@@ -183,7 +197,7 @@ class Flows:
         return None
 
     def finish(
-        self, deadline: float, served: Callable[[], list[pages.Page]] | None = None
+        self, deadline: float, served: Callable[[], list[Page]] | None = None
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong
         first, or None. `served` gives the JSON of servers on another host.
@@ -202,25 +216,25 @@ class Flows:
         problems = (pages.problem(client, both) for client, both in zip(self.clients, found, strict=True))
         return found, late_words or next((problem for problem in problems if problem), None)
 
-    def server_pages(self) -> list[pages.Page]:
+    def server_pages(self) -> list[Page]:
         """The JSON of the servers, where they are on this host; those that are late are ended."""
         return [] if self.servers is None else self.servers.finish(time.monotonic() + LAST_WORDS_S)
 
 
 @contextmanager
-def flows(pairs: Sequence[Pair], *, emulated: bool = False) -> Iterator[Flows]:
+def flows(pairs: Sequence[Pair], load: Load, *, emulated: bool = False) -> Iterator[Flows]:
     """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
     left. Those on an emulated CPU are waited for longer."""
     with servers([pair.server for pair in pairs], emulated=emulated) as ready:
-        made = Flows(pairs, ready, EMULATED_START_S if emulated else START_S)
+        made = Flows(pairs, ready, load, EMULATED_START_S if emulated else START_S)
         with process.all_ended(made.programs):
             yield made
 
 
 @contextmanager
-def far_flows(pairs: Sequence[FarPair]) -> Iterator[Flows]:
+def far_flows(pairs: Sequence[FarPair], load: Load) -> Iterator[Flows]:
     """Clients for servers that listen on another host; when the block ends, none of them is left."""
-    made = Flows(pairs, None)
+    made = Flows(pairs, None, load)
     with process.all_ended(made.programs):
         yield made
 
@@ -267,3 +281,55 @@ def _why(flow: Flow) -> str:
         return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
     words_of = None if flow.client is None else pages.problem(flow.client, both)
     return words_of or "iperf3 ended before its time"
+
+
+class Iperf3(FlowGenerator):
+    """iperf3 as a traffic generator."""
+
+    name = "iperf3"
+    capabilities = Capabilities(
+        length_bytes={"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM)},
+        metric="throughput_bps",
+        paced=True,
+        sliced=True,
+        streams=128,
+    )
+    reported_bps = "iperf3_bps"
+    grace_s, last_words_s = GRACE_S, LAST_WORDS_S
+
+    def version(self) -> str:
+        """The version of iperf3. Raises Unsupported where it is missing or too old."""
+        return version()
+
+    def flows(
+        self,
+        pairs: Sequence[Pair],
+        parameters: LoadParameters,
+        *,
+        emulated: bool = False,
+        endless: bool = False,
+    ) -> AbstractContextManager[Flows]:
+        """Flows whose servers listen; a flow without an end runs for a day."""
+        load = load_of(parameters)
+        load = replace(load, duration_s=86400, omit_s=0) if endless else load
+        return flows(pairs, load, emulated=emulated)
+
+    def far_flows(
+        self, pairs: Sequence[FarPair], parameters: LoadParameters
+    ) -> AbstractContextManager[Flows]:
+        """Flows to servers that listen on another host."""
+        return far_flows(pairs, load_of(parameters))
+
+    def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
+        """Servers that listen at these ends."""
+        return servers(ends, emulated=emulated)
+
+    def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
+        """The columns of a row, from the JSON of both ends of each flow."""
+        return pages.metrics(reports, protocol)
+
+    def block_bytes(self, parameters: LoadParameters) -> int:
+        """The bytes of a write: 128 KiB of TCP where iperf3 has the choice."""
+        return (
+            parameters.datagram_bytes if parameters.protocol == "udp" else parameters.length_bytes or 131072
+        )

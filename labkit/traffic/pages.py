@@ -8,8 +8,7 @@ from typing import Any
 
 from labkit import process
 from labkit.errors import Failed
-
-Page = dict[str, Any]
+from labkit.traffic.base import Page, skew
 
 
 def page(program: process.Running | None) -> Page:
@@ -70,19 +69,26 @@ def _udp(pages: Sequence[Page]) -> dict[str, Any]:
     # seconds.
     servers = [page["server"]["end"] for page in pages]
     received = [end["sum_received"] for end in servers]
-    arrived = [part["packets"] - part["lost_packets"] for part in received]
+    arrived = sum(part["packets"] - part["lost_packets"] for part in received)
     sent = sum(page["client"]["end"]["sum_sent"]["packets"] for page in pages)
     lost = sum(part["lost_packets"] for part in received)
     streams = [stream["udp"] for end in servers for stream in end["streams"]]
     return {
         "sent_count": sent,
-        "received_count": sum(arrived),
-        # Each end leaves out the omitted seconds by its own clock: a late server counts what was lost in them.
-        "lost_count": lost if lost <= sent else None,
+        "reported_received_count": arrived,
+        "lost_count": _lost(sent, arrived, lost, skew(pages[0]["client"]["start"]["test_start"]["duration"])),
         "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
         "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
         "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
     }
+
+
+def _lost(sent: int, arrived: int, lost: int, most: float) -> int | None:
+    """The datagrams that were lost of those that were sent. Each end leaves out the omitted seconds by its own clock: a
+    late server counts what was lost in them, too. None where that makes a larger share than `most`."""
+    if arrived + lost > sent * (1 + most):
+        return None
+    return max(0, min(lost, sent - arrived))
 
 
 def _tcp(ends: Sequence[dict[str, Any]]) -> dict[str, Any]:

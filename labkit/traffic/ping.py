@@ -6,19 +6,20 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labkit import process
 from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import Failed
+from labkit.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 
 # The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
 # new ports the last may be slow to forward.
 PATIENCE_S = 15
 INTERVAL_S = 0.002  # the shortest that iputils allows without privilege
 STEP_S = 1e-6  # ping prints microseconds; the median is interpolated within one, or 4 µs against 5 µs would be 25 %
-_RTT = re.compile(r"time=([0-9.]+) ms")
+_RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # a request counts once, however often it is answered
 
 
 def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> str | None:
@@ -54,7 +55,7 @@ def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> N
     """Send so many pings with a payload of this length, 10 ms apart. Raises Failed unless each was answered in time."""
     options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
     ended = process.run([*client.prefix, *argv(address, options)])
-    if len(round_trip_times(ended.stdout)) != count:
+    if len(round_trip_times(ended.stdout)) < count:
         raise Failed(f"{client.name} lost pings to {address}: {ended.words()}")
 
 
@@ -82,7 +83,7 @@ def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: in
     return {
         "loop": "closed",
         "received_count": len(times),
-        "sent_count": sum(_sent(one.stdout) or 0 for one in ended) or None,
+        "sent_count": _sent_by_all(one.stdout for one in ended),
         "latency_p50_s": statistics.median_grouped(times, STEP_S),
         "latency_p99_s": times[min(len(times) - 1, int(0.99 * len(times)))],
         "latency_max_s": times[-1],
@@ -94,9 +95,10 @@ def round_trip_times(text: str) -> list[float]:
     return [float(value) / 1e3 for value in _RTT.findall(text)]
 
 
-def _sent(text: str) -> int | None:
-    found = re.search(r"(\d+) packets transmitted", text)
-    return int(found[1]) if found else None
+def _sent_by_all(texts: Iterable[str]) -> int | None:
+    """What all pings have sent; None where one was ended before it said so."""
+    found = [re.search(r"(\d+) packets transmitted", text) for text in texts]
+    return None if None in found else sum(int(one[1]) for one in found if one)
 
 
 def argv(address: str, options: list[str]) -> list[str]:
@@ -106,3 +108,20 @@ def argv(address: str, options: list[str]) -> list[str]:
 
 def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
     return client.start(argv(address, options))
+
+
+class Ping(LatencyGenerator):
+    """ping as a traffic generator: round-trip times, closed-loop."""
+
+    name = "ping"
+    capabilities = Capabilities(
+        length_bytes={"ping": (16, 65507)}, metric="latency_p50_s", higher_is_better=False
+    )
+
+    def version(self) -> str:
+        """The version of ping. Raises Unsupported where it is missing."""
+        return process.output(["ping", "-V"]).split()[-1]
+
+    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+        """The columns of a row: the round-trip times of all pairs at once."""
+        return latency(pairs, parameters.duration_s, parameters.length_bytes)

@@ -48,8 +48,9 @@ def profile(folded: Path, rules: int) -> dict[str, Any]:
         if rules:
             ruled(pair.server.namespace, rules)
         with perf_record(folded) as watch:
-            with iperf3.flows(net.pairs) as flows:
-                flows.start(LOAD)
+            with iperf3.flows(net.pairs, LOAD) as flows:
+                flows.stage()
+                flows.go()
                 while received(pair) < 1000:
                     assert not flows.early_end(), flows.early_end()
                     time.sleep(0.01)

@@ -85,7 +85,7 @@ def test_udp_and_ping_rows(machine: World) -> None:
         assert {row["arm"] for row in rows} == ARMS
         assert all(row["status"] in MEASURED for row in rows), [row["reason"] for row in rows]
     for row in udp:
-        assert row["received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.1)
+        assert row["reported_received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.1)
         assert row["jitter_s"] >= 0
     for row in ping:
         assert row["loop"] == "closed"

@@ -253,7 +253,7 @@ def test_the_calls_of_one_packet_in_each_kind_of_ends(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"loads": "sctp"}, "loads=sctp: a load is udp, tcp or ping"),
+        ({"loads": "sctp"}, "loads=sctp: a load is tcp, udp, ping"),
         ({"loads": "udp:"}, "loads=udp:: a load is"),
         ({"loads": "udp:800,udp:800"}, "none twice"),
         ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),

@@ -45,17 +45,6 @@ FLOORS = MEASURING | READING | DRIVERS
 SHARED = {"errors", "units", "records", "calls"}  # what the reading wing may have from the measuring wing
 LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside the standard library
 
-# The long ones, each with its reason. A line here without need fails as well.
-LONGEST_MODULE, LONGEST_FUNCTION = 300, 40
-LONG: dict[str, str] = {
-    "labkit/stats.py": "effects, controls and verdicts are read together",
-    "labkit/endpoints/inside.py": "it is carried into guests and containers as one file",
-    "tests/lab/test_datapaths.py": "one experiment, looked at from many sides",
-    "tests/unit/test_stats.py": "one table of claims about verdicts",
-    "tests/simulated.py rows": "a table of what a row holds",
-    "tests/simulated.py notebook": "the cells of a notebook one after the other",
-}
-
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -213,33 +202,6 @@ def test_tests_skip_in_one_way() -> None:
             }:
                 faults.append(f"{named(path)}:{node.lineno}: {ast.unparse(node)}")
     none([fault for fault in faults if not fault.startswith("tests/conftest.py:")])
-
-
-def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function without its docstring, of which there can hardly be too much."""
-    first = node.body[0]
-    is_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    doc_count = (first.end_lineno or 0) - first.lineno + 1 if is_doc else 0
-    return (node.end_lineno or 0) - node.lineno + 1 - doc_count
-
-
-def test_long_ones_are_justified() -> None:
-    long = {}
-    for path in PYTHON:
-        count = len(path.read_text().splitlines())
-        if count > LONGEST_MODULE:
-            long[named(path)] = count
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > LONGEST_FUNCTION:
-                long[f"{named(path)} {node.name}"] = lines_of(node)
-    none(
-        [
-            f"{what} has {count} lines: split it, or say in LONG why not"
-            for what, count in long.items()
-            if what not in LONG
-        ]
-    )
-    none([f"{what} is in LONG and is not long" for what in LONG if what not in long])
 
 
 def test_notebooks_are_thin_and_clean() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from labkit import process
+from labkit.errors import Failed
 from labkit.traffic import ping
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -26,6 +31,33 @@ def test_every_answer_is_a_round_trip_time_in_seconds() -> None:
 
 def test_ipv6_reads_alike() -> None:
     assert ping.round_trip_times(sample("answered-ipv6")) == pytest.approx([68e-6, 41e-6, 5e-6])
+
+
+def test_an_answer_counts_once() -> None:
+    assert len(ping.round_trip_times(sample("duplicates"))) == 5  # of three requests to several hosts
+    doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
+    assert len(ping.round_trip_times(doubled.rstrip() + " (DUP!)\n")) == 1
+
+
+@pytest.mark.parametrize(("printed", "is_lost"), [(2, True), (3, False), (4, False)])
+def test_only_a_missing_answer_is_a_lost_ping(
+    printed: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that were queued may come together, and then ping prints more of them than were asked for."""
+    text = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * printed
+    ended = process.Ended(argv=("ping",), returncode=0, stdout=text, stderr="", cpu_s=0.0)
+    monkeypatch.setattr(process, "run", lambda _argv: ended)
+    client: Any = SimpleNamespace(prefix=[], name="cs1")
+    with pytest.raises(Failed, match="cs1 lost pings") if is_lost else nullcontext():
+        ping.answered(client, "10.0.0.1", 3, 56)
+
+
+def test_what_was_sent_is_unknown_unless_every_ping_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was killed has sent pings as well; without them more would have arrived than was sent."""
+    whole = sample("answered")
+    cut = whole.partition("---")[0]
+    assert ping._sent_by_all([whole, whole]) == 24
+    assert ping._sent_by_all([whole, cut]) is None
 
 
 def test_no_answer_is_no_time() -> None:
