@@ -182,7 +182,10 @@ def _unmeasured(
     for about, of in ((topology, rows), (baseline, base)):
         ok = measured(of)
         if len(ok) and ok["log"].isna().all():
-            return "no evidence", f"no evidence about {topology}: nothing arrived at {about} in any measurement"
+            return (
+                "no evidence",
+                f"no evidence about {topology}: nothing arrived at {about} in any measurement",
+            )
     return (
         "no evidence",
         f"no evidence about {topology}: it and {baseline} have no valid measurement in common",

@@ -6,7 +6,7 @@ All of it is read as the calling process sees it: sysctls, for one, are those of
 from labkit.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
 from labkit.machine.interfaces import offloads, qdisc
 from labkit.machine.privilege import is_root
-from labkit.machine.programs import needed, program, versions
+from labkit.machine.programs import asking_versions, needed, program, versions
 from labkit.machine.provenance import (
     accelerator,
     describe,
@@ -20,6 +20,7 @@ from labkit.machine.provenance import (
 __all__ = [
     "CpuTimes",
     "accelerator",
+    "asking_versions",
     "busy_share",
     "cpu_times",
     "cpu_times_of",

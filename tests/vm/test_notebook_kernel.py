@@ -183,5 +183,6 @@ def test_the_datapaths_notebook_runs_there(spec: str, lab_kernel: str, tmp_path:
     assert done.returncode == 0, done.stderr[-2000:]
     text = (folder / "done.ipynb").read_text()
     assert "application/vnd.plotly" in text
-    [rows] = (folder / "data").rglob("rows.jsonl")
-    assert {json.loads(line)["kernel"] for line in rows.read_text().splitlines()} == {lab_kernel}
+    files = (folder / "data").rglob("rows/*.jsonl")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {row["kernel"] for row in rows} == {lab_kernel}
