@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.promise import ROOT, Promise, at_most, median, note
+from benchmarks.promise import ROOT, Promise, at_most, median, note, python
 
 REPEATS = 15
 
@@ -69,7 +68,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 def _cpu_s(code: str) -> float:
     """The CPU time, user and system, of a Python that runs this."""
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as started:
+    with subprocess.Popen(python("-c", code), cwd=ROOT) as started:
         _, status, usage = os.wait4(started.pid, 0)
         started.returncode = os.waitstatus_to_exitcode(status)
     if started.returncode:

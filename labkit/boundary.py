@@ -98,6 +98,8 @@ def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
         reasons = loading.alike(own["reason"].fillna("no reason was recorded").astype("str"))
         names = " and ".join(name for name in observers if own["observer"].eq(name).any())
         return f"Nothing was seen by {names}: {'; '.join(dict.fromkeys(reasons))}."
+    if lost := profiled.not_set_up(profiles):
+        return f"Nothing was seen by {' and '.join(observers)}: {'; '.join(lost)}."
     if observers != TIMERS:
         return f"Not looked at: say `observe={','.join(observers)}`."
     return (

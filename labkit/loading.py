@@ -27,8 +27,8 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 # Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
 # other
 GROUP = [
-    *HOST, "protocol", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs", "length_bytes",
-    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
+    "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
@@ -41,7 +41,7 @@ WORDS = [
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder", "observer", "artefact",
-    "endpoint", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
+    "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -129,12 +129,49 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     for name in WORDS:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
+    # Older rows name no generator: there was one for each protocol.
+    usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")
+    whole["generator"] = whole["generator"].fillna(usual)
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
-    boxed = whole["endpoint"].notna() & whole["endpoint"].ne(
-        "namespace"
-    )  # from here on an arm is what is compared
-    whole.loc[boxed, "topology"] = whole.loc[boxed, "arm"].str.removesuffix(" (again)")
-    return whole
+    return _parameters_of_points(_variants(whole))
+
+
+AGAIN = " (again)"
+
+
+def _variants(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with what is compared as `topology`: the name of the arm, whichever time it was measured. Where all
+    arms have one topology and one kind of endpoint, the change alone names a changed arm."""
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | df["change"].notna()
+    names = df["arm"].str.removesuffix(AGAIN)
+    df.loc[several, "topology"] = names[several]
+    if df["change"].notna().any():
+        unchanged = [
+            name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
+        ]
+        if len(set(unchanged)) == 1:
+            df.loc[df["change"].notna(), "topology"] = df["change"]
+    return df
+
+
+def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with the parameters of the point that arms are compared at, where the change of an arm sets them; its
+    own are in `changed`."""
+    if "changed" not in df:
+        return df
+    for row, effects in df["changed"].items():
+        for one in effects if isinstance(effects, list) else ():
+            if one["kind"] == "parameter" and one["setting"] in GROUP:
+                usual = one["before"]
+                is_number = one["setting"] in NUMBERS
+                df.loc[row, one["setting"]] = (
+                    (np.nan if usual == "None" else float(usual))
+                    if is_number
+                    else None
+                    if usual == "None"
+                    else usual
+                )
+    return df
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
@@ -273,6 +310,7 @@ def point(key: Key, host: str = "") -> str:
 def unusual(of: Mapping[str, Any]) -> list[str]:
     """What of a group is not as usual, in words; protocol, numbers of pairs, MTU and host are told elsewhere."""
     words = ["two nodes"] if of["nodes"] == "two" else []
+    words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []

@@ -192,6 +192,29 @@ def _unmeasured(
     )
 
 
+def medians_apart(df: pd.DataFrame) -> list[str]:
+    """A sentence for each verdict whose ratio is not that of the medians beside it: whose interval the quotient of the
+    two arms' medians lies outside of."""
+    df = complete(df)
+    ok = measured(df)
+    of = dict(groups(ok))
+    said = []
+    for line in verdicts(df).dropna(subset=["low", "high"]).to_dict("records"):
+        key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
+        rows = of[key]
+        rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
+        arm = rows.loc[rows["role"].eq("variant") & rows["topology"].eq(line["topology"]), "value"].median()
+        base = rows.loc[rows["role"].eq("baseline"), "value"].median()
+        if base > 0 and not line["low"] <= (quotient := arm / base) <= line["high"]:
+            shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
+            said.append(
+                f"{point(key)}: the medians of {line['topology']} and {line['baseline']} have the quotient"
+                f" {quotient:.3g}, but the {shown} counts: it compares what was measured side by side, round by round,"
+                " so the machine's changes between rounds, which are in each median, are left out"
+            )
+    return said
+
+
 def doubts(df: pd.DataFrame) -> list[str]:
     """Every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts` does."""
     unfinished = list(df.attrs.get("unfinished", []))

@@ -233,7 +233,7 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 
 
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
-    compared = {"topology", "endpoint"}
+    compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
     asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
@@ -345,3 +345,18 @@ def test_an_arm_at_which_nothing_arrived_is_told(arm: str) -> None:
 def test_whole_runs_starve_as_well() -> None:
     found = verdict(starve(rows(slices=0, whole=9, rounds=9), 1))
     assert 0.9 < found["low"] < 1.2 < found["high"] < 1.5
+
+
+def test_medians_that_contradict_the_ratio_are_explained() -> None:
+    """The machine halves its speed for most of the arm's rounds, in which the baseline was hardly measured: medians say
+    faster, pairs say slower."""
+    some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
+    assert tables.medians_apart(pd.DataFrame(some)) == []
+    for row in some:
+        row["throughput_bps"] *= 2.0 ** row["round"]
+    left_out = [row for row in some if row["arm"].startswith("veth") and row["round"] > 3]
+    for row in left_out:
+        row |= {"status": "failed", "reason": "it broke"}
+    [sentence] = tables.medians_apart(pd.DataFrame(some))
+    assert "the medians of macvlan_bridge and veth have the quotient 1.8" in sentence
+    assert "but the ratio 0.89" in sentence
