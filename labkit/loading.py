@@ -40,7 +40,7 @@ WORDS = [
     "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
-    "time", "folder", "observer", "artefact",
+    "time", "folder", "observer", "artefact", "settings",
     "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
 ]  # fmt: skip
 NUMBERS = [

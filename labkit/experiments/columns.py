@@ -46,6 +46,7 @@ METRICS = [
     "observer",
     "observed",
     "artefact",
+    "settings",
     "lost_samples_count",
     "overhead_ratio",
     "point",
