@@ -204,8 +204,8 @@ class Guest:
         for line in self.read(path).decode().splitlines():
             name, _, values = line.partition(":")
             if name.strip() == interface:
-                received = values.split()
-                return netlink.LinkCounters(int(received[0]), int(received[1]))
+                received = values.split()  # 8 columns of reception, then those of transmission
+                return netlink.LinkCounters(int(received[0]), int(received[1]), int(received[9]))
         raise Failed(f"the guest {self.name} has no interface {interface}")
 
     def sysctl(self, name: str, value: int | str) -> None:

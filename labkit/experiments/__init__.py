@@ -32,7 +32,7 @@ class Experiment:
 
 
 def _datapaths() -> Experiment:
-    return Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s)
+    return Experiment(Datapaths, HELP, datapaths.run, datapaths.planned_s)
 
 
 def _overlay() -> Experiment:

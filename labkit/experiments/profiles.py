@@ -7,7 +7,7 @@ what an observer cost stands beside what it saw.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
 from labkit.experiments.observing import DISTURBING, TABLE
+from labkit.units import many
 
 METHOD = "profile"
 ARMING_S = 1.0  # about, and to read what was seen
@@ -29,21 +30,29 @@ DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
 
 @dataclass(frozen=True)
 class Profile:
-    """One round of profiles for one number of pairs."""
+    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads."""
 
     pairs: int
     round: int
+    asked: Datapaths
+    prefix: str = ""
 
     @property
     def name(self) -> str:
-        """`8-p3`"""
-        return f"{self.pairs}-p{self.round}"
+        """`8-p3`, `400b-8-p3`"""
+        return f"{self.prefix}{'-' if self.prefix else ''}{self.pairs}-p{self.round}"
+
+    @property
+    def what(self) -> str:
+        """The round in words, for progress."""
+        words = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.asked.profile_rounds}"
+        return f"{self.prefix}, {words}" if self.prefix else words
 
 
 def points(asked: Datapaths) -> list[Profile]:
     """All points, round by round."""
     rounds = asked.profile_rounds if asked.observe else 0
-    return [Profile(pairs, number) for number in range(rounds) for pairs in asked.pairs]
+    return [Profile(pairs, number, asked) for number in range(rounds) for pairs in asked.pairs]
 
 
 def check(asked: Datapaths) -> None:
@@ -66,21 +75,15 @@ def planned_s(asked: Datapaths, usable: list[Arm]) -> float:
 
 
 def measure(
-    asked: Datapaths,
-    around: Surroundings,
-    left: list[Profile],
-    usable: list[Arm],
-    spent_of: tuple[float, float],
+    around: Surroundings, left: Sequence[Profile], usable: list[Arm], spent_of: tuple[float, float]
 ) -> Iterator[Event]:
     """The rows of each point, with progress between; `spent_of` are planned seconds, until now and in all."""
     spent, total = spent_of
     for point in left:
-        pairs = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}"
-        what = f"{pairs}, profile {point.round + 1} of {asked.profile_rounds}"
-        found: list[Measured] = []
+        asked, found = point.asked, list[Measured]()
         each_s = planned_s(asked, usable) / (len(usable) * (1 + len(asked.observe)))
-        for stage in _measure(asked, around, point, usable, found):
-            yield events.progress(f"{what}: {stage}", spent, total)
+        for stage in _measure(around, point, usable, found):
+            yield events.progress(f"{point.what}: {stage}", spent, total)
             spent += each_s
         named = {"point": point.name, "round": point.round}
         _tell_overhead(asked, found)
@@ -90,10 +93,9 @@ def measure(
         yield events.rows(point.name, rows)
 
 
-def _measure(
-    asked: Datapaths, around: Surroundings, point: Profile, usable: list[Arm], found: list[Measured]
-) -> Iterator[str]:
+def _measure(around: Surroundings, point: Profile, usable: list[Arm], found: list[Measured]) -> Iterator[str]:
     """Measure one point: yields each stage as it begins."""
+    asked = point.asked
     rng = random.Random(f"{around.seed} {point.name}")
     observers: list[str | None] = [None, *asked.observe]
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
