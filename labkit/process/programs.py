@@ -140,7 +140,7 @@ class Running:
 
     def said(self) -> str:
         """Standard output up to now."""
-        return content_of(self._out)
+        return content_of(self._out) if self._ended is None else self._ended.stdout
 
     def ended(self, timed_out: bool = False) -> Ended:
         """The outcome; waits for the end if it has not come, so call it after `wait` or after a kill."""
