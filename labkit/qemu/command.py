@@ -23,6 +23,9 @@ EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 # environment. tsc=reliable: an emulated clock is not to be watched.
 KERNEL_WORDS = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
 
+# A guest's root makes no device node, and gives no file rights that its reader does not have.
+WITHOUT = "modcaps=-mknod:-setfcap:-fsetid"
+
 
 @dataclass(frozen=True)
 class Share:
@@ -45,10 +48,16 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
     path = machine.program("virtiofsd")
     cache = "always" if share.readonly else "auto"
     if "/qemu/" in path:
-        options = f"source={share.source},cache={cache},sandbox=chroot,no_posix_lock,log_level=err"
+        options = f"source={share.source},cache={cache},sandbox=chroot,no_posix_lock,log_level=err,{WITHOUT}"
         return [path, "-f", f"--socket-path={socket}", "-o", options]
     words = [path, f"--socket-path={socket}", f"--shared-dir={share.source}", f"--cache={cache}"]
-    return [*words, "--sandbox=chroot", "--log-level=error", *(["--readonly"] if share.readonly else [])]
+    return [
+        *words,
+        "--sandbox=chroot",
+        "--log-level=error",
+        f"--{WITHOUT}",
+        *(["--readonly"] if share.readonly else []),
+    ]
 
 
 def _emulated() -> list[str]:
