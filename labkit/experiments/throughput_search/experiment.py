@@ -16,7 +16,7 @@ from typing import Any
 
 from labkit import units
 from labkit.errors import Failed, LabkitError
-from labkit.experiments import arms, columns, datapaths, events
+from labkit.experiments import arms, columns, events
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
@@ -35,22 +35,25 @@ WITHIN_REACH = 0.8  # of the generator's own ceiling: so far it keeps the rate w
 AFTER_S = 1.0  # of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # of the last rate found, at which latency is measured
 REPEATED = 0.2  # of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
+SET_UP_S = 0.3  # of an arm with its generator, about
 PLANNED_S = 12.0  # of a search that ends by itself, about
 
 Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 
 
 @dataclass(frozen=True)
-class Point(datapaths.Point):
+class Point:
     """One round of searches with one size of frames, one number of flows and one number of pairs."""
 
+    pairs: int
+    round: int
     frame: str
     flows: int
 
     @property
     def name(self) -> str:
         """`64b-1000f-1-r2`"""
-        return f"{self.frame}b-{self.flows}f-{super().name}"
+        return f"{self.frame}b-{self.flows}f-{self.pairs}-r{self.round}"
 
 
 def points(asked: Throughput, seed: int) -> list[Point]:
@@ -73,8 +76,12 @@ def planned_s(asked: Throughput) -> float:
     return arms.survey_s(asked) + sum(_point_s(asked, point, usable) for point in points(asked, 0))
 
 
+def _set_up_s(usable: list[Arm]) -> float:
+    return SET_UP_S * len(usable) + arms.boots_s(usable)
+
+
 def _point_s(asked: Throughput, point: Point, usable: list[Arm]) -> float:
-    return datapaths.set_up_s(point, usable) + len(usable) * _search_s(asked)
+    return _set_up_s(usable) + len(usable) * _search_s(asked)
 
 
 def _search_s(asked: Throughput) -> float:
@@ -111,7 +118,7 @@ def _measured(
     yield events.progress(f"{what}: set-up", spent_s, total_s)
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
         found += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
-        spent_s += datapaths.set_up_s(point, usable)
+        spent_s += _set_up_s(usable)
         of = {one.arm.label: one for one in live}
         for label in columns.order(around, point.pairs, point.round, list(of)):
             yield events.progress(f"{what}: {label}", spent_s, total_s)
