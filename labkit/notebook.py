@@ -175,8 +175,8 @@ class Shown:
         return Markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
-        """What changes changed: a line for each arm and setting, with the kernel's values before and after and the number of
-        places; and the reason for each arm that was not measured."""
+        """What changes changed: a line for each arm and setting, the kernel's values before and after, and the number
+        of places; and the reason for each arm that was not measured."""
         changed = self.all[self.all["change"].notna()] if "changed" in self.all else self.all.iloc[:0]
         lines = []
         for arm, rows in changed.groupby("arm", sort=False):

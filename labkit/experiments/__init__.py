@@ -59,12 +59,19 @@ def _what_does_it_cost() -> Experiment:
     return Experiment(one.WhatDoesItCost, one.HELP, one.run, one.planned_s)
 
 
+def _virtual_tap() -> Experiment:
+    from labkit.experiments import virtual_tap as one
+
+    return Experiment(one.VirtualTap, one.HELP, one.run, one.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
     "overlay": _overlay,
     "packet_size": _packet_size,
     "what_does_it_cost": _what_does_it_cost,
+    "virtual_tap": _virtual_tap,
 }
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import units
+import msgspec
+
+from labkit import machine, records, units
 from labkit.errors import LabkitError
 from labkit.experiments import arms, columns, events, whole
 from labkit.experiments.asked import Datapaths
@@ -25,6 +27,7 @@ from labkit.units import many
 
 METHOD = "profile"
 ARMING_S = 1.0  # about, and to read what was seen
+BETWEEN = 6  # namespaces between the ends whose settings are kept
 DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
 
 
@@ -101,10 +104,29 @@ def _measure(around: Surroundings, point: Profile, usable: list[Arm], found: lis
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
         found += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         of = {one.arm.label: one for one in live}
+        under = {label: _settings(one, around.folder) for label, one in of.items()}
         for observer in rng.sample(observers, len(observers)):
             for label in columns.order(around, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
-                found.append(_observed(asked, of[label], observer, around.folder, point.name))
+                arm, metrics = _observed(asked, of[label], observer, around.folder, point.name)
+                found.append((arm, {**metrics, "settings": under[label]}))
+
+
+def _settings(live: Live, folder: Path) -> str:
+    """The settings under which an arm stands, as a file of the run's folder: of the namespaces of its first pair and of
+    what lies between, by name. Arms that stand under the same ones have one file."""
+    pair = live.topology.pairs[0]
+    ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
+    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
+    spaces = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+    found: dict[str, dict[str, str]] = {
+        name: machine.settings_of_namespace(space.fd) for name, space in spaces.items()
+    }
+    found["machine"] = machine.bpf_settings()
+    name = Path("artefacts", f"settings-{machine.digest(msgspec.json.encode(found, order='sorted'))}.json.gz")
+    if not (folder / name).exists():
+        records.write_artefact(folder / name, found)
+    return str(name)
 
 
 def _observed(asked: Datapaths, live: Live, observer: str | None, folder: Path, point: str) -> Measured:

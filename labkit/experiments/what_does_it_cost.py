@@ -80,25 +80,21 @@ class WhatDoesItCost(Datapaths, frozen=True, kw_only=True):
 
 def plan(asked: WhatDoesItCost, seed: int) -> Plan:
     """What is measured, with the seed of its order."""
-    loads = [Load(asked.of_load(load), load) for load in asked.loads]
-    points = [
-        Point(
-            f"{pairs}-r{number}",
-            pairs,
-            number,
-            loads,
-            datapaths.words(asked, pairs, number),
-            datapaths.ends_whole(asked, number),
+    of_loads = {name: asked.of_load(name) for name in asked.loads}
+    points = []
+    for pairs, number in datapaths.rounds(asked, seed):
+        whole_runs = datapaths.ends_whole(asked, number)
+        loads = [Load(one, name, whole_runs) for name, one in of_loads.items()]
+        points.append(
+            Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(asked, pairs, number))
         )
-        for pairs, number in datapaths.rounds(asked, seed)
-    ]
     observed = [
-        dataclasses.replace(one, asked=load.asked, prefix=load.name.replace(":", "-"))
-        for one in profiles.points(asked)
-        for load in loads
+        dataclasses.replace(profile, asked=one, prefix=name.replace(":", "-"))
+        for profile in profiles.points(asked)
+        for name, one in of_loads.items()
     ]
-    finished = f"all {asked.rounds} rounds of {len(loads)} loads were measured"
-    return Plan(asked, points, observed, [load.asked for load in loads], finished)
+    finished = f"all {asked.rounds} rounds of {len(of_loads)} loads were measured"
+    return Plan(asked, points, observed, list(of_loads.values()), finished)
 
 
 def planned_s(asked: WhatDoesItCost) -> float:
