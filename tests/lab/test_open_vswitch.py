@@ -173,11 +173,7 @@ def test_the_switch_is_observed(tmp_path: Path) -> None:
     )
     with world(tmp_path) as machine:
         rows = machine.rows(*words, "duration_s=1", "omit_s=0", "observe=switch", "profile_rounds=1")
-    seen = {
-        row["topology"]: row["observed"]
-        for row in rows
-        if row["observer"] == "switch" and row["role"] != "control"
-    }
+    seen = {row["arm"]: row["observed"] for row in rows if row["observer"] == "switch"}
     assert seen["veth_bridge"] == {}
     found = seen["ovs_netdev+mirrors=1"]
     # The datapath's order of actions is free, but the copy and the packet itself both go out.
