@@ -6,6 +6,7 @@ All arms of a round stand at once, and each load, in random order, is run throug
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -122,16 +123,15 @@ class VirtualTap(Datapaths, frozen=True, kw_only=True):
 
 
 def plan(asked: VirtualTap, seed: int) -> Plan:
-    """What is measured, with the seed of its order: loads with a rate in whole runs, others in slices."""
-    parameters = {name: asked.of_load(name) for name in asked.loads}
-    loads = [Load(one, name, whole_runs=one.rate_bps is not None) for name, one in parameters.items()]
+    """What is measured, with the seed of its order."""
+    loads = [Load(asked.of_load(load), load, whole_runs="@" in load) for load in asked.loads]
     points = [
         Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(asked, pairs, number))
         for pairs, number in datapaths.rounds(asked, seed)
     ]
-    first = loads[0].asked
-    finished = f"all {asked.rounds} rounds of {len(loads)} loads were measured"
-    return Plan(first, points, profiles.points(first), list(parameters.values()), finished)
+    observed = [dataclasses.replace(one, asked=loads[0].asked) for one in profiles.points(asked)]
+    finished = f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured"
+    return Plan(asked.of_arms(), points, observed, [load.asked for load in loads], finished)
 
 
 def planned_s(asked: VirtualTap) -> float:
