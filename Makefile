@@ -83,5 +83,5 @@ lock:  ## write requirements.lock anew from pyproject.toml
 	trap 'rm -rf "$$tool"' EXIT
 	$$python -m venv "$$tool"
 	"$$tool/bin/pip" --disable-pip-version-check install --quiet uv
-	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --extra dev \
+	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --all-extras \
 		--generate-hashes --only-binary :all: --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
