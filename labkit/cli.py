@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import importlib
 import io
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.sweep import Measure
 
 INTERRUPTED = 130
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # of a stream without a name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,9 +63,6 @@ def _standard_streams() -> None:
     the next file that is opened would get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.fstat(number)
-                continue
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -87,6 +86,8 @@ def _what_failed(error: OSError) -> str:
     """What the operating system refused, in a sentence."""
     if error.filename is not None:
         return f"{str(error.filename)[:200]}: {error.strerror}"
+    if error.errno not in UNWRITABLE:
+        return f"the operating system refused something: {error}"
     _drop_output()
     return f"standard output cannot be written: {error.strerror or error}; what was measured is on disk"
 
