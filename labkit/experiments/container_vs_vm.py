@@ -17,7 +17,6 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.measuring_loop import Load, Plan, Point
 from labkit.experiments.parameters import left_out
-from labkit.traffic import registry
 
 LOADS = ("udp:800", "tcp", "ping")
 UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
@@ -66,16 +65,8 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_load(self, load: str) -> Datapaths:
-        """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
-        protocol, colon, size = load.partition(":")
-        is_size = size.isascii() and size.isdigit() and len(size) < 7
-        if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
-            raise BadInput(
-                f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
-            )
-        given = {name: getattr(self, name) for name in Datapaths.__struct_fields__}
-        given |= {"protocol": protocol, "length_bytes": int(size) if colon else None}
-        return Datapaths(**given)
+        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        return usual.of_load(self, load)
 
 
 def plan(asked: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:

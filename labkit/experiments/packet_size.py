@@ -89,17 +89,8 @@ def plan(asked: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(asked.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {asked.rounds}"
-            loads = [Load(asked.of_size(size))]
-            points.append(
-                Point(
-                    f"{size}b-{pairs}-r{number}",
-                    pairs,
-                    number,
-                    loads,
-                    what,
-                    datapaths.ends_whole(asked, number),
-                )
-            )
+            loads = [Load(asked.of_size(size), whole_runs=datapaths.ends_whole(asked, number))]
+            points.append(Point(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = f"all {many(asked.rounds, 'round')} of {many(len(asked.size_bytes), 'size')} were measured"
     return Plan(
         usable, points, _profiles(usable, seed), [usable], finished,
