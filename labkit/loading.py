@@ -143,17 +143,19 @@ AGAIN = " (again)"
 
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with what is compared as `topology`: the name of the arm, whichever time it was measured. Where all
-    arms have one topology and one kind of endpoint, the change alone names a changed arm."""
-    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | df["change"].notna()
-    names = df["arm"].str.removesuffix(AGAIN)
-    df.loc[several, "topology"] = names[several]
-    if df["change"].notna().any():
+    """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
+    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured."""
+    changed = df["change"].notna()
+    if changed.any():
+        names = df["arm"].str.removesuffix(AGAIN)
         unchanged = [
             name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
         ]
         if len(set(unchanged)) == 1:
-            df.loc[df["change"].notna(), "topology"] = df["change"]
+            again = df["arm"].str.endswith(AGAIN).map({True: AGAIN, False: ""})
+            df.loc[changed, "arm"] = df["change"] + again
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
+    df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
     return df
 
 

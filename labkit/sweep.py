@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import random
 import re
 import time
@@ -26,6 +27,7 @@ from labkit import execution, experiments, hosts, machine, records, units, writt
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 
+MOST_POINTS = 10_000  # of a sweep; at some seconds each that is a day
 START_S = 6.0  # of a notebook, for the estimate of what is left
 
 
@@ -121,14 +123,14 @@ def parameters_of(notebook: Path) -> dict[str, str]:
     if not notebook.is_file():
         names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
         raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
-    found = papermill.inspect_notebook(str(notebook))
+    found = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
     return {name: parameter["help"] for name, parameter in found.items()}
 
 
 def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
     common = content.get("parameters") or {}
     grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
-    seen = set()
+    seen, count = set[str](), 0
     for grid in grids:
         if not isinstance(grid, dict) or not isinstance(common, dict):
             raise BadInput(
@@ -140,6 +142,12 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             own, dict
         ):
             raise BadInput(f"{path}: every axis of grid needs a list of values")
+        count += math.prod(map(len, axes.values()))
+        if count > MOST_POINTS:
+            raise BadInput(
+                f"{path}: the grid has {count:,} points or more, and {MOST_POINTS:,} is the most: leave out values, or"
+                " put what is compared into lists among the parameters"
+            )
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
             name = "-".join(map(_word, values)) or "all"
