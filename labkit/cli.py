@@ -103,7 +103,13 @@ def _doctor(given: argparse.Namespace) -> int:
     reading.start()
 
     try:
-        events = run.ask(given.where, {"do": "doctor"}, _note)
+        where, request = given.where, dict[str, Any](do="doctor")
+        if where.startswith(
+            "vm:"
+        ):  # thrown away, so modules may stay loaded; and arming tracers is safe in one thread
+            where += "" if ",profile=" in where else ",profile=tracing"
+            request |= {"alone": True}
+        events = run.ask(where, request, _note)
         answer = next(event for event in events if event["event"] == "doctor")
     except Failed as error:
         if given.where != "here":
@@ -178,7 +184,17 @@ def _sweep(given: argparse.Namespace) -> int:
     terminal.show_sizes(found, profiles)
     terminal.show_profiles(profiles)
     print(f"report: {printable(records.shown(page))}")
-    return _judge(sweep.rows(folder))
+    return _judge_sweep(folder)
+
+
+def _judge_sweep(folder: Path) -> int:
+    """As `_judge` of all rows; 2 with a sentence for each point that could not be measured."""
+    from labkit import sweep
+
+    failed = sweep.failed(folder)
+    for name, why in failed.items():
+        _sorry(f"point {name} could not be measured: {why}")
+    return max(_judge(sweep.rows(folder)), 2 if failed else 0)
 
 
 def _fleet(address: str) -> Measure:

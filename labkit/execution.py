@@ -38,6 +38,7 @@ def execute(
     """
     folder = folder.absolute()  # the notebook runs in a folder of its own
     import papermill
+    from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
 
     logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
@@ -52,6 +53,8 @@ def execute(
                 _literal(notebook),
                 _literal(executed),
                 parameters=parameters,
+                # Not the one that the notebook was saved with: a lab VM's would run all of labkit there.
+                kernel_name=NATIVE_KERNEL_NAME,
                 progress_bar=False,
                 cwd=str(notebook.parent),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
