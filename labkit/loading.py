@@ -52,7 +52,8 @@ NUMBERS = [
     "received_count", "reported_received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
-    "cpus_count", "load1", "busy_before_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
+    "cpus_count", "load1", "busy_before_share", "host_load1",
+    "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
     "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
     "copies_unread_count",
     "flows_count", "loss_goal_ratio", "asked_pps", "offered_pps", "loss_ratio", "lower_bound_pps", "upper_bound_pps",
@@ -93,7 +94,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         names = _object(top / "sweep.json").get("points")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadInput(f"{top / 'sweep.json'} does not list its points")
-        there = [top / name for name in names if (top / name).is_dir()]
+        there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
