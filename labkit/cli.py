@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         _standard_streams()
-        given = arguments.parsed(argv)
         _current_folder()
+        given = arguments.parsed(argv)
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
         return code
