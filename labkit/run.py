@@ -123,6 +123,7 @@ def measure(
         hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
+    new = not (folder / "run.json").exists()
     _check_owner(folder)
     description = _description(folder, experiment, asked)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
@@ -141,19 +142,32 @@ def measure(
     nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
+        host: machine.HostLoad | None = None
+        refused = False
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, say):
+                if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
+                    host = machine.HostLoad(hosts.lent_scratch())
                 if event["event"] == "rows":
+                    if host is not None:
+                        columns = host.columns()
+                        event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]
                     records.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":
                     description["why_stopped"][str(event["pairs"])] = event["why"]
                 watch(event | {"elapsed_s": time.monotonic() - begun})
             description |= {"finished": _now(), "points": sorted(records.finished_points(folder))}
+        except (BadInput, errors.Unsupported):
+            refused = new and not records.finished_points(folder)
+            raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
             description["others"] = others.told()
-            records.write_json(folder / "run.json", description)
+            if refused:
+                _remove_refused(folder)
+            else:
+                records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
 
@@ -169,6 +183,15 @@ def _check_owner(folder: Path) -> None:
                 )
             if stat.S_ISLNK(state.st_mode):
                 raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
+
+
+def _remove_refused(folder: Path) -> None:
+    """Remove what a run that was refused has left: run.json, environment.json, and folders that are empty."""
+    for name in ("run.json", "environment.json"):
+        (folder / name).unlink(missing_ok=True)
+    for each in (*folder.glob("*"), folder):
+        with contextlib.suppress(OSError):
+            each.rmdir()
 
 
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
