@@ -22,6 +22,7 @@ from labkit import agent, arguments, hosts, process, records, run, topologies, w
 from labkit.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.hosts import debian
 from labkit.printable import printable, printable_json
+from labkit.qemu import kernels
 
 if TYPE_CHECKING:
     from labkit.progress import Bar
@@ -290,9 +291,20 @@ def _kernels(given: argparse.Namespace) -> int:
 
 
 def _kernels_get(given: argparse.Namespace) -> int:
+    before = _debians_kernel()
     kernel = debian.get(given.name, _note)
+    if before not in (None, after := _debians_kernel()):
+        _note(f"vm:debian now means {after}; it was {before}: name that release to keep it")
     print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
     return 0
+
+
+def _debians_kernel() -> str | None:
+    """The release that vm:debian means; None where there is none."""
+    try:
+        return kernels.find("debian").release
+    except BadInput:
+        return None
 
 
 def _kernels_install(given: argparse.Namespace) -> int:

@@ -43,11 +43,12 @@ def measure(
     """
     asked = live.arm.parameters(asked)
     try:
-        generator = asked.load_generator
-        if isinstance(generator, LatencyGenerator):
-            return _round_trips(asked, generator, live, counting)
-        assert isinstance(generator, FlowGenerator)
-        return _flows(asked, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
+        with live.while_measured():
+            generator = asked.load_generator
+            if isinstance(generator, LatencyGenerator):
+                return _round_trips(asked, generator, live, counting)
+            assert isinstance(generator, FlowGenerator)
+            return _flows(asked, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
     except Failed as error:
         return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
