@@ -74,6 +74,13 @@ def test_a_generator_that_reaches_less_lowers_the_greatest_load() -> None:
     assert all(one.upper_pps is None for one in result.found)
 
 
+def test_a_slow_device_whose_greatest_load_is_small() -> None:
+    result = mlrsearch.search(
+        lambda rate, duration: (trial(rate, duration, 3000), None), FAST, (0.0,), 100, 5000, 30
+    )
+    assert result.found[0].rate_pps == pytest.approx(3000, rel=0.06)
+
+
 def test_disturbed_attempts_are_repeated_and_counted() -> None:
     rng = random.Random(1)
 
