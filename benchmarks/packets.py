@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.promise import Promise, inside, median, note
-from labkit import topologies
-from labkit.endpoints import Pair
-from labkit.traffic import iperf3, registry
-from labkit.traffic.packet_sender import Mix
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
+from labkit.measure.traffic import iperf3, registry
+from labkit.measure.traffic.packet_sender import Mix
 
 BOUND = 1 / 3  # iperf3's packets per CPU-second, of ours
 REACH = 0.8  # of the greatest rate: up to there a rate is met within 1 %
@@ -24,8 +24,8 @@ Found = dict[str, list[float]]
 def promises(quick: bool) -> Iterator[Promise]:
     """Three times the packets of a CPU-second, rates met, and what a trial costs beside its time."""
     note("the packet generator beside iperf3")
-    found: Found = inside("benchmarks.packets", QUICK if quick else ROUNDS)
-    ours, theirs = median(found["packets"]), median(found["iperf3"])
+    result: Found = inside("benchmarks.packets", QUICK if quick else ROUNDS)
+    ours, theirs = median(result["packets"]), median(result["iperf3"])
     yield Promise(
         "packets per CPU-second",
         f"{ours / 1e3:.0f} k",
@@ -35,10 +35,10 @@ def promises(quick: bool) -> Iterator[Promise]:
         theirs / ours <= BOUND,
         "64-byte frames; the reference's ratio to ours",
     )
-    off = median(found["off"])
+    off = median(result["off"])
     words = f"{100 * off:.2f} % off"
     yield Promise("asked rate, 1 kpps to 80 %", words, "the rate asked for", off, f"<= {MET}", off <= MET)
-    beside_s = median(found["beside_s"])
+    beside_s = median(result["beside_s"])
     yield Promise(
         "a trial beside its time", f"{1e3 * beside_s:.1f} ms", bound="<= 50 ms", kept=beside_s <= 0.05
     )
@@ -46,19 +46,19 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 def measured(rounds: int) -> Found:
     """Both generators by turns."""
-    found: Found = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
+    result: Found = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
     with topologies.build("veth", topologies.Spec()) as net:
         for _ in range(rounds):
             with registry.find_trial("packets").trials(net.pairs, Mix((64,), 1000)) as ready:
                 most = ready.trial(None, 0.5)
-                found["packets"].append(most.received_count / most.generator_cpu_s)
+                result["packets"].append(most.received_count / most.generator_cpu_s)
                 for rate_pps in (1e3, 10e3, 100e3, REACH * most.offered_pps):
                     begun = time.monotonic()
                     trial = ready.trial(rate_pps, 0.5)
-                    found["beside_s"].append(time.monotonic() - begun - 0.5)
-                    found["off"].append(abs(trial.offered_count / (0.5 * rate_pps) - 1))
-            found["iperf3"].append(_iperf3(net.pairs[0]))
-    return found
+                    result["beside_s"].append(time.monotonic() - begun - 0.5)
+                    result["off"].append(abs(trial.offered_count / (0.5 * rate_pps) - 1))
+            result["iperf3"].append(_iperf3(net.pairs[0]))
+    return result
 
 
 def _iperf3(pair: Pair) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from worlds import Row, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "qemu", "full kernel")
 
@@ -28,7 +28,7 @@ def searched(
         words = (f"where=vm:{full_kernel}", *WORDS)
         done = made.labkit("run", "throughput", *words, request.param, "--folder", str(folder), timeout=900)
         assert done.returncode == 0, done.stderr
-        rows = [row for row in records.read_rows(folder) if row["method"] == "search" and row["change"]]
+        rows = [row for row in run_folder.read_rows(folder) if row["method"] == "search" and row["change"]]
     return {row["loss_goal_ratio"]: row for row in rows}
 
 
