@@ -46,6 +46,7 @@ def say(event: dict[str, Any]) -> None:
 def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run an experiment: its events, between them nothing."""
     found = experiments.find(request["experiment"])
+    experiments.CHANGE_SOURCES.update(request.get("functions", {}))
     asked = found.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     told = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}

@@ -205,6 +205,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "seed": description["seed"],
         "traces": _traces(asked),
+        "functions": experiments.sources_of_changes(asked.get("change", ())),
         "changes_machine": bool(_machine_sysctls(asked)),
     }
     if asked.get("nodes") == "two":

@@ -11,8 +11,10 @@ from labkit.errors import BadInput
 from labkit.experiments import datapaths
 from labkit.experiments.asked import HELP, Datapaths
 from labkit.experiments.change_kind import Files
+from labkit.experiments.changes import SOURCES as CHANGE_SOURCES
 from labkit.experiments.changes import Change
 from labkit.experiments.changes import parse as parse_changes
+from labkit.experiments.changes import sources as sources_of_changes
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.observing import TRACERS
 from labkit.experiments.parameters import Parameters
@@ -90,6 +92,7 @@ def find(name: str) -> Experiment:
 
 
 __all__ = [
+    "CHANGE_SOURCES",
     "TABLE",
     "TRACERS",
     "Change",
@@ -103,4 +106,5 @@ __all__ = [
     "answers",
     "find",
     "parse_changes",
+    "sources_of_changes",
 ]
