@@ -238,7 +238,7 @@ def test_parameters_of_somebody_else_bring_no_function_along(monkeypatch: pytest
         {"name": "x", "function": {"name": "x", "source": "def x(topology): raise SystemExit"}},
         {
             "name": "x",
-            "steps": [{"kind": "function", "at": "", "options": {"name": "x", "digest": "d", "source": "1"}}],
+            "steps": [{"kind": "function", "at": "", "options": options}],
         },
     ):
         with pytest.raises(BadInput):
