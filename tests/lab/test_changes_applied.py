@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from worlds import Row, World, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
 
@@ -129,9 +129,9 @@ def test_all_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
 
 def test_profiles_have_the_same_arms(machine: World) -> None:
     change = "change=filter: sysctl net.ipv4.conf.all.rp_filter=1 at server"
-    found = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
+    result = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
     seen = {
-        (row["arm"], row["observer"], bool(row["changed"])) for row in found if row["method"] == "profile"
+        (row["arm"], row["observer"], bool(row["changed"])) for row in result if row["method"] == "profile"
     }
     assert ("veth_bridge+filter", "counters", True) in seen
     assert ("veth_bridge", "counters", False) in seen
@@ -148,9 +148,9 @@ def test_steering_needs_the_machine_s_root(rows: list[Row]) -> None:
 def test_steering_and_channels(tmp_path: Path) -> None:
     with world(tmp_path, user=False) as machine:
         change = "change=steer: rps 0 at server; queues: channels rx 2 tx 2 at client"
-        found = machine.rows(change, "slices=1", "whole_runs=0")
-    assert effects(found, "steer") == [("server", "rps rx-0", "0", "1")]
-    assert effects(found, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
+        result = machine.rows(change, "slices=1", "whole_runs=0")
+    assert effects(result, "steer") == [("server", "rps rx-0", "0", "1")]
+    assert effects(result, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
 
 
 @pytest.mark.parametrize(
@@ -186,5 +186,5 @@ def test_a_function_of_the_topology_is_a_change(machine: World, tmp_path: Path) 
     script.write_text(FUNCTION)
     done = machine.run(sys.executable, str(script), str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    found = effects(records.read_rows(tmp_path / "run"), "forward")
-    assert ("server", "sysctl net.ipv4.ip_forward", "0", "1") in found
+    result = effects(run_folder.read_rows(tmp_path / "run"), "forward")
+    assert ("server", "sysctl net.ipv4.ip_forward", "0", "1") in result
