@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.analysis import load, profile_doubts, stats, verdicts
-from labkit.analysis.findings import overlay, packet_size, throughput_search, virtual_tap
+from labkit.analysis.findings import loss_rates, overlay, packet_size, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 from labkit.common import units
 from labkit.common.printable import printable
@@ -85,7 +85,7 @@ def show_rates(df: pd.DataFrame) -> None:
     rows = df[df["experiment"].eq("throughput")]
     trials = rows["part"].eq("trials")
     console = _console()
-    for sentence in throughput_search.report(rows[~trials], rows[trials]) if len(rows) else []:
+    for sentence in loss_rates.report(rows[~trials], rows[trials]) if len(rows) else []:
         console.print(f"- {sentence}")
 
 

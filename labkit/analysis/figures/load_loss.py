@@ -16,7 +16,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     """Loss ratio against the rate offered: a dot for each trial that counts, a cross for one that the machine disturbed
     or the generator limited; dashed lines are the rates found. A panel for each size of frames and number of flows.
 
-    trials: `loading.load` with part "trials". rates: `findings.throughput_search.rates`.
+    trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
     keys = list(dict.fromkeys(zip(some["frame"], some["flows_count"], strict=True)))

@@ -69,7 +69,7 @@ class Point:
 
 def points(parameters: Throughput, seed: int) -> list[Point]:
     """All points in the order in which they are measured: round by round, everything shuffled in each."""
-    order: list[Point] = []
+    search = []
     for number in range(parameters.rounds):
         all_of = [
             Point(pairs, number, frame, flows)
@@ -77,8 +77,8 @@ def points(parameters: Throughput, seed: int) -> list[Point]:
             for frame in parameters.frame_bytes
             for flows in parameters.flows
         ]
-        order += random.Random(f"{seed} {number}").sample(all_of, len(all_of))
-    return order
+        search += random.Random(f"{seed} {number}").sample(all_of, len(all_of))
+    return search
 
 
 def planned_s(parameters: Throughput) -> float:
@@ -131,15 +131,15 @@ def _measured(
     frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
     what = f"{frames}, {many(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
     rng = random.Random(f"{run_context.seed} {point.name}")
-    measured: list[Measured] = []
+    search: list[Measured] = []
     yield context.progress(f"{what}: set-up", spent_s, total_s)
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
-        measured += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        search += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         spent_s += _set_up_s(usable)
         of = {one.arm.label: one for one in live}
         for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
             yield context.progress(f"{what}: {label}", spent_s, total_s)
-            measured += searched(parameters, of[label], point)
+            search += searched(parameters, of[label], point)
             spent_s += _search_s(parameters)
     mean = rates.mean_bytes(rates.sizes(point.frame))
     shared = dict.fromkeys(COLUMNS) | {
@@ -153,24 +153,24 @@ def _measured(
     }
     rows = [
         row_columns.row_of(parameters, run_context, arm, point.pairs, {**shared, **metrics})
-        for arm, metrics in measured
+        for arm, metrics in search
     ]
     yield context.rows(point.name, rows)
 
 
 def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measured]:
     """A search of one arm: a row for each ratio of loss, and one for each trial."""
-    measured: list[Measured] = []
+    search: list[Measured] = []
     try:
-        _search(parameters, live, point, measured)
+        _search(parameters, live, point, search)
     except LabkitError as error:
         status = "unsupported" if type(error).__name__ == "Unsupported" else "failed"
-        measured.append((live.arm, {"status": status, "reason": str(error), "method": METHOD}))
-    return measured
+        search.append((live.arm, {"status": status, "reason": str(error), "method": METHOD}))
+    return search
 
 
-def _search(parameters: Throughput, live: LocalArm, point: Point, measured: list[Measured]) -> None:
-    """The same, into `measured`: what was measured before something failed is kept."""
+def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[Measured]) -> None:
+    """The same, into `found`: what was measured before something failed is kept."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
             live.topology.pairs, parameters.mix(point.frame, point.flows)
@@ -179,7 +179,7 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, measured: list
         watch = Watch(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
         stack.callback(watch.close)
         placed = _placed(watch)
-        take = _taking(live, trials, watch, measured)
+        take = _taking(live, trials, watch, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take)
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
@@ -191,15 +191,15 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, measured: list
         result = mlrsearch.search(
             measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.limit_s
         )
-        costs = _costs(take, result.rates)
-        last = next((one.rate_pps for one in reversed(result.rates) if one.rate_pps), None)
+        costs = _costs(take, result.bounds)
+        last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and last else ():
             assert last is not None
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
-        for one in result.rates:
+        for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, point, line_pps)
             metrics |= {"datapath_scheduling": placed} | costs.get(one.rate_pps, {})
-            measured.append(live.measured(metrics, doubts))
+            search.append(live.measured(metrics, doubts))
 
 
 def _placed(watch: Watch) -> str | None:
@@ -209,7 +209,7 @@ def _placed(watch: Watch) -> str | None:
     return "fifo" if give_cpus(watch.pids, min(os.sched_getaffinity(0))) else "normal"
 
 
-def _taking(live: LocalArm, trials: Trials, watch: Watch, measured: list[Measured]) -> Take:
+def _taking(live: LocalArm, trials: Trials, watch: Watch, search: list[Measured]) -> Take:
     """What takes a trial, and leaves its row."""
 
     def take(
@@ -218,7 +218,7 @@ def _taking(live: LocalArm, trials: Trials, watch: Watch, measured: list[Measure
         watch.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency)
         conditions = watch.end(trial)
-        measured.append(live.measured(_trial_row(phase, trial, conditions)))
+        search.append(live.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
 
     return take
@@ -281,11 +281,11 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, found: list[Found]) -> dict[float | None, dict[str, Any]]:
+def _costs(take: Take, search: list[Found]) -> dict[float | None, dict[str, Any]]:
     """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
     it, and of the machine per packet that arrived."""
     costs: dict[float | None, dict[str, Any]] = {}
-    for rate_pps in {one.rate_pps for one in found if one.rate_pps and one.upper_pps}:
+    for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
         costs[rate_pps] = {
             "cpu_s": conditions.cpu_s,

@@ -57,7 +57,7 @@ class Found:
 class Result:
     """A search. `most_pps`: the greatest load that was tried. `problem`: why it did not end as it should, or None."""
 
-    rates: list[Found]
+    bounds: list[Found]
     most_pps: float
     trials_count: int
     repeated_count: int

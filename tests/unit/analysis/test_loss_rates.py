@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures, load
-from labkit.analysis.findings import throughput_search
+from labkit.analysis.findings import loss_rates
 
 SENT = {
     "experiment": "throughput",
@@ -61,7 +61,7 @@ TRIALS = load.complete(
 
 
 def test_rates_have_intervals_over_searches() -> None:
-    result = throughput_search.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
+    result = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
     ndr = result.loc[("ovs", 0.0)]
     assert ndr["median_pps"] == 200e3
     # Student's t of three on logarithms: 199,833 times exp(± 4.303 · 0.0500 / √3)
@@ -78,7 +78,7 @@ def test_rates_have_intervals_over_searches() -> None:
 
 
 def test_sentences() -> None:
-    lines = "\n".join(throughput_search.report(ROWS, TRIALS))
+    lines = "\n".join(loss_rates.report(ROWS, TRIALS))
     assert (
         "ovs, frames 64, 1000 flows: NDR 200 kpps [176 kpps, 226 kpps] over 3 searches, which spread by 11 %"
         in lines
@@ -94,7 +94,7 @@ def test_sentences() -> None:
 
 
 def test_the_figure_draws_every_trial_and_tells_those_that_do_not_count() -> None:
-    figure = figures.load_loss(TRIALS, throughput_search.rates(ROWS))
+    figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
     counted, others = figure.data
     assert sorted(counted.x) == [100e3, 300e3]
     assert list(others.x) == [200e3]
