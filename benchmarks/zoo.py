@@ -70,7 +70,7 @@ def _bpf(program: str) -> Callable[[], AbstractContextManager[None]]:
 
 def _busy() -> AbstractContextManager[None]:
     """A program that takes one CPU."""
-    return _program([sys.executable, "-c", "while True: pass"], 0.5)
+    return _program([sys.executable, "-P", "-c", "while True: pass"], 0.5)
 
 
 @contextmanager

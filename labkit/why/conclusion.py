@@ -466,8 +466,10 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
     )
     if best is not None:
         sentence = _claim(of, best) + _caveat(of)
-        of_path = best.cause is None or best.cause.path is not None  # a function's name keeps its letters
-        found = Conclusion(_capital(sentence) if of_path else sentence, best.name, True)
+        # The name of a function or of a setting keeps its letters.
+        named = best.settings and sentence.startswith(best.settings[0].name)
+        own = bool(named) or (best.cause is not None and best.cause.path is None)
+        found = Conclusion(sentence if own else _capital(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
         found = Conclusion(
@@ -579,7 +581,7 @@ def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
             bound, where = max(abs(of.split.total.low), abs(of.split.total.high)), ""
         verb, whose = ("differ", "their") if more else ("differs", "its")
         text = f"{setting.words}{more} {verb}; {whose} cost{where} is below {seconds(bound)} {_per(of)}"
-        return Conclusion(_capital(f"{text}: no effect was seen{weak}"), setting.name, False)
+        return Conclusion(f"{text}: no effect was seen{weak}", setting.name, False)
     text = f"No difference between {of.names[1]} and {of.names[0]} was seen: no setting differs, and {_bounds(of)}"
     return Conclusion(f"{text}{weak}", None, False)
 

@@ -136,7 +136,8 @@ def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for effects in rows["changed"].dropna() if "changed" in rows else ():
         for one in effects if isinstance(effects, list) else ():
-            name = " ".join(dict.fromkeys(str(one[key]) for key in ("kind", "setting") if one.get(key)))
+            kind, setting = str(one.get("kind") or ""), str(one.get("setting") or "")
+            name = setting if kind in setting else f"{kind} {setting}".strip()
             found[name, str(one.get("at") or "")] = (str(one.get("before")), str(one.get("after")))
     return found
 
