@@ -13,10 +13,10 @@ STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml
 PARAMS := params/datapaths-quick.yaml
 PYTEST :=
 
-.PHONY: help setup debian report test bench lab lock
+.PHONY: help setup debian report test test-all bench lab lock
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
 
 setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
 
@@ -28,6 +28,9 @@ test: setup  ## ruff, mypy, pytest
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict labkit benchmarks
 	$(BIN)/python -m pytest $(PYTEST)
+
+test-all: export LABKIT_FUZZ_S := 60
+test-all: test  ## the same, with a minute of mutants for the readers of texts and files
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
@@ -80,5 +83,5 @@ lock:  ## write requirements.lock anew from pyproject.toml
 	trap 'rm -rf "$$tool"' EXIT
 	$$python -m venv "$$tool"
 	"$$tool/bin/pip" --disable-pip-version-check install --quiet uv
-	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --extra dev \
+	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --all-extras \
 		--generate-hashes --only-binary :all: --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml

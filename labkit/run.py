@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, machine, records, relay, topologies, units, written
+from labkit import errors, experiments, hosts, machine, records, relay, safe_files, topologies, units, written
 from labkit.errors import BadInput, Failed
 from labkit.topologies import Network, check_network
 
@@ -120,6 +121,7 @@ def measure(
         hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
+    _check_owner(folder)
     description = _description(folder, experiment, asked)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
     again = [] if keep_failed else records.failed_points(folder)
@@ -152,6 +154,19 @@ def measure(
             records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
+
+
+def _check_owner(folder: Path) -> None:
+    """Raises BadInput for a run folder that another user made, or whose parts are links: they lead anywhere."""
+    for path in (folder, folder / "rows", folder / "artefacts"):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if state.st_uid not in safe_files.trusted_users():
+                raise BadInput(
+                    f"{path} belongs to another user, who may have put links into it: name another folder"
+                )
+            if stat.S_ISLNK(state.st_mode):
+                raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
 
 
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -71,6 +71,7 @@ METRICS = [
     "peer_softirq_s",
     "peer_steal_s",
     "switch_cpu_s",
+    "switched_count",
     "switch_lost_count",
     "copies_expected_count",
     "copies_count",

@@ -23,10 +23,11 @@ from labkit.experiments.profiles import Profile
 @dataclass(frozen=True)
 class Load:
     """What is run between the ends of every arm of a point; `name` tells it from the other loads of the point, and is
-    empty where there is one."""
+    empty where there is one. `whole_runs`: whether it has whole runs where its point has."""
 
     asked: Datapaths
     name: str = ""
+    whole_runs: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def _slices_s(point: Point, load: Load, arms_count: int) -> float:
 
 def _whole_s(point: Point, load: Load) -> float:
     """Of a whole run of one arm; 0 where there is none."""
-    return load.asked.omit_s + load.asked.duration_s + 0.3 + 0.02 * point.pairs if point.whole_runs else 0.0
+    if not (point.whole_runs and load.whole_runs):
+        return 0.0
+    return load.asked.omit_s + load.asked.duration_s + 0.3 + 0.02 * point.pairs
 
 
 def run(plan: Plan, around: Surroundings) -> Iterator[Event]:
@@ -161,15 +164,14 @@ def _together(
             if load.asked.slices and live:
                 yield f"{before}slices of {len(live)} arms", _slices_s(point, load, len(live))
                 measured += [(load, one) for one in slices.measure(load.asked, live, rng, artefacts)]
-            for label in (
-                columns.order(around, point.pairs, point.round, list(of)) if point.whole_runs else ()
-            ):
+            whole_runs = list(of) if point.whole_runs and load.whole_runs else []
+            for label in columns.order(around, point.pairs, point.round, whole_runs):
                 yield f"{before}{label}", _whole_s(point, load)
                 measured.append((load, whole.measure(load.asked, of[label], artefacts)))
 
 
 def _folder_of(point: Point, load: Load) -> str:
-    return f"{point.name}-{load.name.replace(':', '-')}" if load.name else point.name
+    return f"{point.name}-{load.name.replace(':', '-').replace('@', '-')}" if load.name else point.name
 
 
 def _across(

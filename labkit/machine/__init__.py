@@ -7,7 +7,7 @@ from labkit.machine.background import Background
 from labkit.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
 from labkit.machine.interfaces import offloads, qdisc
 from labkit.machine.privilege import is_root
-from labkit.machine.programs import needed, program, versions
+from labkit.machine.programs import asking_versions, needed, program, versions
 from labkit.machine.provenance import (
     accelerator,
     describe,
@@ -25,6 +25,7 @@ __all__ = [
     "Background",
     "CpuTimes",
     "accelerator",
+    "asking_versions",
     "bpf_settings",
     "busy_share",
     "cpu_times",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import labkit
-from labkit import process
+from labkit import errors, process
 from labkit.errors import LabkitError
 from labkit.machine import settings
 from labkit.machine.programs import program, versions
@@ -135,6 +135,7 @@ def lscpu() -> dict[str, str]:
         return {}
 
 
+@errors.reading("the output of lscpu")
 def lscpu_fields(text: str) -> dict[str, str]:
     """`lscpu -J` as a flat mapping; newer ones nest their entries."""
     found: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Route netlink and network namespaces: the only user of pyroute2.
 
 pyroute2 encodes the messages; they travel over one plain socket per namespace, many to a system call. pyroute2's
-own `IPRoute` object costs several milliseconds per namespace, which is most of what building 256 of them takes.
+own `IPRoute` object is opened for one namespace and waits for each answer: 0.25 ms to open and 0.15 ms for a request,
+against 0.01 and 0.03 ms here (0.9.7; medians of 100).
 """
 
 from labkit.netlink.dumps import (
