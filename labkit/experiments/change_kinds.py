@@ -211,8 +211,8 @@ class Conntrack(Nftables):
     example = "conntrack on at server"
     RULES = (
         "table inet labkit_conntrack {\n"
-        "  chain in { type filter hook prerouting priority -150; policy accept; ct state new }\n"
-        "  chain out { type filter hook output priority -150; policy accept; ct state new }\n"
+        "  chain in { type filter hook prerouting priority -150; policy accept; ct state new; }\n"
+        "  chain out { type filter hook output priority -150; policy accept; ct state new; }\n"
         "}\n"
     )
 
