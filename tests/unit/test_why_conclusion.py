@@ -270,7 +270,7 @@ def test_the_change_of_an_arm_is_the_cause_and_the_profile_says_how(tmp_path: Pa
     found = concluded(f"{folder}:veth_bridge", "veth_bridge+x")
     assert found.claims
     assert found.sentence.startswith("nftables ruleset (server): none → 9 rules is the cause: ")
-    assert "packet filter rules (nftables) cost 4." in found.sentence
+    assert "packet filter rules (nftables) cost 5." in found.sentence
     assert "new code path nf_hook_slow below ip_rcv" in found.sentence
     assert "Two runs" not in " ".join(found.notes)
 
