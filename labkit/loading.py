@@ -18,7 +18,7 @@ import pandas as pd
 
 from labkit import records
 from labkit.errors import BadInput
-from labkit.units import si
+from labkit.units import percent, si
 
 # Where rows ran: what was asked for, and what it turned out to be
 RAN_ON = ["kernel", "kernel_build", "accelerator", "machine", "cpu"]
@@ -29,6 +29,7 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 GROUP = [
     *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
     "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "frame", "flows_count", "loss_goal_ratio",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
@@ -42,6 +43,7 @@ WORDS = [
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder", "observer", "artefact", "settings",
     "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
+    "frame", "phase",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -50,9 +52,12 @@ NUMBERS = [
     "received_count", "reported_received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
-    "cpus_count", "load1", "busy_before_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
+    "cpus_count", "load1", "busy_before_share", "host_load1",
+    "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
     "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
     "copies_unread_count",
+    "flows_count", "loss_goal_ratio", "asked_pps", "offered_pps", "loss_ratio", "lower_bound_pps", "upper_bound_pps",
+    "latency_p90_s", "latency_p999_s", "cpu_per_packet_s", "repeated_count", "trials_count",
 ]  # fmt: skip
 # What else has to be alike among rows of one host that are compared
 PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
@@ -89,7 +94,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         names = _object(top / "sweep.json").get("points")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadInput(f"{top / 'sweep.json'} does not list its points")
-        there = [top / name for name in names if (top / name).is_dir()]
+        there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
@@ -142,17 +147,19 @@ AGAIN = " (again)"
 
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with what is compared as `topology`: the name of the arm, whichever time it was measured. Where all
-    arms have one topology and one kind of endpoint, the change alone names a changed arm."""
-    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | df["change"].notna()
-    names = df["arm"].str.removesuffix(AGAIN)
-    df.loc[several, "topology"] = names[several]
-    if df["change"].notna().any():
+    """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
+    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured."""
+    changed = df["change"].notna()
+    if changed.any():
+        names = df["arm"].str.removesuffix(AGAIN)
         unchanged = [
             name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
         ]
         if len(set(unchanged)) == 1:
-            df.loc[df["change"].notna(), "topology"] = df["change"]
+            again = df["arm"].str.endswith(AGAIN).map({True: AGAIN, False: ""})
+            df.loc[changed, "arm"] = df["change"] + again
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
+    df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
     return df
 
 
@@ -316,6 +323,10 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []
+    words += [f"frames {of['frame']}"] if of["frame"] is not None else []
+    words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
+    if of["loss_goal_ratio"] is not None:
+        words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
     fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(
         of["family"], 0
     )

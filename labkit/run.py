@@ -24,6 +24,7 @@ from labkit.topologies import Network, check_network
 
 Watch = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
+ALLOW = "LABKIT_ALLOW"  # what a change may do to the machine, by name
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
 
 
@@ -117,10 +118,12 @@ def measure(
     parameters = written.with_changes(parameters, Path.cwd())
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
+    _check_machine_sysctls(asked)
     if _traces(asked):
         hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
+    new = not (folder / "run.json").exists()
     _check_owner(folder)
     description = _description(folder, experiment, asked)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
@@ -139,19 +142,32 @@ def measure(
     nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
+        host: machine.HostLoad | None = None
+        refused = False
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, say):
+                if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
+                    host = machine.HostLoad(hosts.lent_scratch())
                 if event["event"] == "rows":
+                    if host is not None:
+                        columns = host.columns()
+                        event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]
                     records.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":
                     description["why_stopped"][str(event["pairs"])] = event["why"]
                 watch(event | {"elapsed_s": time.monotonic() - begun})
             description |= {"finished": _now(), "points": sorted(records.finished_points(folder))}
+        except (BadInput, errors.Unsupported):
+            refused = new and not records.finished_points(folder)
+            raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
             description["others"] = others.told()
-            records.write_json(folder / "run.json", description)
+            if refused:
+                _remove_refused(folder)
+            else:
+                records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
 
@@ -169,6 +185,15 @@ def _check_owner(folder: Path) -> None:
                 raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
 
 
+def _remove_refused(folder: Path) -> None:
+    """Remove what a run that was refused has left: run.json, environment.json, and folders that are empty."""
+    for name in ("run.json", "environment.json"):
+        (folder / name).unlink(missing_ok=True)
+    for each in (*folder.glob("*"), folder):
+        with contextlib.suppress(OSError):
+            each.rmdir()
+
+
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What the labkit process on the host is asked; with two nodes also the other one, and a name by which locks of one
     machine that has two names know their command."""
@@ -180,10 +205,32 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "seed": description["seed"],
         "traces": _traces(asked),
+        "changes_machine": bool(_machine_sysctls(asked)),
     }
     if asked.get("nodes") == "two":
         request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
     return request
+
+
+def _machine_sysctls(asked: dict[str, Any]) -> list[str]:
+    """The sysctls of the whole machine that changes set while their arms are measured."""
+    steps = [step for change in asked.get("change", ()) for step in change["steps"]]
+    return [name for step in steps if step["kind"] == "machine_sysctl" for name in step["options"]]
+
+
+def _check_machine_sysctls(asked: dict[str, Any]) -> None:
+    """Raises BadInput where a change touches this machine and its user has not allowed it: parameters may be of
+    somebody else. A lab VM is thrown away."""
+    names = _machine_sysctls(asked)
+    if (
+        names
+        and not asked["where"].startswith("vm:")
+        and "machine_sysctl" not in os.environ.get(ALLOW, "").split(",")
+    ):
+        raise BadInput(
+            f"machine_sysctl {', '.join(names)} changes the whole machine while an arm is measured: allow it with"
+            f" {ALLOW}=machine_sysctl in the environment, or measure in a lab VM (where=vm:debian)"
+        )
 
 
 def _traces(asked: dict[str, Any]) -> bool:

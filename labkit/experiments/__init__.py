@@ -53,10 +53,22 @@ def _container_vs_vm() -> Experiment:
     return Experiment(one.ContainerVsVm, one.HELP, one.run, one.planned_s)
 
 
+def _what_does_it_cost() -> Experiment:
+    from labkit.experiments import what_does_it_cost as one
+
+    return Experiment(one.WhatDoesItCost, one.HELP, one.run, one.planned_s)
+
+
 def _virtual_tap() -> Experiment:
     from labkit.experiments import virtual_tap as one
 
     return Experiment(one.VirtualTap, one.HELP, one.run, one.planned_s)
+
+
+def _throughput() -> Experiment:
+    from labkit.experiments.throughput_search import experiment, parameters
+
+    return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
 
 
 TABLE = {
@@ -64,7 +76,9 @@ TABLE = {
     "container_vs_vm": _container_vs_vm,
     "overlay": _overlay,
     "packet_size": _packet_size,
+    "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
+    "throughput": _throughput,
 }
 
 

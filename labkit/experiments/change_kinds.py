@@ -27,6 +27,7 @@ from labkit.experiments.change_kind import (
     refused,
     text_options,
 )
+from labkit.machine import sysctl_journal
 
 # A word of tc's: nothing that is an option or a path. A prefix such as 10.0.0.0/8 may hold one slash.
 WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
@@ -230,6 +231,38 @@ class Conntrack(Nftables):
         ended_well(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
+            ("no such file",),
+        )
+
+
+class Rules(Nftables):
+    """So many nftables rules that every arriving packet is held against, and that none matches."""
+
+    example = "rules 100 at server"
+    MOST = 10_000
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"count": _number("rules", text, 1, self.MOST)}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return dict(given)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if options.keys() != {"count"}:
+            raise BadInput("rules takes a number of rules")
+        _number("rules", options["count"], 1, self.MOST)
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        # 192.0.2.0/24 is for documentation (RFC 5737): nobody sends from there.
+        numbers = range(int(options["count"]))
+        lines = [
+            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop" for number in numbers
+        ]
+        chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
+        text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
+        ended_well(
+            place.program("nft", "-f", "-", text=text),
+            f"{options['count']} nftables rules",
             ("no such file",),
         )
 
@@ -717,9 +750,34 @@ class Parameter(Kind):
         return
 
 
+class MachineSysctl(Sysctl):
+    """A sysctl of the whole machine, which has this value only while the arm is measured (`machine.sysctl_journal`)."""
+
+    placed = False
+    example = "machine_sysctl net.core.high_order_alloc_disable=1"
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            raise BadInput("machine_sysctl needs NAME=VALUE")
+        for name, value in options.items():
+            if not re.fullmatch(sysctl_journal.ALLOWED, name):
+                raise BadInput(
+                    f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
+                )
+            if not isinstance(value, str) or not re.fullmatch(SYSCTL_VALUE, value):
+                raise BadInput(
+                    f"machine_sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -"
+                )
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return
+
+
 KINDS: dict[str, Kind] = {
     "sysctl": Sysctl(),
+    "machine_sysctl": MachineSysctl(),
     "nftables": Nftables(),
+    "rules": Rules(),
     "conntrack": Conntrack(),
     "offload": Offload(),
     "ring": Counts("ring", "-g", "-G"),

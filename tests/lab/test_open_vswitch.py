@@ -190,3 +190,39 @@ def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
     assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["endpoint=guest", "guest=debian"],
+            "guest=debian: ovs_netdev receives by packet sockets, which need complete packets: say"
+            " guest=debian,offloads=off",
+        ),
+        (["endpoint=shared_guest"], "with endpoint=shared_guest there is veth_bridge"),
+    ],
+)
+@pytest.mark.needs("qemu")
+def test_guests_that_a_switch_cannot_serve(words: list[str], sentence: str, tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        done = machine.labkit("run", "datapaths", "topology=ovs_netdev", *words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+@pytest.mark.needs("runc", "root")
+def test_containers_are_ends_of_a_switch(tmp_path: Path) -> None:
+    with world(tmp_path, user=False) as machine:
+        words = (
+            "endpoint=container",
+            "rounds=1",
+            "slices=1",
+            "whole_runs=0",
+            "protocol=udp",
+            "length_bytes=512",
+        )
+        rows = machine.rows("topology=ovs_netdev,ovs_netdev+mirrors=1", *words)
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["endpoint"] for row in rows} == {"container"}
+    assert all(row["switched_count"] > 0 for row in rows)
