@@ -151,7 +151,7 @@ class Zoo:
                     f"changes-{load[0][9:]}", load, f"change={'; '.join(one.change for one in changes)}"
                 )
             for one in changes:
-                arm = f"{TOPOLOGY}+{one.change.partition(':')[0]}"
+                arm = one.change.partition(":")[0]
                 yield self._answer(one, f"{folder}:{TOPOLOGY}", arm)
         for one in plants:
             if not one.change:

@@ -647,7 +647,7 @@ def _next(of: Evidence, found: Conclusion, order: Sequence[Candidate]) -> Iterat
 
 
 def _topology(of: Evidence, side: int) -> str:
-    return environment.built(of.point.sides[:2][side], of.point.rows[:2][side])
+    return environment.built(of.point, side)
 
 
 def _as_change(setting: Setting) -> str:

@@ -106,7 +106,7 @@ def differences(point: Point) -> list[Setting]:
 def _asked(point: Point, left: Side, right: Side) -> list[Setting]:
     """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
     found = []
-    names = [built(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    names = [built(point, at) for at in (0, 1)]
     if names[0] != names[1]:
         found.append(Setting("topology", names[0], names[1], (), asked=True))
     for name in ("endpoint", *(one for one in loading.GROUP if one not in loading.HOST)):
@@ -123,12 +123,21 @@ def _asked(point: Point, left: Side, right: Side) -> list[Setting]:
     return found
 
 
-def built(side: Side, rows: pd.DataFrame) -> str:
+def built(point: Point, at: int) -> str:
     """The topology of a side, without the change of its arm and the kind of its ends."""
-    name = side.topology
+    name, rows = point.sides[:2][at].topology, point.rows[:2][at]
     for change in rows["change"].dropna().unique() if "change" in rows else ():
+        if name == change:  # all arms of its run have one topology, so the change alone names it (loading)
+            return _only_topology(rows)
         name = name.removesuffix(f"+{change}")
     return name.partition("/")[0]
+
+
+def _only_topology(rows: pd.DataFrame) -> str:
+    """The topology that the run of these rows was asked for."""
+    parameters = _mapping(_object(Path(str(rows["folder"].iloc[0])) / "run.json"), "parameters")
+    found = parameters.get("topology")
+    return str(found[0] if isinstance(found, list) and found else found or ABSENT)
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:

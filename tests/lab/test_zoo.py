@@ -1,4 +1,4 @@
-"""A part of the zoo: causes that are planted in this kernel, and what the first sentence of `labkit why` says of them."""
+"""A part of the zoo: causes that are planted in this kernel, and what `labkit why` says first of them."""
 
 from __future__ import annotations
 

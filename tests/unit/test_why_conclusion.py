@@ -237,6 +237,10 @@ def test_names_of_pairs_and_interfaces_do_not_differ() -> None:
 def one_run(folder: Path, more: Mapping[str, float], effects: list[dict[str, Any]], **changes: Any) -> Path:
     """A run of two arms, the second of which has a change with these effects."""
     run(folder, 20)
+    description = json.loads((folder / "run.json").read_text()) | {
+        "parameters": {"topology": ["veth_bridge"]}
+    }
+    (folder / "run.json").write_text(json.dumps(description))
     other = run(folder.with_name(f"{folder.name}-other"), 21, more, **changes)
     for path in sorted((other / "rows").glob("*.jsonl")):
         lines = []
@@ -267,7 +271,7 @@ def test_the_change_of_an_arm_is_the_cause_and_the_profile_says_how(tmp_path: Pa
         "after": "9 rules",
     }
     folder = one_run(tmp_path / "arms", {rules: 4e-6}, [effect])
-    found = concluded(f"{folder}:veth_bridge", "veth_bridge+x")
+    found = concluded(f"{folder}:veth_bridge", "x")
     assert found.claims
     assert found.sentence.startswith("nftables ruleset (server): none → 9 rules is the cause: ")
     assert "packet filter rules (nftables) cost 5." in found.sentence
@@ -287,7 +291,7 @@ def test_a_change_without_effect_is_no_cause(tmp_path: Path) -> None:
         }
     ]
     folder = one_run(tmp_path / "arms", {}, effects, foreign=0.2)
-    found = concluded(f"{folder}:veth_bridge", "veth_bridge+x")
+    found = concluded(f"{folder}:veth_bridge", "x")
     assert not found.claims
     assert "rp_filter (both): 0 → 1 differs; its cost" in found.sentence
     assert found.cause != "foreign load"
