@@ -226,3 +226,28 @@ def test_containers_are_ends_of_a_switch(tmp_path: Path) -> None:
     assert {row["status"] for row in rows} == {"ok"}
     assert {row["endpoint"] for row in rows} == {"container"}
     assert all(row["switched_count"] > 0 for row in rows)
+
+
+def drawn(name: str, *words: str) -> str:
+    argv = [*LABKIT, "draw", name, *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_switch_is_drawn_from_its_own_database() -> None:
+    """The kernel knows no master of a port in user space; the database does, and its mirrors."""
+    lines = drawn("ovs_netdev+mirrors=1").splitlines()
+    [port] = [line for line in lines if line.strip().startswith("port0 ")]
+    assert "port of switch" in port
+    assert "peer client0/eth0" in port
+    [output] = [line for line in lines if line.strip().startswith("mirror0 ") and "port of switch" in line]
+    assert "copies of port0" in output
+    assert any(line.strip().startswith("switch ") and "openvswitch" in line for line in lines)
+
+
+def test_a_tunnel_that_only_the_switch_knows_is_drawn() -> None:
+    [tunnel] = [line for line in drawn("ovs_netdev+mirrors=1+output=gre").splitlines() if " gre " in line]
+    assert "mirror0" in tunnel
+    assert "tunnel 198.18.0.1 to 198.18.0.2" in tunnel
+    assert "copies of port0" in tunnel
