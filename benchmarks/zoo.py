@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, note, output
-from labkit import records
-from labkit.why import conclusion, sides
+from labkit.analysis.why import conclusion, selection
+from labkit.common import run_folder
 
 TOPOLOGY = "veth_bridge"
 NAMED, NULLS, FALSE_CLAIMS = 11 / 12, 20, 1
@@ -54,8 +54,8 @@ def _program(argv: list[str], until_s: float) -> Iterator[None]:
         try:
             time.sleep(until_s)
             if running.poll() is not None:
-                said = (running.stderr.read() if running.stderr else b"").decode(errors="replace")
-                raise NotMeasuredError(f"{argv[0]} ended at once: {said.strip()[-200:]}")
+                lines = (running.stderr.read() if running.stderr else b"").decode(errors="replace")
+                raise NotMeasuredError(f"{argv[0]} ended at once: {lines.strip()[-200:]}")
             yield
         finally:
             running.kill()
@@ -119,8 +119,10 @@ def promises(quick: bool) -> Iterator[Promise]:
         judged = [named for _, _, named in answers if named is not None]
         if judged:
             share = sum(judged) / len(judged)
-            told = f"{sum(judged)} of {len(judged)}"
-            yield Promise("the true cause is named first", told, "", share, f">= {NAMED:.2f}", share >= NAMED)
+            report = f"{sum(judged)} of {len(judged)}"
+            yield Promise(
+                "the true cause is named first", report, "", share, f">= {NAMED:.2f}", share >= NAMED
+            )
         claims = list(zoo.nothing(NULLS // 5 if quick else NULLS))
         for sentence in filter(None, claims):
             yield Promise("a claim about nothing", "claimed", more=sentence)
@@ -172,23 +174,23 @@ class Zoo:
         for number in range(count):
             with _busy() if number % 2 else nullcontext():
                 right = self._run(f"null-{number}", UDP)
-            found = self._conclude(str(left), str(right))
-            yield found.sentence if found.claims else None
+            result = self._conclude(str(left), str(right))
+            yield result.sentence if result.claims else None
             if not number % 2:
                 left = right
 
     def _answer(self, plant: Plant, left: str, right: str) -> tuple[Plant, str, bool | None]:
         try:
-            found = self._conclude(left, right)
+            result = self._conclude(left, right)
         except Exception as error:  # an arm that this kernel cannot have
             return plant, f"not measured: {error}", None
-        first = found.sentence.partition("; ")[0]
-        named = found.claims or found.cause == "foreign load"
-        return plant, found.sentence, bool(named and re.search(plant.truth, first))
+        first = result.sentence.partition("; ")[0]
+        named = result.claims or result.cause == "foreign load"
+        return plant, result.sentence, bool(named and re.search(plant.truth, first))
 
     @staticmethod
     def _conclude(left: str, right: str) -> conclusion.Conclusion:
-        [point] = sides.points(sides.asked(left, right))
+        [point] = selection.points(selection.select_sides(left, right))
         return conclusion.conclude(point)
 
     def _run(self, name: str, load: tuple[str, ...], *more: str) -> Path:
@@ -210,6 +212,6 @@ class Zoo:
         try:
             output(argv, cwd=self._folder)
         except NotMeasuredError:  # also where a single arm cannot be had here
-            if not records.read_json(folder / "run.json").get("finished"):
+            if not run_folder.read_json(folder / "run.json").get("finished"):
                 raise
         return folder
