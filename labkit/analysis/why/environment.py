@@ -125,20 +125,10 @@ def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[
 
 
 def built(point: ProfiledPoint, at: int) -> str:
-    """The topology of a side, without the change of its arm and the kind of its ends."""
-    name, rows = point.sides[:2][at].topology, point.rows[:2][at]
-    for change in rows["change"].dropna().unique() if "change" in rows else ():
-        if name == change:  # all arms of its run have one topology, so the change alone names it (loading)
-            return _only_topology(rows)
-        name = name.removesuffix(f"+{change}")
-    return name.partition("/")[0]
-
-
-def _only_topology(rows: pd.DataFrame) -> str:
-    """The topology that the run of these rows was asked for."""
-    parameters = _mapping(_object(Path(str(rows["folder"].iloc[0])) / "run.json"), "parameters")
-    result = parameters.get("topology")
-    return str(result[0] if isinstance(result, list) and result else result or ABSENT)
+    """The topology that was built for a side, whatever was changed in it and whatever kind its ends are."""
+    rows = point.rows[:2][at]
+    names = list(rows["built_topology"].dropna()) if "built_topology" in rows else []
+    return str(names[0]) if names else point.sides[:2][at].topology
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
