@@ -8,7 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+<<<<<<< HEAD
 from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, set_up, vm, zoo
+=======
+from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, packets, set_up, vm
+>>>>>>> work
 from benchmarks.promise import NotMeasuredError, Promise, note, table
 
 Benchmark = Callable[[bool], Iterator[Promise]]
@@ -20,6 +24,7 @@ TABLE: dict[str, Benchmark] = {
     "half-width": half_width.promises,
     "kill": kill.promises,
     "folding": folding.promises,
+    "packets": packets.promises,
     "vm": vm.promises,
     "guest": guest.promises,
     "zoo": zoo.promises,

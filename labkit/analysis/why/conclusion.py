@@ -126,7 +126,7 @@ def _gathered(
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     return Evidence(
-        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.named_sides(frames), settings,
+        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.explained(frames), settings,
         _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, apart),
         (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])),

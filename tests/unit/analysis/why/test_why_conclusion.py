@@ -184,7 +184,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
     )
     both = work.rounds(point, 0), work.rounds(point, 1)
-    named = causes.named(causes.judged(*both, work.between(*both, 0.1)))
+    named = causes.explained(causes.judged(*both, work.between(*both, 0.1)))
     assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
     assert named[0].name == "packet filter rules (nftables)"
     assert named[0].callers == ("ip_rcv",)
