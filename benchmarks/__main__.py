@@ -8,11 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-<<<<<<< HEAD
-from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, set_up, vm, zoo
-=======
-from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, packets, set_up, vm
->>>>>>> work
+from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, packets, set_up, vm, zoo
 from benchmarks.promise import NotMeasuredError, Promise, note, table
 
 Benchmark = Callable[[bool], Iterator[Promise]]
