@@ -486,13 +486,19 @@ def _besides(of: Evidence) -> str:
     return f"; what {differ[0].words} does cannot be told" if differ else ""
 
 
+def _no_setting(of: Evidence) -> str:
+    """That no setting differs, beside those that the two sides were asked to differ in."""
+    own = [one.words for one in of.settings if one.parameters and one.name not in ("topology", "endpoint")]
+    return f"no setting differs but {', '.join(own[:3])}" if own else "no setting differs"
+
+
 def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
     """Nothing is named: what is known instead."""
     differ = [one for one in of.settings if one.relevant and not one.parameters]
     weak = f"; {_foreign_words(of)}" if _disturbed(of) else ""
     if _effect(of):
         runs = " of two runs at different times" if of.apart is not None else ""
-        text = f"No cause is named: {_difference(of)}, but no setting differs and no code path stands out{runs}{weak}"
+        text = f"No cause is named: {_difference(of)}, but {_no_setting(of)} and no code path stands out{runs}{weak}"
         return Conclusion(text, None, not _disturbed(of) and of.apart is None)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
@@ -509,7 +515,7 @@ def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
         verb = "differ" if more else "differs"
         text = f"{setting.words}{more} {verb}; its cost{where} is below {seconds(bound)} {_per(of)}"
         return Conclusion(_capital(f"{text}: no effect was seen{weak}"), setting.name, False)
-    text = f"No difference between {of.names[1]} and {of.names[0]} was seen: no setting differs, and {_bounds(of)}"
+    text = f"No difference between {of.names[1]} and {of.names[0]} was seen: {_no_setting(of)}, and {_bounds(of)}"
     return Conclusion(f"{text}{weak}", None, False)
 
 
