@@ -153,6 +153,7 @@ def _run(given: argparse.Namespace) -> int:
         terminal.show_rows(terminal.show_parts(found))
         profiles = loading.profiles(folder)
         terminal.show_sizes(found, profiles)
+        terminal.show_rates(found)
         terminal.show_profiles(profiles)
     return _judge(records.read_rows(folder))
 
@@ -183,6 +184,7 @@ def _sweep(given: argparse.Namespace) -> int:
     terminal.show_verdicts(terminal.show_parts(found))
     profiles = loading.profiles(folder)
     terminal.show_sizes(found, profiles)
+    terminal.show_rates(found)
     terminal.show_profiles(profiles)
     print(f"report: {printable(records.shown(page))}")
     return _judge_sweep(folder)

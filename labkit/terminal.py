@@ -10,7 +10,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units, virtual_tap
+from labkit import (
+    loading,
+    loss_rates,
+    overlay,
+    packet_size,
+    profiled,
+    sizes,
+    stats,
+    tables,
+    units,
+    virtual_tap,
+)
 from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
@@ -75,6 +86,15 @@ def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     taps = df[df["experiment"].eq("virtual_tap")]
     for sentence in virtual_tap.told(taps) if len(taps) else []:
         console.print(packet_size.plain(f"- {sentence}"))
+
+
+def show_rates(df: pd.DataFrame) -> None:
+    """At which rates loss begins, in sentences, where that was the question."""
+    rows = df[df["experiment"].eq("throughput")]
+    trials = rows["part"].eq("trials")
+    console = _console()
+    for sentence in loss_rates.told(rows[~trials], rows[trials]) if len(rows) else []:
+        console.print(f"- {sentence}")
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:

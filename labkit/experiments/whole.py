@@ -126,7 +126,7 @@ def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: di
     """Why the run does not count (METHOD: the flows must run together, and the offered load must be
     reached)."""
     if row["window_s"] < TOGETHER * asked.duration_s:
-        remedy = "make duration_s longer" + (", or take fewer pairs" if row["pairs"] > 1 else "")
+        remedy = "make duration_s longer" + (", or take fewer pairs" if len(live.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:

@@ -38,6 +38,16 @@ REPEATED = 0.2  # of all attempts: with more repeats, the rate is biased upwards
 SET_UP_S = 0.3  # of an arm with its generator, about
 PLANNED_S = 12.0  # of a search that ends by itself, about
 
+# What rows have beside those of other experiments; null where it was not measured.
+COLUMNS = (
+    "part", "phase", "frame", "frame_bytes", "flows_count", "asked_pps", "offered_pps", "offered_count",
+    "received_frames_count", "loss_ratio", "loss_goal_ratio", "lower_bound_pps", "upper_bound_pps", "most_pps",
+    "exceed_ratio", "trial_s", "sum_s", "trials_count", "repeated_count", "disturbed_count", "search_s", "line",
+    "slip_s", "datapath_wait_s", "datapath_cpu_s", "datapath_scheduling", "generator_cpu_s", "cpu_per_packet_s",
+    "softnet_drops_count", "socket_drops_count", "drops", "latency_p90_s", "latency_p999_s", "latency_clock",
+    "probes_sent_count", "probes_lost_count", "duplicated_count", "histogram",
+)  # fmt: skip
+
 Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 
 
@@ -125,7 +135,8 @@ def _measured(
             found += searched(asked, of[label], point)
             spent_s += _search_s(asked)
     mean = rates.mean_bytes(rates.sizes(point.frame))
-    shared = {
+    shared = dict.fromkeys(COLUMNS) | {
+        "part": "cost",
         "point": point.name,
         "round": point.round,
         "frame": point.frame,
