@@ -48,14 +48,14 @@ def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
 def kernel(flavour: str) -> str | None:
     """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
     there; without a network the newest one that is there; None where there is none."""
-    from labkit.errors import LabkitError
-    from labkit.hosts import debian
-    from labkit.qemu import kernels
+    from labkit.common.errors import LabkitError
+    from labkit.measure.hosts import debian_kernels
+    from labkit.system.qemu import kernels
 
     try:
-        return debian.get(flavour or debian.ARCHITECTURE, print).release
+        return debian_kernels.get(flavour or debian_kernels.ARCHITECTURE, print).release
     except LabkitError:
-        wanted = f"{flavour}-{debian.ARCHITECTURE}".removeprefix("-")
+        wanted = f"{flavour}-{debian_kernels.ARCHITECTURE}".removeprefix("-")
         there = [each for each in kernels.installed() if kernels.flavour(each.release) == wanted]
         return there[-1].release if there else None
 
@@ -70,7 +70,7 @@ def lists_can_be_fetched() -> bool:
 
 def ovs_in_kernel() -> bool:
     """Tell if this kernel has the datapath of Open vSwitch."""
-    from labkit.capabilities import genetlink
+    from labkit.measure.capabilities import genetlink
 
     return genetlink.generic_family("ovs_datapath") == 0
 
