@@ -45,7 +45,7 @@ def test_ends_meet_on_a_switch_in_user_space() -> None:
     assert result["counted"]["switch_lost_count"] == 0
     assert "copies_count" not in result["counted"]
     assert "tx-checksumming: off" in result["offloads"]
-    assert "tcp-segmentation-offload: off" in result["offloads"]
+    assert "tx-tcp-segmentation: off" in result["offloads"]
 
 
 @pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
