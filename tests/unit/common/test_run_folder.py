@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_or_no_json_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"run.json is not there"):
+    with pytest.raises(BadInput, match=r"there is no file .*run.json"):
         run_folder.read_json(tmp_path / "run.json")
     (tmp_path / "run.json").write_text('{"half": ')
     with pytest.raises(BadInput, match=r"run.json cannot be read: "):
