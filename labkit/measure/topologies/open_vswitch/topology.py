@@ -71,7 +71,8 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
 def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     """A tap from every guest to one switch; raises as `ovs`, and BadInput for guests that send what the userspace
     datapath cannot carry."""
-    from labkit.measure.endpoints.guest.qemu_guest import guests, parse  # what only guests need
+    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
+    from labkit.measure.endpoints.guest.spec import parse
 
     parameters = parse(spec.guest)
     if _datapath(name) == "netdev" and parameters.offloads:
