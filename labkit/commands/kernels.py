@@ -111,7 +111,7 @@ def as_text() -> str:
     widths[4] = len(_COLUMNS[4])  # a sentence in this column continues over the others
     shown = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
     if any(each["answer"] is None for each in result):
-        shown += ["", "`labkit kernels --ask` boots each kernel that was not examined yet, once"]
+        shown += ["", "`labkit kernels --ask` boots and examines the others, once each"]
     return "\n".join([*shown, "", "an experiment runs on such a kernel with where=vm:RELEASE"]) + "\n"
 
 

@@ -64,7 +64,7 @@ BAD_RUNS = [
     ("run datapaths topology=vxlan mtu_bytes=65500", "mtu_bytes=65500 does not fit into vxlan"),
     ("run datapaths protocol=sctp", "protocol=sctp: there are tcp, udp, ping"),
     ("run datapaths family=5", "family=5: there are 4, 6"),
-    ("run datapaths pairs=1 pairs=2", "pairs is given twice"),
+    ("run datapaths pairs=1 pairs=2", "the parameter pairs is given twice"),
     ("run datapaths pairs", "'pairs' is not a parameter: write name=value"),
     ("run datapaths =5", "'=5' is not a parameter: write name=value"),
     ("run datapaths affinity=99999", "affinity='99999' is not of the form"),
@@ -156,7 +156,7 @@ def test_a_run_folder_that_is_half_written(
 
 
 SWEEPS = {  # test_sweep_file.py has more
-    "{": "is no YAML file: ",
+    "{": "is not a valid YAML file: ",
     "notebook: 07_nothing\ngrid: [{protocol: [tcp]}]": "there is no notebook 07_nothing; there are: 01_datapaths",
     "notebook: 01_datapaths\ngrid: [{protocoll: [tcp]}]": "has no parameter protocoll; it has: affinity, ",
     "notebook: 01_datapaths\ngrid: [{protocol: [tcp]}]\nparameters: {pairs: [0]}": "pairs=0 is outside",

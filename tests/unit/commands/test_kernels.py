@@ -275,7 +275,7 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
         "yes",
         "no",
     )
-    assert full.count("?") == len(kernels_command.TELLING) - 2
+    assert full.count("?") == len(kernels_command.CAPABILITIES) - 2
     kernels_command.ask_all(lines.append)
     assert parameters == [f"vm:{name}" for name in ("6.1.0-56-cloud-amd64", AMD64, "6.1.0-56-cloud-amd64")]
 
@@ -292,7 +292,7 @@ def test_another_meaning_of_debian_is_said(
         there[:] = [*there, kernels.in_store(name)]
         return there[-1]
 
-    monkeypatch.setattr(cli.debian, "get", get)
+    monkeypatch.setattr(cli.debian_kernels, "get", get)
     assert cli.main(["kernels", "get", "6.12.9-cloud-amd64"]) == 0
     lines = "vm:debian now means 6.12.9-cloud-amd64 instead of 6.1.0-56-amd64: write vm:6.1.0-56-amd64 to keep the old kernel"
     assert capsys.readouterr().err == f"labkit: {lines}\n"
