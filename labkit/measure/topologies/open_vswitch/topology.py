@@ -64,7 +64,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = pairs_of(spec, ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = paired(ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 def _datapath(name: str) -> str:
