@@ -261,7 +261,7 @@ def test_sweeps_over_kernels_are_compared_kernel_by_kernel(tmp_path: Path) -> No
 def test_the_headline_names_every_host(tmp_path: Path) -> None:
     shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
     lines = str(shown.headline().data)
-    assert "Measured on 2 hosts. Between them only ratios are compared, never speeds:" in lines
+    assert "Measured on 2 hosts. Only ratios are compared between hosts, never speeds:" in lines
     assert "- Linux 6.18.5 on Some CPU, 2 CPUs (a virtual machine under kvm)." in lines
     assert (
         "- `vm:6.1`: Linux 6.1.0-37-amd64 on QEMU Virtual CPU, 2 CPUs (emulated by QEMU). **Emulated" in lines
