@@ -37,7 +37,8 @@ class Part:
         self.verdicts = verdict_tables.verdicts(rows)
 
     def kernels(self) -> go.Figure | None:
-        """Return the figure that compares the ratios of several kernels; None when no point has more than one kernel."""
+        """Return the figure that compares the ratios of several kernels; None when no point has more than one
+        kernel."""
         parameters = [name for name in load.GROUP if name not in load.HOST]
         several = any(
             len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
@@ -45,7 +46,8 @@ class Part:
         return figures.kernels(self.verdicts) if several else None
 
     def show(self, *drawn: go.Figure | None) -> None:
-        """Show figures under the part's heading. None is left out; a figure without data is shown only if no other has."""
+        """Show figures under the part's heading. None is left out; a figure without data is shown only if no other
+        has."""
         if self.heading:
             display(Markdown(f"## {self.heading}"))
         existing = [figure for figure in drawn if figure is not None]
@@ -86,9 +88,7 @@ class Shown:
     def headline(self) -> Markdown:
         """Return how much was measured, on which hosts, when, and why the runs stopped."""
         rows, ok = self.all, self.rows[self.rows["status"].eq("ok")]
-        sentences = [
-            _host(own.iloc[0], bool(own["where"].ne("here").any())) for _, own in load.hosts(rows)
-        ]
+        sentences = [_host(own.iloc[0], bool(own["where"].ne("here").any())) for _, own in load.hosts(rows)]
         if len(sentences) > 1:
             sentences = [
                 f"Measured on {len(sentences)} hosts. Only ratios are compared between hosts, never speeds:\n",
@@ -131,9 +131,14 @@ class Shown:
         capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
-        except (BadInput, msgspec.ValidationError):  # the files were deleted, or another version of labkit wrote them
+        except (
+            BadInput,
+            msgspec.ValidationError,
+        ):  # the files were deleted, or another version of labkit wrote them
             display(
-                Markdown("*The network is not drawn: its file was deleted, or another version of labkit wrote it.*")
+                Markdown(
+                    "*The network is not drawn: its file was deleted, or another version of labkit wrote it.*"
+                )
             )
             return None
         return drawings.topology(state)
@@ -156,7 +161,8 @@ class Shown:
             run = run_folder.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
-                where = f"{', '.join(parameters.get('loads') or [parameters['protocol']])} at MTU {parameters['mtu_bytes']}"
+                loads = ", ".join(parameters.get("loads") or [parameters["protocol"]])
+                where = f"{loads} at MTU {parameters['mtu_bytes']}"
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
                 result.setdefault(f"{why} ({where})", {})[pairs] = None
@@ -198,8 +204,7 @@ class Shown:
         result += verdict_tables.doubts(self.rows) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
         return Markdown(
-            "\n".join(f"- {doubt}" for doubt in result)
-            or "No reason to doubt these numbers was found."
+            "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
         )
 
 
@@ -226,8 +231,10 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
 
 
 def _findings(verdicts: pd.DataFrame) -> list[str]:
-    """Return a line for each topology and each combination of the other parameters, for one host. Numbers of pairs share
-    a line."""
+    """Return a line for each topology and each combination of the other parameters, for one host.
+
+    Numbers of pairs share a line.
+    """
     lines = []
     known = verdicts[verdicts["ratio"].notna()]
     names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]

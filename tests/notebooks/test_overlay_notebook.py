@@ -92,7 +92,7 @@ def test_the_report_shows_every_part(page: Any) -> None:
         assert size["height"] > 150
     text = page.evaluate("document.body.innerText")
     for words in (
-        "An overlay that can be seen through",
+        "An overlay network, packet by packet",
         "UDP 4900 with 106 bytes",
         "vxlan against veth",
         "lc1:lc1_sc2",
