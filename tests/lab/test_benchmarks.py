@@ -15,6 +15,7 @@ from benchmarks.promise import Promise
 SLACK = 1.5
 
 
+@pytest.mark.alone
 @pytest.mark.needs("namespaces", "ip", "veth", "bridge")
 def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
     found = promise.inside("benchmarks.set_up", 8, 3)
@@ -23,6 +24,7 @@ def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
     assert promise.median(found["labkit"]) <= SLACK * set_up.BOUND * promise.median(found["ip"])
 
 
+@pytest.mark.alone
 def test_measuring_wing_is_quick_to_import() -> None:
     (found,) = imports.promises(quick=True)
     assert found.ratio is not None

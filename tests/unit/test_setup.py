@@ -22,7 +22,12 @@ BUILD = PROJECT["build-system"]["requires"]
 LOCK = (ROOT / "requirements.lock").read_text()
 
 # A package that is imported under another name than its own.
-IMPORTED_AS = {"ipython": "IPython", "jupyter-client": "jupyter_client", "pyyaml": "yaml"}
+IMPORTED_AS = {
+    "ipython": "IPython",
+    "jupyter-client": "jupyter_client",
+    "pytest-xdist": "xdist",
+    "pyyaml": "yaml",
+}
 # What no line imports: the build, programs, types, and what others load.
 BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
