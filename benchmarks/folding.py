@@ -17,12 +17,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note, output
+from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note, output, python
 
 SAMPLE = ROOT / "tests/samples/perf-script-6.1.txt"
 BOUND, MOST_MB = 4, 200
@@ -94,7 +93,7 @@ def promises(quick: bool) -> Iterator[Promise]:
         name, argv = reference()
         own, theirs = [], []
         for _ in range(3):
-            told, seconds = _taken([sys.executable, "-c", OURS, str(path)])
+            told, seconds = _taken(python("-c", OURS, str(path)))
             own.append(seconds)
             theirs.append(_taken([*argv, str(path)])[1])
     seen = json.loads(told)
@@ -128,7 +127,7 @@ def _large(seconds: int) -> Promise:
             output(["sh", "-c", '"$@" || [ $? = 124 ]', "sh", "perf", "record", *options, "--", *loop])
             size = data.stat().st_size
             note(f"folding a perf.data of {size / 1e6:.0f} MB")
-            told = json.loads(output([sys.executable, "-c", LARGE, str(data)]))
+            told = json.loads(output(python("-c", LARGE, str(data))))
         except (NotMeasuredError, FileNotFoundError) as error:
             return Promise(what, "not measured", more=str(error))
     own, script = told["kB"] / 1000, told["script_kB"] / 1000

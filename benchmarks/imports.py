@@ -4,11 +4,10 @@ as anybody else imports them, with all of pyroute2 (labkit.netlink.rtnl leaves t
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
-from benchmarks.promise import ROOT, Promise, at_most, median, note
+from benchmarks.promise import ROOT, Promise, at_most, median, note, python
 
 REPEATS = 15
 BOUND = 1.1  # 0.15 s against 0.2
@@ -36,5 +35,5 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 def _seconds(code: str) -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    subprocess.run(python("-c", code), cwd=ROOT, check=True)
     return time.perf_counter() - begin

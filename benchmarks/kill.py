@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, note
+from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, note, python
 from benchmarks.set_up import all_gone
 from labkit.hosts import here
 
@@ -81,7 +81,7 @@ def _ended(pidfds: list[int]) -> None:
 
 def _last_in_line() -> subprocess.Popen[bytes]:
     """A process that ends when told to go and all namespaces that were let go before are taken down."""
-    argv = [*here.prefix(), sys.executable, "-m", "benchmarks.kill"]
+    argv = [*here.prefix(), *python("-m", "benchmarks.kill")]
     line = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert line.stdout is not None
     line.stdout.readline()

@@ -18,7 +18,7 @@ from pathlib import Path
 import papermill
 import yaml
 
-from benchmarks.promise import LABKIT, NotMeasuredError, Promise, note, output
+from benchmarks.promise import LABKIT, NotMeasuredError, Promise, note, output, python
 from labkit import records
 from labkit.experiments.slices import SLICE_S
 
@@ -78,7 +78,7 @@ def _empty_notebook_s(scratch: Path) -> float:
     notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": kernel, "cells": [EMPTY_CELL]}
     file = scratch / "empty.ipynb"
     file.write_text(json.dumps(notebook))
-    return float(output([sys.executable, "-m", "benchmarks.overhead", str(file)]))
+    return float(output(python("-m", "benchmarks.overhead", str(file))))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from labkit.hosts import here
 
 ROOT = Path(__file__).resolve().parents[1]
-LABKIT = [sys.executable, "-m", "labkit.cli"]
+LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
 
 
 class NotMeasuredError(Exception):
@@ -89,12 +89,17 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def python(*words: str) -> list[str]:
+    """This Python with the benchmarks on its path, and not whatever is in the current folder."""
+    return ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", *words]
+
+
 def inside(module: str, *arguments: object) -> Any:
     """What `python -m module arguments` prints as JSON, as PID 1 of its own namespaces, like an experiment.
 
     Under the machine's measuring lock, which what labkit's own commands measure takes by itself.
     """
-    argv = [*here.prefix(), sys.executable, "-m", module, *map(str, arguments)]
+    argv = [*here.prefix(), *python("-m", module, *map(str, arguments))]
     with here.measuring_lock(note):
         return json.loads(output(argv))
 

@@ -30,6 +30,7 @@ from labkit import (
     topologies,
 )
 from labkit.errors import BadInput, LabkitError
+from labkit.printable import printable
 
 BEFORE_S = (
     0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
@@ -51,7 +52,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
     given = (request["experiment"], folder, request["seed"], told, request.get("machine_netns"), peer)
-    around = experiments.Surroundings(*given)
+    around = experiments.Surroundings(*given, again=frozenset(request.get("again", ())))
     if "finished" in request:
         scratch.prepare(folder, request["finished"])
     asked.check_programs()
@@ -211,7 +212,7 @@ def main() -> None:
         try:
             sys.exit(shell(msgspec.json.decode(sys.argv[1])))
         except LabkitError as error:
-            print(f"labkit: {error}", file=sys.stderr)
+            print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
     request = msgspec.json.decode(sys.stdin.buffer.readline())
     process.ahead_of_load()

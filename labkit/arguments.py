@@ -76,7 +76,14 @@ def _run(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--folder",
         type=Path,
-        help="the run's folder; one that holds the beginning of the same run is gone on with",
+        help="the run's folder; an unfinished run in it is resumed",
+    )
+    _keep_failed(one)
+
+
+def _keep_failed(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--keep-failed", action="store_true", help="keep failed rows; without it they are measured again"
     )
 
 
@@ -105,6 +112,7 @@ def _sweep(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
+    _keep_failed(one)
 
 
 def _report(one: argparse.ArgumentParser) -> None:

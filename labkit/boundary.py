@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown, display
 
-from labkit import figures, flame, loading, profiled, tables
+from labkit import figures, flame, loading, profiled, stats, tables
 from labkit.ends import APART, ENDPOINTS, NAMES, SHARED, differences, fair, judged, published, sides, usual
 from labkit.errors import BadInput
 from labkit.flame import runs
@@ -98,6 +98,8 @@ def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
         reasons = loading.alike(own["reason"].fillna("no reason was recorded").astype("str"))
         names = " and ".join(name for name in observers if own["observer"].eq(name).any())
         return f"Nothing was seen by {names}: {'; '.join(dict.fromkeys(reasons))}."
+    if lost := profiled.not_set_up(profiles):
+        return f"Nothing was seen by {' and '.join(observers)}: {'; '.join(lost)}."
     if observers != TIMERS:
         return f"Not looked at: say `observe={','.join(observers)}`."
     return (
@@ -230,7 +232,7 @@ def _told(line: pd.Series[Any]) -> str:
     """A ratio with its interval and its verdict, which are one fact: `1/4.93 [0.194, 0.212], slower`."""
     ratio = float(line["ratio"])
     said = f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
-    interval = "" if pd.isna(line["low"]) else f" [{line['low']:.3g}, {line['high']:.3g}]"
+    interval = "" if pd.isna(line["low"]) else f" [{stats.interval_text(line['low'], line['high'], '.3g')}]"
     return f"{said}{interval}, {line['word']}"
 
 

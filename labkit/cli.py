@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import agent, arguments, hosts, process, records, run, topologies
+from labkit import agent, arguments, hosts, process, records, run, topologies, written
 from labkit.errors import BadInput, Failed, LabkitError
 from labkit.hosts import debian
+from labkit.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from labkit.progress import Bar
@@ -44,24 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sorry(text: str) -> int:
-    print(f"labkit: {text}", file=sys.stderr)
+    _note(text)
     return 2
 
 
 def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
-    def say(text: str) -> None:
-        print(f"labkit: {text}", file=sys.stderr)
-
     try:
-        events = run.ask(given.where, {"do": "doctor"}, say)
+        events = run.ask(given.where, {"do": "doctor"}, _note)
         answer = next(event for event in events if event["event"] == "doctor")
     except Failed as error:
         if given.where != "here":
             raise
         # The doctor is needed most where no namespace can be made: then it asks from outside of one.
-        say(str(error))
+        _note(str(error))
         answer = next(agent.doctor({}))
     del answer["event"]
     print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
@@ -69,24 +67,23 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    parameters = arguments.named(given.parameters)
+    # Who types a command may name any file; what a YAML file names stays in its folder.
+    parameters = written.with_changes(arguments.named(given.parameters), None)
     from labkit.progress import Bar
 
     bar = Bar()
     if parameters.get("where", "here") == "here":
         _say_limits(bar)
-    rows: list[records.Row] = []
 
     def watch(event: dict[str, Any]) -> None:
         bar.see(event)
-        if event["event"] == "rows":
-            rows.extend(event["rows"])
-            if given.json:
-                sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in event["rows"])
-                sys.stdout.buffer.flush()
+        if event["event"] == "rows" and given.json:
+            for row in event["rows"]:
+                print(printable_json(msgspec.json.encode(row).decode()))
+            sys.stdout.flush()
 
     try:
-        folder = run.measure(given.experiment, parameters, given.folder, watch)
+        folder = run.measure(given.experiment, parameters, given.folder, watch, given.keep_failed)
     finally:
         bar.stop()
     if not given.json:
@@ -94,8 +91,10 @@ def _run(given: argparse.Namespace) -> int:
 
         found = loading.load(folder, None)
         terminal.show_rows(terminal.show_parts(found))
-        terminal.show_sizes(found, loading.profiles(folder))
-    return _judge(rows)
+        profiles = loading.profiles(folder)
+        terminal.show_sizes(found, profiles)
+        terminal.show_profiles(profiles)
+    return _judge(records.read_rows(folder))
 
 
 def _say_limits(bar: Bar) -> None:
@@ -118,13 +117,15 @@ def _sweep(given: argparse.Namespace) -> int:
     bar = Bar()
     asked = sweep.load(given.file)
     _say_limits(bar)
-    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None)
+    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     found = loading.load(folder, None)
     terminal.show_verdicts(terminal.show_parts(found))
-    terminal.show_sizes(found, loading.profiles(folder))
-    print(f"report: {records.shown(page)}")
-    return 0
+    profiles = loading.profiles(folder)
+    terminal.show_sizes(found, profiles)
+    terminal.show_profiles(profiles)
+    print(f"report: {printable(records.shown(page))}")
+    return _judge(sweep.rows(folder))
 
 
 def _fleet(address: str) -> Measure:
@@ -147,10 +148,10 @@ def _report(given: argparse.Namespace) -> int:
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")
-    print(f"report: {records.shown(page)}")
+    print(f"report: {printable(records.shown(page))}")
     if given.images:
         for path in report.images(notebook, records.project_root() / "figures" / _name(given.run)):
-            print(f"figure: {records.shown(path)}")
+            print(f"figure: {printable(records.shown(path))}")
     return 0
 
 
@@ -173,8 +174,8 @@ def _why(given: argparse.Namespace) -> int:
 
     path, found = why.page(given.left, given.right, given.out, given.processes, given.export)
     for sentence in found:
-        print(f"- {sentence}")
-    print(f"page: {records.shown(path)}")
+        print(f"- {printable(sentence)}")
+    print(f"page: {printable(records.shown(path))}")
     return 0
 
 
@@ -188,10 +189,7 @@ def _shell(given: argparse.Namespace) -> int:
         request["machine_netns"] = fds[0]
     argv = [
         *hosts.here.prefix(),
-        sys.executable,
-        "-m",
-        "labkit.agent",
-        msgspec.json.encode(request).decode(),
+        *process.python("-m", "labkit.agent", msgspec.json.encode(request).decode()),
     ]
     return process.interactive(argv, pass_fds=fds)
 
@@ -202,7 +200,7 @@ def _attach(given: argparse.Namespace) -> int:
     kind = next(name for name in attach.KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
     found = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
-    print(f"{given.container}: {given.interface}{f' {found}' if found else ''}")
+    print(printable(f"{given.container}: {given.interface}{f' {found}' if found else ''}"))
     return 0
 
 
@@ -210,13 +208,13 @@ def _kernels(given: argparse.Namespace) -> int:
     from labkit import bootable
 
     failed = bootable.ask_all(_note) if given.ask else []
-    print(bootable.as_json() if given.json else bootable.as_text(), end="")
+    print(printable_json(bootable.as_json()) if given.json else printable(bootable.as_text()), end="")
     return 2 if failed else 0
 
 
 def _kernels_get(given: argparse.Namespace) -> int:
     kernel = debian.get(given.name, _note)
-    print(f"{kernel.image}\nwhere=vm:{kernel.release}")
+    print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
     return 0
 
 
@@ -224,7 +222,7 @@ def _kernels_install(given: argparse.Namespace) -> int:
     from labkit import kernelspecs
 
     for name, display in kernelspecs.install(given.asked).items():
-        print(f"{name}: {display}")
+        print(printable(f"{name}: {display}"))
     if not kernelspecs.newest():
         _note(
             "no kernel can be booted in a lab VM here yet: `labkit kernels get` fetches one, then install again"
@@ -233,7 +231,7 @@ def _kernels_install(given: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    print(f"labkit: {text}", file=sys.stderr)
+    print(f"labkit: {printable(text)}", file=sys.stderr)
 
 
 def _draw(given: argparse.Namespace) -> int:
@@ -246,12 +244,12 @@ def _draw(given: argparse.Namespace) -> int:
         from labkit.drawing import figure
 
         records.write(given.html, figure.topology(state).to_html(include_mathjax=False).encode())
-        print(f"drawing: {records.shown(given.html)}")
+        print(f"drawing: {printable(records.shown(given.html))}")
     elif given.json:
-        print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+        print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
     else:
         draw = drawing.dot if given.dot else drawing.mermaid if given.mermaid else drawing.tree
-        print(draw(state), end="")
+        print(printable(draw(state)), end="")
     return 0
 
 

@@ -163,7 +163,9 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     baseline, relative = _relative(one, method)
     if relative is None and not one.one_host:
         return None
-    arms = [arm[arm["method"].eq(method)] for arm in arms]
+    arms = [arm[arm["method"].eq(method) & arm["log"].notna()] for arm in arms]
+    if any(arm.empty for arm in arms):
+        return None
     levels = [_by_setup(arm, "log") for arm in arms]
     plain = stats.difference(levels[0], levels[1])
     effect = _with_drift(plain) if relative is None else relative
@@ -204,6 +206,14 @@ def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None
     return baselines.pop(), stats.difference(here, there)
 
 
+def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
+    """Either side's measurements of the topology, and its ratios to the baseline where there are any."""
+    for which in ("points", "ratios"):
+        for rows in one.of(which):
+            if len(rows):
+                yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
+
+
 def _with_drift(plain: stats.Effect) -> stats.Effect:
     """The interval widened by what two runs may differ by with nothing changed."""
     if plain.low is None or plain.high is None:
@@ -221,7 +231,8 @@ def _verdict(
         name: tables.effect_of(lines, "log_control", method == "slice") if len(lines) else None
         for name, lines in zip(one.names, one.of("ratios"), strict=True)
     }
-    if why := _no_evidence(effect, controls, baseline):
+    starved = (tables.starved(lines, method == "slice") for lines in _lines(one, method))
+    if why := next(filter(None, starved), None) or _no_evidence(effect, controls, baseline):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)

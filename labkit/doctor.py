@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.capabilities import Capability
+from labkit.printable import printable, printable_json
 
 MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
 ASCII = str.maketrans({"✓": "+", "✗": "x", "—": "-", "’": "'", "…": "..."})
@@ -24,7 +25,7 @@ RUNS_ON = {"none": "bare metal", "tcg": "an emulated CPU (tcg)", "uml": "User-mo
 
 def as_json(answer: dict[str, Any]) -> str:
     """The answer as one JSON object, laid out to be read."""
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+    return printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 
 
 def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
@@ -56,12 +57,12 @@ def _written(text: str, encoding: str) -> str:
 
 
 def _lines(machine: dict[str, Any], found: list[Capability]) -> Iterable[Text]:
-    yield Text(headline(machine, found), style="bold")
+    yield Text(printable(headline(machine, found)), style="bold")
     for group, members in groupby(found, key=lambda one: one.group):
         some = list(members)
         width = max(len(one.name) for one in some)
         yield Text()
-        yield Text(group, style="bold")
+        yield Text(printable(group), style="bold")
         yield from (_line(one, width) for one in some)
     yield Text()
     able, unknown = ([one for one in found if one.available is kind] for kind in (True, None))
@@ -81,11 +82,12 @@ def headline(machine: dict[str, Any], found: list[Capability]) -> str:
 def _line(one: Capability, width: int) -> Text:
     mark, style = MARKS[one.available]
     line = Text("  ").append(mark, style=style).append(" ")
+    name, detail = printable(one.name), printable(one.detail or "")
     if one.available:
-        return line.append(f"{one.name.ljust(width)}  {one.detail}" if one.detail else one.name)
-    line.append(one.name.ljust(width), style="bold")
-    line.append(f"  {one.detail}" if one.detail else "")
+        return line.append(f"{name.ljust(width)}  {detail}" if detail else name)
+    line.append(name.ljust(width), style="bold")
+    line.append(f"  {detail}" if detail else "")
     for word, sentence in (("lost", one.lost), ("do", one.remedy)):
         if sentence:
-            line.append(f" — {word}: ", style="dim").append(sentence)
+            line.append(f" — {word}: ", style="dim").append(printable(sentence))
     return line

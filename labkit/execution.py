@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from labkit import records
+from labkit import records, safe_files
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
-from labkit.run import PROGRESS
+from labkit.run import KEEP_FAILED, PROGRESS
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
-def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, name: str) -> None:
+def execute(
+    notebook: Path,
+    folder: Path,
+    parameters: dict[str, Any],
+    bar: Bar,
+    name: str,
+    *,
+    keep_failed: bool = False,
+) -> None:
     """Execute the notebook with these parameters; notebook.ipynb is in the folder only when all of it ran.
+    `keep_failed`: it does not measure again what failed.
 
     `bar` sees its events, and `name` says to a person which one it is. Raises BadInput or Failed with the words of the
     notebook, which is then in failed.ipynb as far as it came.
@@ -31,7 +41,11 @@ def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, 
     from nbclient.exceptions import DeadKernelError
 
     logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
-    with records.told(folder / "notebook.ipynb"), _scratch(folder) as scratch, _followed(bar, scratch, name):
+    with (
+        records.told(folder / "notebook.ipynb"),
+        _scratch(folder) as scratch,
+        _followed(bar, scratch, name, keep_failed),
+    ):
         executed = scratch / "notebook.ipynb"
         try:
             papermill.execute_notebook(
@@ -60,24 +74,22 @@ def execute(notebook: Path, folder: Path, parameters: dict[str, Any], bar: Bar, 
 def _scratch(folder: Path) -> Iterator[Path]:
     """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
     how to connect to it). What sweeps that were killed left of theirs is removed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".notebook-*"):
-            if not Path("/proc", left.name.split("-")[1]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-    except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix=f".notebook-{os.getpid()}-", dir=folder) as scratch:
+    with ExitStack() as stack:
         try:
-            tempfile.tempdir = scratch
-            yield Path(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-"))
+        except OSError as error:
+            raise Failed(f"cannot make {folder}: {error.strerror}") from None
+        before = tempfile.tempdir
+        try:
+            tempfile.tempdir = str(scratch)
+            yield scratch
         finally:
             tempfile.tempdir = before
 
 
 @contextmanager
-def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
+def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
     """The notebook's process writes its last event into a file; a thread shows it."""
     path = scratch / "progress.json"
     ended = threading.Event()
@@ -96,7 +108,10 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
                     bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
 
     thread = threading.Thread(target=follow, daemon=True)
-    os.environ[PROGRESS] = str(path)
+    # In the notebook's kernel nothing beside the notebook is one of its modules.
+    own = {PROGRESS: str(path), SAFE_PATH: "1", **({KEEP_FAILED: "1"} if keep_failed else {})}
+    before = {key: os.environ.get(key) for key in own}
+    os.environ |= own
     thread.start()
     try:
         yield
@@ -104,4 +119,7 @@ def _followed(bar: Bar, scratch: Path, name: str) -> Iterator[None]:
         ended.set()
         thread.join()
         bar.stop()
-        del os.environ[PROGRESS]
+        for key, value in before.items():
+            del os.environ[key]
+            if value is not None:
+                os.environ[key] = value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ class LabProvisioner(LocalProvisioner):
         """Ports and connection file as for every local kernel; the command is for the guest."""
         told = await super().pre_launch(**kwargs)
         assert self.parent is not None  # the kernel manager
-        words = [sys.executable, "-m", notebook_kernel.__name__, self.where, self.parent.connection_file]
+        words = process.python("-m", notebook_kernel.__name__, self.where, self.parent.connection_file)
         told["cmd"] = [*process.DIE_WITH_US, *words, *told["cmd"]]
         return told
 

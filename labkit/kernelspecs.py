@@ -22,8 +22,9 @@ _FILE = ["-f", "{connection_file}"]
 
 def here() -> tuple[str, dict[str, Any]]:
     """The kernel that runs cells on this Linux: its name and its specification."""
+    # -P, here and below: a random.py or labkit/ beside the notebook, which may be anybody's, is not imported.
     return "labkit", {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", *_FILE],
+        "argv": [sys.executable, "-P", "-m", "ipykernel_launcher", *_FILE],
         "display_name": "labkit (this kernel)",
         "language": "python",
         "metadata": {"debugger": True},
@@ -34,7 +35,7 @@ def in_lab_vm(asked: str, display: str) -> tuple[str, dict[str, Any]]:
     """The kernel that runs cells in the lab VM `vm:ASKED`. Raises BadInput when that cannot be booted."""
     where = f"vm:{asked}"
     kernels.find(shape.parse(where).kernel)
-    # A history would go with the lab VM. -P: not the notebook's own random.py for Python's.
+    # A history would go with the lab VM.
     light = ["-P", "-c", _LIGHT, *_FILE, "--HistoryManager.enabled=False"]
     provisioner = {"provisioner_name": "labkit", "config": {"where": where}}
     return re.sub(r"[^a-z0-9._-]+", "-", f"labkit-vm-{display}".lower()), {

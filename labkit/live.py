@@ -22,6 +22,7 @@ import msgspec
 from labkit import drawing, errors, hosts, packets, records, run
 from labkit.errors import Failed, LabkitError
 from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
+from labkit.printable import printable
 from labkit.topologies import Network, State
 
 PATIENCE_S = 60.0
@@ -217,4 +218,4 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    print(f"labkit: {text}", file=sys.stderr)
+    print(f"labkit: {printable(text)}", file=sys.stderr)

@@ -7,6 +7,7 @@ HOST): rows of several hosts stand side by side, are never pooled, and nothing c
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,13 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 # Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
 # other
 GROUP = [
-    *HOST, "protocol", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs", "length_bytes",
-    "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
+    "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
-FLOOR = {"throughput_bps": 1.0, "latency_p50_s": 1e-9}  # for the logarithm of nothing
+STARVED = 0.01  # of its arm's median: in a slice that got less, next to nothing arrived
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
 WORDS = [
     "experiment", "run", "part", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
@@ -40,7 +41,7 @@ WORDS = [
     "congestion", "zerocopy", "affinity", "qdisc", "offloads",
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder", "observer", "artefact",
-    "endpoint", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
+    "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -128,20 +129,58 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     for name in WORDS:
         whole[name] = whole[name].astype("str")
     whole["folder"] = whole["folder"].fillna(whole["run"])
+    # Older rows name no generator: there was one for each protocol.
+    usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")
+    whole["generator"] = whole["generator"].fillna(usual)
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
-    boxed = whole["endpoint"].notna() & whole["endpoint"].ne(
-        "namespace"
-    )  # from here on an arm is what is compared
-    whole.loc[boxed, "topology"] = whole.loc[boxed, "arm"].str.removesuffix(" (again)")
-    return whole
+    return _parameters_of_points(_variants(whole))
+
+
+AGAIN = " (again)"
+
+
+def _variants(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with what is compared as `topology`: the name of the arm, whichever time it was measured. Where all
+    arms have one topology and one kind of endpoint, the change alone names a changed arm."""
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | df["change"].notna()
+    names = df["arm"].str.removesuffix(AGAIN)
+    df.loc[several, "topology"] = names[several]
+    if df["change"].notna().any():
+        unchanged = [
+            name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
+        ]
+        if len(set(unchanged)) == 1:
+            df.loc[df["change"].notna(), "topology"] = df["change"]
+    return df
+
+
+def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with the parameters of the point that arms are compared at, where the change of an arm sets them; its
+    own are in `changed`."""
+    if "changed" not in df:
+        return df
+    for row, effects in df["changed"].items():
+        for one in effects if isinstance(effects, list) else ():
+            if one["kind"] == "parameter" and one["setting"] in GROUP:
+                usual = one["before"]
+                is_number = one["setting"] in NUMBERS
+                df.loc[row, one["setting"]] = (
+                    (np.nan if usual == "None" else float(usual))
+                    if is_number
+                    else None
+                    if usual == "None"
+                    else usual
+                )
+    return df
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
     """The rows that count: ok, not observed (METHOD, "Profiles"), and with a metric; with columns metric (name), value,
-    log, setup (label).
+    log, starved, setup (label).
 
-    A slice in which nothing arrived counts as next to nothing (FLOOR): left out, an arm that livelocks its receivers
-    would lose its worst slices.
+    A slice in which next to nothing arrived is `starved`, and its logarithm is that of the arm's slowest slice that is
+    not: left out, an arm that livelocks its receivers would lose its worst slices; as it is, its logarithm would decide
+    alone. It is NaN where nothing arrived in any slice.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
@@ -153,14 +192,22 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     for metric in {metric for metric, _ in METRIC.values()}:
         ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
     ok = ok[np.isfinite(ok["value"].astype(float))]
-    ok["log"] = np.log(ok["value"].astype(float).clip(lower=ok["metric"].map(FLOOR).astype(float)))
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
+    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(least_fed)
+    ok["starved"] = ok["value"].lt(least) | least.isna()
+    ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
     for key, group in groups(ok):
         for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
             raise BadInput(f"rows that differ in {name} are never pooled: {one} and {other} ({point(key)})")
     return ok
+
+
+def least_fed(values: pd.Series[float]) -> float:
+    """The least of some measurements of an arm in which more than next to nothing arrived; NaN where there is none."""
+    fed = values[values.gt(0) & values.ge(STARVED * values.median())]
+    return float(fed.min()) if len(fed) else math.nan
 
 
 def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:
@@ -263,6 +310,7 @@ def point(key: Key, host: str = "") -> str:
 def unusual(of: Mapping[str, Any]) -> list[str]:
     """What of a group is not as usual, in words; protocol, numbers of pairs, MTU and host are told elsewhere."""
     words = ["two nodes"] if of["nodes"] == "two" else []
+    words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit import experiments, figures, loading, overlay, profiled, records, tables, units
+from labkit import experiments, figures, loading, overlay, profiled, records, stats, tables, units
 from labkit import run as running
 from labkit.drawing import figure as drawings
 from labkit.errors import BadInput
@@ -247,6 +247,8 @@ def _claims(topology: str, lines: pd.DataFrame) -> str:
 def _interval(line: pd.Series[Any]) -> str:
     """`-5.0 % [-8.1 %, -2.0 %]`; where one of the three is large, all are factors: `39.6 times [0.994, 1580]`."""
     three = [float(line[name]) for name in ("ratio", "low", "high")]
+    if three[2] > stats.WIDE * three[1]:
+        return f"{three[0]:.4g} times [{stats.interval_text(three[1], three[2])}]"
     if max(three) < LARGE:
         one, low, high = map(_change, three)
     else:

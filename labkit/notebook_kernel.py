@@ -25,6 +25,7 @@ import msgspec
 
 from labkit import machine, netlink, process
 from labkit.errors import BadInput, Failed, LabkitError
+from labkit.printable import printable
 
 ADDRESS = ipaddress.IPv4Interface("10.0.2.15/24")  # of the guest in QEMU's user network
 CONNECTION = Path("/run/labkit-notebook-kernel.json")  # in the guest, where /run is its own
@@ -179,7 +180,7 @@ def _say(event: dict[str, Any]) -> None:
 
 
 def _note(text: str) -> None:
-    print(f"labkit: {text}", file=sys.stderr, flush=True)
+    print(f"labkit: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def hold(where: str, connection_file: Path, argv: list[str]) -> None:

@@ -30,6 +30,11 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
         f"{doubt} (in {count} of {units.many(len(own), 'row')})"
         for doubt, count in loading.alike(each).value_counts(sort=False).items()
     ]
+    if count := len(failed := _not_set_up(rows)):
+        reasons = loading.alike(failed["reason"].fillna("no reason was recorded").astype("str"))
+        rounds = rows.loc[rows["method"].eq(loading.PROFILE), ["folder", "round"]].drop_duplicates()
+        what = "; ".join(dict.fromkeys(reasons))
+        said.append(f"{count} of {units.many(len(rounds), 'round')} of profiles failed in the set-up: {what}")
     if not len(own):
         return said  # nothing of it is shown, and where it would be the reason is told
     left = asked.drop(own.index)
@@ -37,6 +42,24 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     for reason, count in loading.alike(reasons).value_counts(sort=False).items():
         said.append(f"{count} of {units.many(len(asked), 'row')} left out as {reason}")
     return said
+
+
+def _not_set_up(rows: pd.DataFrame) -> pd.DataFrame:
+    """The failed rows of rounds of profiles in which an arm was not set up: no observer has a row in them."""
+    rows = rows[rows["method"].eq(loading.PROFILE)]
+    keys = pd.Series(list(rows[["folder", "point", "arm"]].itertuples(index=False, name=None)), rows.index)
+    seen = set(keys[rows["observer"].notna()])
+    return rows[rows["status"].eq("failed") & ~keys.isin(seen)]
+
+
+def not_set_up(profiles: pd.DataFrame) -> list[str]:
+    """A sentence for each arm and reason for which rounds of profiles failed before an observer could see anything."""
+    failed = _not_set_up(profiles)
+    reasons = failed["topology"] + ": " + loading.alike(failed["reason"].fillna("no reason was recorded"))
+    return [
+        f"{words} ({units.many(count, 'round')} of profiles failed in the set-up)"
+        for words, count in reasons.value_counts(sort=False).items()
+    ]
 
 
 def told(profiles: pd.DataFrame, measured: pd.DataFrame, observers: Sequence[str] | None = None) -> list[str]:
@@ -49,7 +72,11 @@ def told(profiles: pd.DataFrame, measured: pd.DataFrame, observers: Sequence[str
     )
     found = []
     for host, rows in there:
-        for observer in observers or rows["observer"].dropna().unique():
+        names = list(rows["observer"].dropna().unique())
+        if not names and observers is None:
+            words = f"{host}: " if len(there) > 1 else ""
+            found += [f"{words}{sentence}" for sentence in not_set_up(rows)]
+        for observer in observers or names:
             for topology, arm in rows.groupby("topology", sort=False):
                 words = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
                 found += [f"{words}: {doubt}" for doubt in doubts(arm, str(observer))]

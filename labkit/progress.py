@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from labkit import units
+from labkit.printable import printable
 
 PRIOR_S = 10.0  # for so long the plan is believed, before what was seen outweighs it
 QUIET_S = 10.0  # between two lines where standard error is no terminal
@@ -23,7 +24,7 @@ class Bar:
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[left]}"),
             console=self._console,
@@ -46,9 +47,11 @@ class Bar:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        print(f"labkit: {text}", file=sys.stderr, flush=True) if not self._live else self._console.print(
-            f"labkit: {text}", highlight=False
-        )
+        line = f"labkit: {printable(text)}"
+        if self._live:
+            self._console.print(line, highlight=False, markup=False, emoji=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Take the bar away."""
@@ -63,7 +66,7 @@ class Bar:
             self._progress.start()
             self._progress.update(
                 self._task,
-                description=what,
+                description=printable(what),
                 completed=self.before_s + done_s,
                 total=self.before_s + total_s + self.after_s,
                 left=left,

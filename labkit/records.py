@@ -22,9 +22,11 @@ from typing import Any
 
 import msgspec
 
+from labkit import safe_files
 from labkit.errors import BadInput, Failed
 
 Row = dict[str, Any]
+PROJECT = "LABKIT_PROJECT"  # in the environment: the project's folder, trusted because it is named
 
 
 def data_root() -> Path:
@@ -35,16 +37,45 @@ def data_root() -> Path:
 
 
 def project_root() -> Path:
-    """The nearest folder at or above the current one that has `notebooks` and `params`, else the current
-    one."""
+    """$LABKIT_PROJECT, else the nearest folder at or above the current one that has `notebooks` and `params` and that
+    nobody but this user and root can have made or can change, else the current one."""
+    if given := os.environ.get(PROJECT):
+        if not Path(given).is_dir():
+            raise BadInput(f"{PROJECT}={given}: there is no such folder")
+        return Path(given).absolute()
     try:
         here = Path.cwd()
     except FileNotFoundError:
         raise BadInput("the current folder has been removed: change to one that is there") from None
     for folder in (here, *here.parents):
-        if (folder / "notebooks").is_dir() and (folder / "params").is_dir():
+        if _is_project(folder) and _untrusted(folder) is None:
             return folder
     return here
+
+
+def notebooks() -> Path:
+    """The folder of the project's notebooks, which are executed with this user's rights. Raises BadInput when somebody
+    else could have put one there, unless $LABKIT_PROJECT names the project."""
+    root = project_root()
+    if not os.environ.get(PROJECT):
+        foreign = next((folder for folder in (root, *root.parents) if _is_project(folder)), root)
+        if os.path.isdir(foreign / "notebooks") and (reason := _untrusted(foreign)):
+            raise BadInput(
+                f"the notebooks in {foreign / 'notebooks'} are not executed, because {reason}:"
+                f" if you trust all of them, name the project with {PROJECT}={foreign}"
+            )
+    return root / "notebooks"
+
+
+def _is_project(folder: Path) -> bool:
+    return os.path.isdir(folder / "notebooks") and os.path.isdir(folder / "params")
+
+
+def _untrusted(project: Path) -> str | None:
+    """Why somebody else could put a notebook or a parameter file into the project, or replace one; None when nobody
+    can."""
+    places = [project, project / "notebooks", project / "params", *(project / "notebooks").glob("*.ipynb")]
+    return next(filter(None, map(safe_files.untrusted, places)), None)
 
 
 def shown(path: Path) -> str:
@@ -75,19 +106,10 @@ def told(path: Path) -> Iterator[None]:
 def write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or
     the folder cannot be written."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with told(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(fresh, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with safe_files.replacing(path) as file:
+            file.write(content)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -144,15 +166,22 @@ def finished_points(folder: Path) -> set[str]:
     return {path.stem for path in (folder / "rows").glob("*.jsonl")}
 
 
+def failed_points(folder: Path) -> list[str]:
+    """The points that have a failed row. Raises BadInput as `read_rows`."""
+    return [point for point, rows in _by_point(folder) if any(row.get("status") == "failed" for row in rows)]
+
+
 def read_rows(folder: Path) -> list[Row]:
     """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
     line is no row."""
-    rows: list[Row] = []
+    return [row for _point, rows in _by_point(folder) for row in rows]
+
+
+def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
     for path in sorted((folder / "rows").glob("*.jsonl")):
         try:
-            rows += [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
+            yield path.stem, [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
             raise BadInput(
                 f"{path} has a line that is no row ({error}): delete the file, and the point is measured again"
             ) from None
-    return rows

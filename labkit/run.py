@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, records, relay, topologies, written
+from labkit import errors, experiments, hosts, records, relay, topologies, units, written
 from labkit.errors import BadInput, Failed
 from labkit.topologies import Network, check_network
 
 Watch = Callable[[dict[str, Any]], None]
+KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
 
 
@@ -99,14 +100,20 @@ def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def measure(
-    experiment: str, parameters: Mapping[str, Any], folder: Path | None = None, watch: Watch | None = None
+    experiment: str,
+    parameters: Mapping[str, Any],
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    keep_failed: bool = False,
 ) -> Path:
     """Run an experiment and return its run folder, which then holds every row.
 
-    A folder that holds the beginning of the same run is gone on with: what it has is not measured again.
+    An unfinished run in the folder is resumed: what it has is not measured again, except points with a failed row.
+    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps those.
     `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
     folder holds a run with other parameters.
     """
+    parameters = written.with_changes(parameters, Path.cwd())
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
     if _traces(asked):
@@ -114,7 +121,9 @@ def measure(
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
     description = _description(folder, experiment, asked)
-    if records.is_finished(folder, description):
+    keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
+    again = [] if keep_failed else records.failed_points(folder)
+    if records.is_finished(folder, description) and not again:
         return folder
     watch = watch or _watcher()
 
@@ -122,7 +131,9 @@ def measure(
         watch({"event": "log", "text": text})
 
     say(f"the run is in {records.shown(folder)}")
-    request = _request(description, folder)
+    if again:
+        say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
+    request = _request(description, folder) | ({"again": again} if again else {})
     nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)

@@ -5,25 +5,20 @@ keeps. One for sockets, and all of the machine's files, read-only."""
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import functools
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labkit import process, records
+from labkit import process, records, safe_files
 from labkit.errors import Failed, LabkitError
 
 LARGEST_BYTES = 64 << 20
 SHARED_MEMORY = Path("/dev/shm")  # every Linux has it to mount on, and nothing of ours uses it
 # linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
-UNLOCKED_S = 10.0  # a new folder is not locked at once
 KEPT = ("environment.json", "artefacts")  # what goes back; rows are events already
 
 
@@ -74,28 +69,10 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
-    """A folder for sockets, whose paths must be short, locked (flock(2)) as long as its owner lives; those of killed
-    owners are removed. `top` is where it is made, if not where such folders usually are."""
-    top = top or Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
-    for left in top.glob(f"{prefix}*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > UNLOCKED_S:
-                with _locked(left):
-                    shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=top, ignore_cleanup_errors=True) as scratch:
-        with _locked(Path(scratch)):
-            yield Path(scratch)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError if somebody else has it locked."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(fd)
+    """A folder for sockets, whose paths must be short (see `safe_files.own_folder`). `top` is where it is made, if not
+    where such folders usually are."""
+    with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
+        yield folder
 
 
 class _Attributes(ctypes.Structure):
@@ -119,18 +96,12 @@ def bind_read_only(root: Path) -> None:
 @contextmanager
 def machines_files() -> Iterator[Path]:
     """All of the machine's files, read-only, in this mount namespace alone. Raises as `bind_read_only`."""
-    top = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
-    for left in top.glob("labkit-root-*"):  # of killed owners: what they had mounted there has gone with them
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > UNLOCKED_S:
-                with _locked(left):
-                    left.rmdir()
-    root = Path(tempfile.mkdtemp(prefix="labkit-root-", dir=top))
-    try:
-        with _locked(root):
+    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-root-") as folder:
+        root = folder / "root"
+        root.mkdir()
+        try:
             bind_read_only(root)
             yield root
-    finally:
-        process.run(["umount", "--lazy", str(root)])
-        with suppress(OSError):
-            root.rmdir()  # never with what is in it: that is the machine's
+        finally:
+            # Never removed with what is in it: that is the machine's. It is read-only, and of this namespace alone.
+            process.run(["umount", "--lazy", str(root)])

@@ -35,6 +35,7 @@ CONTROL_CONFIDENCE = 0.99
 # deviation of 5 % between them, and the interval over all slices then alarms falsely in 13 to 17 %. At 0.25
 # that falls to 6 or 7 %; with nothing between set-ups the mean interval is a quarter too wide (10: a tenth).
 DISAGREE_BELOW = 0.25
+WIDE = 100  # an interval that spans more than such a factor says nothing
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is good enough
 FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01): Student's t stands in
 
@@ -296,6 +297,8 @@ def _within_control(effect: Effect, control: Effect | None) -> str | None:
 def _size(ratio: float, low: float, high: float, word: str, higher_is_better: bool, baseline: str) -> str:
     near, far = sorted((abs(low - 1), abs(high - 1)))
     size, between = units.percent(abs(ratio - 1)), f"[{units.percent(near)}, {units.percent(far)}]"
+    if high > WIDE * low:
+        between = f"[{interval_text(low, high)}]"
     if higher_is_better:
         return f"{size} {word} than {baseline} {between}"
     return f"{word} than {baseline}: it takes {size} {'more' if ratio > 1 else 'less'} time {between}"
@@ -312,4 +315,12 @@ def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[n
 
 def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
     """A ratio with its interval, where there is one, for a sentence."""
-    return f"ratio {ratio:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")
+    return f"ratio {ratio:.4g}" + ("" if low is None or high is None else f" [{interval_text(low, high)}]")
+
+
+def interval_text(low: float, high: float, form: str = ".4g", between: str = ", ") -> str:
+    """The two ends of the interval of a ratio; of one that is wider than a factor of WIDE, only that it is: its ends
+    are of no use to anybody."""
+    if high > WIDE * low:
+        return f"wider than a factor of {WIDE}"
+    return f"{low:{form}}{between}{high:{form}}"

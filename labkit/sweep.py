@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import execution, experiments, hosts, machine, records, written
+from labkit import execution, experiments, hosts, machine, records, units, written
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 
@@ -81,7 +81,7 @@ def load(path: Path) -> Sweep:
         raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
         raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
-    notebook = records.project_root() / "notebooks" / f"{content['notebook']}.ipynb"
+    notebook = records.notebooks() / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
     points = list(_points(path, content))
     experiment = experiment_of(notebook)
@@ -166,9 +166,15 @@ def check(path: Path, notebook: Path, known: dict[str, str], point: Point) -> No
         own.of({name: value for name, value in point.parameters.items() if name in own.__struct_fields__})
 
 
-def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | None = None) -> Path:
-    """Measure every point that is not finished, in random order, and execute the notebook once more over all
-    of them.
+def run(
+    sweep: Sweep,
+    bar: Bar,
+    say: Callable[[str], None],
+    measure: Measure | None = None,
+    keep_failed: bool = False,
+) -> Path:
+    """Measure every point that is not finished, or has failed rows and `keep_failed` is not set, in random order, and
+    execute the notebook once more over all of them.
 
     `measure` puts the points into the sweep's folder; without it they are measured here, one by one. Returns that
     folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call goes on where it was.
@@ -181,6 +187,14 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
     wheres = list(dict.fromkeys(where(point) for point in order))
     order.sort(key=lambda point: wheres.index(where(point)))
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
+    again = [
+        point
+        for point in order
+        if point not in left and not keep_failed and records.failed_points(folder / point.name)
+    ]
+    if again:
+        say(f"{units.many(len(again), 'point')} with a failed row will be measured again")
+        left = [point for point in order if point in left or point in again]
     if not left:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
     elif len(left) < len(order):
@@ -189,8 +203,17 @@ def run(sweep: Sweep, bar: Bar, say: Callable[[str], None], measure: Measure | N
         (measure or _one_by_one)(sweep, left, bar)
     if left or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
-        execution.execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report")
+        execution.execute(sweep.notebook, folder, {"folder": str(folder)}, bar, "report", keep_failed=True)
     return folder
+
+
+def rows(folder: Path) -> list[records.Row]:
+    """All rows of all points of a sweep. Raises BadInput as `records.read_rows`."""
+    return [row for name in _names(folder) for row in records.read_rows(folder / name)]
+
+
+def _names(folder: Path) -> list[str]:
+    return list(records.read_json(folder / "sweep.json")["points"])
 
 
 def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
@@ -238,14 +261,16 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
         )
-    notebooks = records.project_root() / "notebooks"
+    notebooks = records.notebooks()
     found = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
     if found is None:
         raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(found)
     }
-    execution.execute(found, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report")
+    execution.execute(
+        found, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
+    )
     return folder / "notebook.ipynb"
 
 

@@ -7,9 +7,9 @@ result.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from labkit import conditions, stats
@@ -42,6 +42,7 @@ VERDICTS = [
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # a word of its own in the table of verdicts
+MOST_STARVED = 0.25  # of the slices; beyond 29 % the Hodges-Lehmann estimate is no longer robust
 FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups mostly goes unseen
 
 
@@ -50,17 +51,20 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
 
     Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of
     both measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN where
-    it was not measured twice). Raises BadInput for two different baselines in one group, and as `measured`
+    it was not measured twice), starved (next to nothing arrived at one of them).
+    Raises BadInput for two different baselines in one group, and as `measured`
     does.
     """
     keys = [*GROUP, *MEASUREMENT, "setup"]
-    logs = measured(complete(df)).groupby([*keys, "role", "topology"], dropna=False)["log"].mean()
-    values = logs.map(math.exp).reset_index(name="value")
+    ok = measured(complete(df))
+    by_arm = ok[ok["log"].notna()].groupby([*keys, "role", "topology"], dropna=False)
+    values = by_arm.agg(value=("log", "mean"), starved=("starved", "any")).reset_index()
+    values["value"] = np.exp(values["value"])
     arms, base, again = (
         values[values["role"].eq(role)].drop(columns="role") for role in ("variant", "baseline", "control")
     )
-    base = base.rename(columns={"topology": "baseline", "value": "first"})
-    again = again.rename(columns={"topology": "baseline", "value": "second"})
+    base = base.rename(columns={"topology": "baseline", "value": "first", "starved": "first_starved"})
+    again = again.rename(columns={"topology": "baseline", "value": "second", "starved": "second_starved"})
     both = base.merge(again, "outer", [*keys, "baseline"])  # null matches null
     for key, group in groups(both):
         if several := differing(group, ["baseline"]):
@@ -70,7 +74,8 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     found = arms.merge(both, "inner", keys)
     numbers = (found[name].to_numpy(float) for name in ("value", "first", "second"))
     found["log_ratio"], found["log_control"] = stats.log_ratios(*numbers)
-    return found[[*keys, "topology", "baseline", "log_ratio", "log_control"]]
+    found["starved"] = found[["starved", "first_starved", "second_starved"]].eq(True).any(axis=1)
+    return found[[*keys, "topology", "baseline", "log_ratio", "log_control", "starved"]]
 
 
 def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
@@ -109,6 +114,9 @@ def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, high
     """What is found about one topology; there: the ratios of its group."""
     mine = there[there["topology"].eq(topology)]
     slices = bool(mine["method"].eq("slice").any())
+    if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
+        sentence = f"no evidence about {topology} against {baseline}: {why}"
+        return {"word": "no evidence", "sentence": sentence}
     effect, control = effect_of(mine, "log_ratio", slices), effect_of(there, "log_control", slices)
     assert effect is not None, "the caller has seen ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
@@ -128,6 +136,16 @@ def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, high
         "whole_low": whole and whole.low, "whole_high": whole and whole.high,
         "disagree": effect.disagree, "vetoed": control is not None and stats.vetoes(control),
     }  # fmt: skip
+
+
+def starved(lines: pd.DataFrame, slices: bool) -> str | None:
+    """Why too much is missing for a ratio: next to nothing arrived in more measurements than the median of pairs
+    stands."""
+    count = int(lines["starved"].sum())
+    if count <= MOST_STARVED * len(lines):
+        return None
+    what = many(len(lines), "slice" if slices else "run")
+    return f"in {count} of {what} next to nothing arrived at one of them, which is too many for a ratio"
 
 
 def effect_of(some: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
@@ -161,10 +179,40 @@ def _unmeasured(
             if about == topology and status in ABSENT:
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
+    for about, of in ((topology, rows), (baseline, base)):
+        ok = measured(of)
+        if len(ok) and ok["log"].isna().all():
+            return (
+                "no evidence",
+                f"no evidence about {topology}: nothing arrived at {about} in any measurement",
+            )
     return (
         "no evidence",
         f"no evidence about {topology}: it and {baseline} have no valid measurement in common",
     )
+
+
+def medians_apart(df: pd.DataFrame) -> list[str]:
+    """A sentence for each verdict whose ratio is not that of the medians beside it: whose interval the quotient of the
+    two arms' medians lies outside of."""
+    df = complete(df)
+    ok = measured(df)
+    of = dict(groups(ok))
+    said = []
+    for line in verdicts(df).dropna(subset=["low", "high"]).to_dict("records"):
+        key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
+        rows = of[key]
+        rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
+        arm = rows.loc[rows["role"].eq("variant") & rows["topology"].eq(line["topology"]), "value"].median()
+        base = rows.loc[rows["role"].eq("baseline"), "value"].median()
+        if base > 0 and not line["low"] <= (quotient := arm / base) <= line["high"]:
+            shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
+            said.append(
+                f"{point(key)}: the medians of {line['topology']} and {line['baseline']} have the quotient"
+                f" {quotient:.3g}, but the {shown} counts: it compares what was measured side by side, round by round,"
+                " so the machine's changes between rounds, which are in each median, are left out"
+            )
+    return said
 
 
 def doubts(df: pd.DataFrame) -> list[str]:
@@ -234,8 +282,12 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
             said.append(f"{topology}: {count} of {many(len(rows), 'row')} left out as {reason}")
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):
         said.append(f"{many(unusable, 'row')} left out: status ok, but the compared metric is null")
-    for topology, rows in ok[ok["value"].eq(0)].groupby("topology", sort=False):
-        said.append(f"{topology}: in {many(len(rows), 'row')} nothing arrived; they count as next to nothing")
+    for topology, rows in ok.groupby("topology", sort=False):
+        if count := int(rows["starved"].sum()):
+            said.append(
+                f"{topology}: in {count} of {many(len(rows), 'row')} next to nothing arrived; each counts as the"
+                " slowest of the others"
+            )
     return said
 
 

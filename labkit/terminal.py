@@ -8,15 +8,28 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from labkit import loading, overlay, packet_size, sizes, tables, units
+from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units
+from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
 
 
+class _Console(Console):
+    """Prints text as it is: what is in a row is no markup, no emoji, and no command to the terminal."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def render_str(self, text: str, **words: Any) -> Text:
+        """Every text comes through here, also that of a table's cells."""
+        return super().render_str(printable(text), **words)
+
+
 def _console() -> Console:
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=WIDTH)
+    console = _Console()
+    return console if console.is_terminal else _Console(WIDTH)
 
 
 def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
@@ -49,6 +62,8 @@ def show_rows(df: pd.DataFrame) -> None:
         console.print(_medians(f"Medians{told}", rows))
         console.print()
     show_verdicts(df)
+    for sentence in tables.medians_apart(df):
+        console.print(f"- {sentence}")
 
 
 def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -57,6 +72,18 @@ def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     console = _console()
     for sentence in packet_size.told(rows, sizes.curves(rows), profiles) if len(rows) else []:
         console.print(packet_size.plain(sentence))
+
+
+def show_profiles(profiles: pd.DataFrame) -> None:
+    """What was measured beside observers and failed, in sentences."""
+    console = _console()
+    failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
+    of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
+    seen = loading.alike(of).value_counts(sort=False).items()
+    for sentence in profiled.not_set_up(profiles):
+        console.print(f"- {sentence}")
+    for words, count in seen:
+        console.print(f"- {words} ({units.many(count, 'profile')} failed)")
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -138,7 +165,8 @@ def _verdicts(title: str, found: pd.DataFrame) -> tuple[Table, list[str]]:
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
-    interval = f"{line['low']:.3f} – {line['high']:.3f}" if line["low"] == line["low"] else "–"
+    is_known = line["low"] == line["low"]
+    interval = stats.interval_text(line["low"], line["high"], ".3f", " – ") if is_known else "–"
     names = ("topology", "baseline")
     return [
         *_point(_of(line)),

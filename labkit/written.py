@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from labkit import experiments
 from labkit.errors import BadInput
+from labkit.experiments import Change, Files
 from labkit.topologies import Network, check_network
 
 
@@ -32,3 +35,27 @@ def network(path: Path) -> Network:
         raise BadInput(f"{path} describes no network: {error}") from None
     check_network(found)
     return found
+
+
+def with_changes(parameters: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The parameters of an experiment with its changes as data: a file that they name is read. Such a file lies in
+    `folder` or below, unless that is None. Raises BadInput."""
+    if "change" not in parameters:
+        return dict(parameters)
+    return {**parameters, "change": changes(parameters["change"], Files(folder))}
+
+
+def changes(given: Any, files: Files) -> tuple[Change, ...]:
+    """The changes that a text, a list, or a YAML file (a list, or a mapping with `changes`) describes. Paths in a YAML
+    file are relative to its own folder, and do not lead out of it. Raises BadInput."""
+    if not isinstance(given, str) or not given.strip().endswith((".yaml", ".yml")):
+        return experiments.parse_changes(given, files)
+    path = given.strip()
+    content = read(files.path(path))
+    if isinstance(content, dict):
+        if content.keys() != {"changes"}:
+            raise BadInput(f"{path}: a file of changes is a list, or a mapping with changes alone")
+        content = content["changes"]
+    if not isinstance(content, list):
+        raise BadInput(f"{path} has no list of changes")
+    return experiments.parse_changes(content, files.beside(path))

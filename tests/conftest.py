@@ -73,6 +73,13 @@ def lists_can_be_fetched() -> bool:
         return works("apt-get", *(word for each in options for word in ("-o", each)), "update")
 
 
+def ovs_in_kernel() -> bool:
+    """Tell if this kernel has the datapath of Open vSwitch."""
+    from labkit.capabilities import genetlink
+
+    return genetlink.generic_family("ovs_datapath") == 0
+
+
 VETH = "name one type veth peer name two"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: AS_ROOT, "this user is not root"),
@@ -114,6 +121,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
         "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",
     ),
+    "openvswitch": (
+        lambda: works("ovs-vswitchd", "--version"),
+        "there is no Open vSwitch (Debian package openvswitch-switch)",
+    ),
+    "ovs kernel": (ovs_in_kernel, "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH)"),
     "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
     "depmod": (

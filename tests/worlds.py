@@ -24,7 +24,7 @@ from conftest import ROOT
 from labkit import records
 from labkit.hosts import here
 
-LABKIT = [sys.executable, "-m", "labkit.cli"]
+LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
 # Without capabilities, as an ordinary user; the one that stays lets uid 0 be mapped into a user namespace at all.
 ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 MARK = "LABKIT_TEST_MARK"

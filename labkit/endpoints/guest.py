@@ -208,7 +208,7 @@ class Guest:
                 return netlink.LinkCounters(int(received[0]), int(received[1]))
         raise Failed(f"the guest {self.name} has no interface {interface}")
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` in it."""
         self.write(f"/proc/sys/net/{name}", str(value).encode())
 

@@ -70,7 +70,7 @@ class Namespace:
         with netlink.inside(self.fd):
             return Opened(path.replace("/proc/net/", "/proc/thread-self/net/"))
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` in here."""
         with netlink.inside(self.fd), open(f"/proc/sys/net/{name}", "w") as file:
             file.write(str(value))
@@ -90,7 +90,7 @@ class Kernel(Protocol):
     def counters(self, interface: str) -> netlink.LinkCounters:
         """What an interface there has received."""
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` there."""
 
 
@@ -154,7 +154,7 @@ class Endpoint:
             return kernel.counters(self.interface)
         return self.namespace.netlink.counters(self.index)
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` at this end."""
         (self._kernel or self.namespace).sysctl(name, value)
 

@@ -46,7 +46,7 @@ class Room:
         """What an interface in here has received."""
         return self.guest.counters(interface, self._path("/proc/net/dev"))
 
-    def sysctl(self, name: str, value: int) -> None:
+    def sysctl(self, name: str, value: int | str) -> None:
         """Set net.`name` in here."""
         process.output([*self.prefix, "sh", "-c", _set(name, value)], PATIENCE_S)
 
@@ -100,6 +100,6 @@ def _room(ip: str, number: int, nic: Nic, family: int) -> str:
     return "\n".join(lines)
 
 
-def _set(name: str, value: int) -> str:
+def _set(name: str, value: int | str) -> str:
     path = shlex.quote(f"/proc/sys/net/{name}")
-    return f"[ ! -e {path} ] || echo {value} >{path}"
+    return f"[ ! -e {path} ] || echo {shlex.quote(str(value))} >{path}"

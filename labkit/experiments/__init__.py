@@ -10,6 +10,9 @@ from typing import Any
 from labkit.errors import BadInput
 from labkit.experiments import datapaths
 from labkit.experiments.asked import HELP, Datapaths
+from labkit.experiments.change_kind import Files
+from labkit.experiments.changes import Change
+from labkit.experiments.changes import parse as parse_changes
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.observing import TRACERS
 from labkit.experiments.parameters import Parameters
@@ -68,12 +71,15 @@ def find(name: str) -> Experiment:
 __all__ = [
     "TABLE",
     "TRACERS",
+    "Change",
     "Datapaths",
     "Event",
     "Experiment",
+    "Files",
     "Parameters",
     "Peer",
     "Surroundings",
     "answers",
     "find",
+    "parse_changes",
 ]

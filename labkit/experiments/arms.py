@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
-from labkit import topologies
+from labkit import records, topologies
 from labkit.errors import Failed, Isolated, Unsupported
-from labkit.experiments import events, looks, observing
+from labkit.experiments import changes, events, looks, observing
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured, row_of
 from labkit.experiments.events import Event, Surroundings
@@ -19,6 +20,8 @@ from labkit.experiments.peer import across
 from labkit.topologies.table import ISOLATED
 from labkit.traffic import ping
 
+SMALL_BYTES = 128  # of a ping that has to pass whatever a change does to the MTU
+REFUSED = "refused"  # the points, one for each number of pairs, whose rows say why an arm is not measured
 TRIAL_S = 0.1  # of an arm with one pair, about
 BOOT_S = (
     6.0  # of an arm's guests, which boot at the same time, about: emulated; under KVM the pace soon tells
@@ -27,7 +30,17 @@ BOOT_S = (
 
 def planned(asked: Datapaths) -> list[Arm]:
     """The arms, should all of them be usable."""
-    return _with_roles([Arm(name, "variant", end) for name in asked.topology for end in asked.endpoint])
+    return _with_roles(_variants(asked))
+
+
+def _variants(asked: Datapaths) -> list[Arm]:
+    """Every topology with every kind of endpoint, unchanged and with each change."""
+    return [
+        Arm(name, "variant", endpoint, change=change)
+        for name in asked.topology
+        for endpoint in asked.endpoint
+        for change in (None, *asked.change)
+    ]
 
 
 def boots_s(arms: list[Arm]) -> float:
@@ -50,7 +63,7 @@ def survey(asked: Datapaths, around: Surroundings) -> tuple[list[Arm], list[Meas
     """
     good: list[Arm] = []
     refused: list[Measured] = []
-    for arm in (Arm(name, "variant", endpoint) for name in asked.topology for endpoint in asked.endpoint):
+    for arm in _variants(asked):
         status, reason = _trial(arm, asked, around)
         if status == "failed":
             # one lost ping must not cost an arm, least of all the baseline
@@ -83,7 +96,8 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
         if asked.nodes == "two":
             with across(asked, around, arm, 1):
                 return "ok", None
-        with topologies.build(name, asked.spec(1, around.machine_netns, endpoint=arm.endpoint)) as topology:
+        own = arm.parameters(asked)
+        with topologies.build(name, own.spec(1, around.machine_netns, endpoint=arm.endpoint)) as topology:
             if name in ISOLATED:
                 if ping.silent(topology.pairs[0]):
                     return (
@@ -94,8 +108,9 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
                     "failed",
                     f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
                 )
-            if words := ping.reachable(topology.pairs, asked.mtu_bytes, asked.family):
+            if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
+            changed(arm, topology, asked)
             observing.check_standing(asked, topology)
             return "ok", None
     except Unsupported as error:
@@ -109,11 +124,25 @@ def _trial(arm: Arm, asked: Datapaths, around: Surroundings) -> tuple[str, str |
 def refused_rows(
     loads: Sequence[Datapaths], around: Surroundings, refused: list[Measured], done: Set[str]
 ) -> Iterator[Event]:
-    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet."""
-    for pairs in loads[0].pairs if refused else ():
-        if (name := f"{pairs}-refused") not in done:
+    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet. Those
+    of an arm that failed before and now can be measured are replaced by none."""
+    for pairs in loads[0].pairs:
+        name = f"{pairs}-{REFUSED}"
+        if name not in done and (refused or name in around.again):
             rows = [row_of(one, around, arm, pairs, metrics) for one in loads for arm, metrics in refused]
             yield events.rows(name, rows)
+
+
+def lacking(around: Surroundings, usable: Sequence[Arm]) -> set[str]:
+    """The points that have no row of an arm that failed when they were measured, and now can be."""
+    if not any(point.endswith(f"-{REFUSED}") for point in around.again):
+        return set()
+    seen: dict[str, set[str]] = {}
+    for row in records.read_rows(around.folder):
+        if row.get("point") and row.get("arm"):
+            seen.setdefault(row["point"], set()).add(row["arm"])
+    wanted = {arm.label for arm in usable}
+    return {point for point, labels in seen.items() if wanted - labels}
 
 
 @contextmanager
@@ -127,18 +156,20 @@ def built(
     with ExitStack() as stack:
         for arm in rng.sample(arms, len(arms)):
             try:
+                own = arm.parameters(asked)
                 topology = stack.enter_context(
                     topologies.build(
-                        arm.topology, asked.spec(pairs, around.machine_netns, endpoint=arm.endpoint)
+                        arm.topology, own.spec(pairs, around.machine_netns, endpoint=arm.endpoint)
                     )
                 )
-                words = ping.reachable(topology.pairs, asked.mtu_bytes, asked.family)
+                words = ping.reachable(topology.pairs, own.mtu_bytes, own.family)
                 if words is not None:
                     raise Failed(words)
                 if asked.slices:
                     _keep_window(topology)
-                live.append(looks.live(arm, topology, around.machine.get("accelerator")))
-            except Failed as error:
+                effects = changed(arm, topology, asked)
+                live.append(looks.live(arm, topology, around.machine.get("accelerator"), effects))
+            except (Failed, Unsupported) as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         baseline = next((one for one in live if one.arm.role == "baseline"), None)
         for one in live:
@@ -146,6 +177,36 @@ def built(
             if baseline is not None:
                 one.compare(baseline)
         yield live, failed
+
+
+def changed(arm: Arm, topology: topologies.Topology, asked: Datapaths) -> list[dict[str, Any]]:
+    """Apply the change of an arm and return its effects (`changes.apply`). Raises as that, and Failed when the ends
+    cannot reach each other any more."""
+    if arm.change is None:
+        return []
+    own = arm.parameters(asked)
+    effects = [*_set_parameters(arm.change, asked, own), *changes.apply(arm.change, topology)]
+    if words := ping.reachable(topology.pairs, SMALL_BYTES, own.family):
+        raise Failed(f"with the change {arm.change.name} {words}")
+    return effects
+
+
+def _set_parameters(change: changes.Change, usual: Datapaths, own: Datapaths) -> list[dict[str, Any]]:
+    """The effects of a change on parameters. Raises Failed for one that is as in the unchanged arm."""
+    found = []
+    for name in change.parameters:
+        before, after = (
+            getattr(one, "payload_bytes" if name == "length_bytes" else name) for one in (usual, own)
+        )
+        if before == after:
+            raise Failed(
+                f"change {change.name}: {name}={after} has no effect, the unchanged arm has it as well"
+            )
+        found.append(changes.parameter_effect(name, before, after))
+    # Without a length, a datagram is as long as the MTU allows.
+    if usual.payload_bytes != own.payload_bytes and "length_bytes" not in change.parameters:
+        found.append(changes.parameter_effect("length_bytes", usual.payload_bytes, own.payload_bytes))
+    return found
 
 
 def _keep_window(topology: topologies.Topology) -> None:

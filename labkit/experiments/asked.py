@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 from labkit import hosts, topologies
 from labkit.errors import BadInput
-from labkit.experiments import observing
+from labkit.experiments import changes, observing
+from labkit.experiments.changes import Change
 from labkit.experiments.parameters import Parameters, one_of, within
 from labkit.observers import function_times, perf_record, perf_stat
 from labkit.traffic import registry
@@ -25,6 +26,8 @@ HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
     "topology": "what is compared; the first is the baseline",
     "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
+    "change": f"what further arms change, each compared with the unchanged topology: {changes.FORM};"
+    " several behind semicolons, or a YAML file of changes",
     "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
     "generator": f"what makes the load: {', '.join(registry.GENERATORS)}; none: the one that speaks the protocol",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
@@ -65,9 +68,12 @@ HELP = {
 class Datapaths(Parameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
+    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse}
+
     where: str = "here"
     topology: tuple[str, ...] = ("veth_bridge",)
     endpoint: tuple[str, ...] = ("namespace",)
+    change: tuple[Change, ...] = ()
     guest: str | None = None
     generator: str | None = None
     protocol: str = "tcp"
@@ -145,6 +151,7 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         self._check_names()
         self._check_endpoints()
         self._check_observers()
+        self._check_changes()
         if self.nodes == "two":
             self._check_two()
         else:
@@ -161,6 +168,23 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         one_of("nodes", self.nodes, ("one", "two"))
         if self.nodes == "two" and self.endpoint != ("namespace",):
             raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
+
+    def _check_changes(self) -> None:
+        if self.change and self.nodes == "two":
+            raise BadInput("change is applied on one host: with nodes=two leave it out")
+        for one in self.change:
+            try:
+                if one.parameters:
+                    self.with_change(one).check()
+            except BadInput as error:
+                raise BadInput(f"change {one.name}: {error}") from None
+
+    def with_change(self, change: Change | None) -> Self:
+        """The parameters of an arm with this change: those that it sets are its own. Raises BadInput."""
+        if change is None or not change.parameters:
+            return self
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return type(self).of({**given, "change": (), **change.parameters})
 
     def _check_guests(self) -> None:
         from labkit.endpoints import guest  # what only guests need
@@ -278,6 +302,11 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
     def datagram_bytes(self) -> int:
         """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
         return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
+
+    @property
+    def payload_bytes(self) -> int | None:
+        """The length of a write (TCP), datagram (UDP) or ping payload, as a row has it."""
+        return self.datagram_bytes if self.protocol == "udp" else self.length_bytes
 
     @property
     def in_guests(self) -> bool:

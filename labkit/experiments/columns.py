@@ -12,6 +12,7 @@ from typing import Any
 from labkit import machine
 from labkit.experiments import consistency
 from labkit.experiments.asked import Datapaths
+from labkit.experiments.changes import Change
 from labkit.experiments.events import Surroundings
 from labkit.traffic import registry
 
@@ -53,6 +54,7 @@ METRICS = [
     "method",
     "reason",
     "doubts",
+    "changed",
     "qdisc",
     "offloads",
     "guest_kernel",
@@ -67,6 +69,11 @@ METRICS = [
     "peer_cpu_s",
     "peer_softirq_s",
     "peer_steal_s",
+    "switch_cpu_s",
+    "switch_lost_count",
+    "copies_expected_count",
+    "copies_count",
+    "copies_unread_count",
 ]
 # Of the servers' host, where that is another one; a column is peer_ and the name.
 OF_PEER = [
@@ -106,23 +113,29 @@ PARAMETERS = [
 
 @dataclass(frozen=True)
 class Arm:
-    """A topology under comparison, what programs run in at its ends, and the part it plays: baseline, control (the
-    baseline again) or variant; `again`: a variant that is measured a second time as well."""
+    """A topology under comparison, what programs run in at its ends, what is changed in it, and the part it plays:
+    baseline, control (the baseline again) or variant; `again`: a variant that is measured a second time as well."""
 
     topology: str
     role: str
     endpoint: str = "namespace"
     again: bool = False
+    change: Change | None = None
 
     @property
     def name(self) -> str:
-        """`veth_bridge`, `veth_bridge/guest`"""
-        return self.topology if self.endpoint == "namespace" else f"{self.topology}/{self.endpoint}"
+        """`veth_bridge`, `veth_bridge/guest`, `veth_bridge+gro-off`"""
+        name = self.topology if self.endpoint == "namespace" else f"{self.topology}/{self.endpoint}"
+        return name if self.change is None else f"{name}+{self.change.name}"
 
     @property
     def label(self) -> str:
         """The name of the arm."""
         return f"{self.name} (again)" if self.again or self.role == "control" else self.name
+
+    def parameters(self, asked: Datapaths) -> Datapaths:
+        """The experiment's parameters with those that the change sets."""
+        return asked.with_change(self.change)
 
     @property
     def stem(self) -> str:
@@ -143,6 +156,7 @@ def row_of(
 ) -> dict[str, Any]:
     """A whole row: identity, parameters, metrics, provenance; `invalid` where its numbers contradict each other."""
     peer = {} if around.peer is None else around.peer.machine
+    own = arm.parameters(asked)
     row = {
         "experiment": around.experiment,
         "run": around.folder.name,
@@ -150,11 +164,12 @@ def row_of(
         "role": arm.role,
         "topology": arm.topology,
         "endpoint": arm.endpoint,
+        "change": None if arm.change is None else arm.change.name,
         "guest": asked.guest_word if asked.in_guests else None,
         "pairs": pairs,
-        **{name: getattr(asked, name) for name in PARAMETERS},
-        "generator": asked.load_generator.name,
-        "length_bytes": asked.datagram_bytes if asked.protocol == "udp" else asked.length_bytes,
+        **{name: getattr(own, name) for name in PARAMETERS},
+        "generator": own.load_generator.name,
+        "length_bytes": own.payload_bytes,
         **dict.fromkeys(METRICS),
         **now(),
         **metrics,

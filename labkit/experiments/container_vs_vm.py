@@ -93,9 +93,7 @@ def _round_s(asked: ContainerVsVm, point: Point, usable: list[Arm]) -> float:
 
 def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    done = records.finished_points(around.folder)
-    left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
-    observed = [point for point in profiles.points(asked) if point.name not in done]
+    done = around.done()
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
@@ -103,6 +101,9 @@ def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     yield from arms.refused_rows(loads, around, refused, done)
     if not usable:
         return
+    done -= arms.lacking(around, usable)
+    left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
+    observed = [point for point in profiles.points(asked) if point.name not in done]
     each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(asked)
     total_s = spent_s + sum(each_s) + len(observed) * profiles.planned_s(asked, usable)
     for point, round_s in zip(left, each_s, strict=True):

@@ -82,19 +82,21 @@ def whole_planned_s(asked: Datapaths) -> float:
 
 def run(asked: Datapaths, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between, and why it stopped."""
-    done = records.finished_points(around.folder)
-    left = [point for point in points(asked, around.seed) if point.name not in done]
-    observed = [point for point in profiles.points(asked) if point.name not in done]
+    done = around.done()
     profiles.check(asked)
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
     yield from arms.refused_rows([asked], around, refused, done)
     if not usable:
         return
+    done -= arms.lacking(around, usable)
+    left = [point for point in points(asked, around.seed) if point.name not in done]
+    observed = [point for point in profiles.points(asked) if point.name not in done]
     spent = arms.survey_s(asked)
     total = spent + sum(planned_s(asked, point, usable) for point in left)
     total += len(observed) * profiles.planned_s(asked, usable)
-    history = stopping.History(asked, [row for row in records.read_rows(around.folder) if "arm" in row])
+    kept = [row for row in records.read_rows(around.folder) if "arm" in row and row["point"] in done]
+    history = stopping.History(asked, kept)
     enough: dict[int, str] = {}
     for point in left:
         cost = planned_s(asked, point, usable)

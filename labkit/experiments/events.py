@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit import records
+
 if TYPE_CHECKING:
     from labkit.experiments.peer import Peer
 
@@ -15,8 +17,8 @@ Event = dict[str, Any]
 @dataclass(frozen=True)
 class Surroundings:
     """The experiment's name, the run's folder, the seed of every order, the machine as rows tell of it
-    (`machine.describe`), its own network namespace (None without privilege), and the other host where there are two
-    nodes."""
+    (`machine.describe`), its own network namespace (None without privilege), the other host where there are two
+    nodes, and the points that are measured although they have rows, because some of those failed."""
 
     experiment: str
     folder: Path
@@ -24,6 +26,11 @@ class Surroundings:
     machine: dict[str, Any]
     machine_netns: int | None = None
     peer: Peer | None = None
+    again: frozenset[str] = frozenset()
+
+    def done(self) -> set[str]:
+        """The points that need not be measured: they have rows."""
+        return records.finished_points(self.folder) - self.again
 
 
 def rows(point: str, content: list[dict[str, Any]]) -> Event:

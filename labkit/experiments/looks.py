@@ -47,6 +47,7 @@ class Standing(abc.ABC):
     qdisc: str
     emulated: bool = False  # the CPUs that its programs run on
     boxed: dict[str, Any] = field(default_factory=dict)  # what rows tell of what programs run in
+    effects: Sequence[dict[str, Any]] = ()  # of its change (`changes.apply`)
     doubts: list[str] = field(default_factory=list)
 
     @property
@@ -65,6 +66,10 @@ class Standing(abc.ABC):
         that counted, gives columns."""
         return lambda _window_s: {}
 
+    def metered(self) -> Callable[[], dict[str, Any]]:
+        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        return dict
+
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Metrics of this arm, with what is to be doubted about them."""
         doubtful = [*self.doubts, *(doubts or [])]
@@ -73,9 +78,14 @@ class Standing(abc.ABC):
             "qdisc": self.qdisc,
             "offloads": _short(self.offloads) or None,
             **self.boxed,
+            "changed": self.changed(),
             "doubts": "; ".join(doubtful) or None,
         }
         return self.arm, {"status": "ok", **told, **metrics}
+
+    def changed(self) -> list[dict[str, Any]] | None:
+        """The effects of its change; None without a change."""
+        return None if self.arm.change is None else list(self.effects)
 
     def compare(self, baseline: Standing) -> None:
         """Doubt what is offloaded otherwise than in the baseline, queued otherwise, or run by another kind of CPU."""
@@ -87,11 +97,18 @@ class Standing(abc.ABC):
             ("client", self.offloads, baseline.offloads),
             ("server", self.server_offloads, baseline.server_offloads),
         ):
-            differ = [name for name in sorted(MATTERING) if own.get(name, False) != usual.get(name, False)]
+            meant = {
+                one["setting"] for one in (*self.effects, *baseline.effects) if one["at"] in (end, "both")
+            }
+            differ = [
+                name
+                for name in sorted({*MATTERING} - meant)
+                if own.get(name, False) != usual.get(name, False)
+            ]
             if differ:
                 words = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
                 self.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
-        if self.qdisc != baseline.qdisc:
+        if self.qdisc != baseline.qdisc and "qdisc" not in {one["setting"] for one in self.effects}:
             self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
     def stands_in(self, asked: Datapaths) -> None:
@@ -126,13 +143,19 @@ class Live(Standing):
         columns."""
         return guests_cpu(self._ends)
 
+    def metered(self) -> Callable[[], dict[str, Any]]:
+        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        return dict if self.topology.meter is None else self.topology.meter()
+
     @property
     def _ends(self) -> list[Endpoint]:
         return [end for pair in self.pairs for end in (pair.client, pair.server)]
 
 
-def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Live:
-    """An arm whose two sides are on this host, which `accelerator` runs, looked at."""
+def live(
+    arm: Arm, topology: topologies.Topology, accelerator: str | None, effects: Sequence[dict[str, Any]] = ()
+) -> Live:
+    """An arm whose two sides are on this host, which `accelerator` runs; `effects` are those of its change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
     boxed = {} if client.box is None else client.box.told
     return Live(
@@ -140,6 +163,7 @@ def live(arm: Arm, topology: topologies.Topology, accelerator: str | None) -> Li
         emulated=boxed.get("guest_accelerator", accelerator) == "tcg",
         arm=arm,
         topology=topology,
+        effects=effects,
         offloads=offloads(client),
         server_offloads=offloads(server),
         qdisc=qdisc(client),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit import records, topologies
+from labkit import topologies
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import asked as usual
 from labkit.experiments import columns, datapaths, events, hops, tunnel_headers
@@ -170,7 +170,7 @@ def _cost_s(asked: Overlay) -> float:
 
 def run(asked: Overlay, around: Surroundings) -> Iterator[Event]:
     """Rows of every part that has none yet, with progress between."""
-    done = records.finished_points(around.folder)
+    done = around.done()
     total_s, spent_s = planned_s(asked), 0.0
     for stage in stages(asked):
         if stage.name not in done:

@@ -140,10 +140,8 @@ def _planned_s(asked: PacketSize, left: list[Point], observed: list[Profile], us
 
 def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    done = records.finished_points(around.folder)
-    left = [point for point in points(asked, around.seed) if point.name not in done]
+    done, everything = around.done(), asked
     asked, blind = _observable(asked)
-    observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
     usable, refused = arms.survey(asked, around)
     profiles.check_built(asked)
     refused = [(arm, metrics | {"length_bytes": None}) for arm, metrics in refused]
@@ -155,6 +153,9 @@ def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
         told = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
         rows = [columns.row_of(asked, around, usable[0], asked.pairs[0], one) for one in told]
         yield events.rows(UNOBSERVED, rows)
+    done -= arms.lacking(around, usable)
+    left = [point for point in points(everything, around.seed) if point.name not in done]
+    observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
     total_s, spent_s = _planned_s(asked, left, observed, usable), arms.survey_s(asked)
     for point in left:
         yield from _measured(asked, around, point, usable, (spent_s, total_s))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -14,7 +14,9 @@ from labkit.errors import BadInput
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types
-    cannot say."""
+    cannot say. `PARSERS` are of parameters that are no plain values, by name."""
+
+    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -24,14 +26,16 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         Raises BadInput for a name that there is not, with the list of those that there are, and for an
         impossible value.
         """
-        types = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls)
+        types = {name: hints[name] for name in cls.__struct_fields__}
         values = {}
         for name, value in given.items():
             if name not in types:
                 close = difflib.get_close_matches(name, types, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
                 raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(types)}")
-            values[name] = _value(name, value, types[name])
+            parse = cls.PARSERS.get(name)
+            values[name] = parse(value) if parse else _value(name, value, types[name])
         made = cls(**values)
         made.check()
         return made

@@ -52,9 +52,11 @@ class Sender:
         end = time.monotonic() + SLICE_S
         self.flows.go()
         time.sleep(SETTLE_S)
+        metered = self.live.metered()
         times, begin, got = machine.cpu_times(), time.monotonic(), self.counters.read()
         time.sleep(max(0.01, end - time.monotonic()))
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
+        joined = metered()
         self.flows.hold()
         self.problem = self.flows.early_end()
         window, passed, used = finish - begin, total - got, now - times
@@ -72,6 +74,7 @@ class Sender:
                 "cpu_s": used.busy_s,
                 "softirq_s": used.softirq_s,
                 "steal_s": used.steal_s,
+                **joined,
             },
             machine.stolen(used.steal_s, window),
         )
@@ -86,12 +89,11 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
     with ExitStack() as stack:
         senders = []
         for one in live:
-            counters = stack.enter_context(
-                receivers(one.topology.pairs, asked.protocol, asked.datagram_bytes)
-            )
+            own = one.arm.parameters(asked)
+            counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
             try:
                 flows = stack.enter_context(
-                    generator.flows(one.topology.pairs, asked, emulated=one.emulated, endless=True)
+                    generator.flows(one.topology.pairs, own, emulated=one.emulated, endless=True)
                 )
                 sender = Sender(one, flows, counters)
                 sender.establish()

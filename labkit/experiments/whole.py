@@ -41,6 +41,7 @@ def measure(
 
     What fails is a row with the generator's own words.
     """
+    asked = live.arm.parameters(asked)
     try:
         generator = asked.load_generator
         if isinstance(generator, LatencyGenerator):
@@ -56,11 +57,13 @@ def _round_trips(
 ) -> Measured:
     elsewhere = live.elsewhere()
     with (counting or nullcontext)():
+        metered = live.metered()
         times, begin = machine.cpu_times(), time.monotonic()
         found = generator.latency(live.pairs, asked)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
+        joined = metered()
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
-    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **found}
+    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **joined, **found}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 
@@ -68,7 +71,7 @@ def _flows(
     asked: Datapaths, generator: FlowGenerator, live: Standing, artefact: Path, counting: Counting | None
 ) -> Measured:
     with live.serving(asked, generator) as (flows, there):
-        seen = _counted(asked, flows, there, counting or nullcontext)
+        seen, joined = _counted(asked, live, flows, there, counting or nullcontext)
         found, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
     records.write_artefact(artefact, found)
     if problem:
@@ -83,6 +86,7 @@ def _flows(
         "softirq_s": seen.softirq_s,
         "steal_s": seen.steal_s,
         **there.told(),
+        **joined,
         "received_count": seen.received_count,
         **generator.metrics(found, asked.protocol),
     }
@@ -96,8 +100,11 @@ def _flows(
     )
 
 
-def _counted(asked: Datapaths, flows: Flows, there: There, counting: Counting) -> Window:
-    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile.
+def _counted(
+    asked: Datapaths, live: Standing, flows: Flows, there: There, counting: Counting
+) -> tuple[Window, dict[str, Any]]:
+    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile; and the columns of
+    what joins the ends.
 
     All flows run at once from when the last one carries data until when the first one may end.
     """
@@ -109,7 +116,9 @@ def _counted(asked: Datapaths, flows: Flows, there: There, counting: Counting) -
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + asked.omit_s)
     with counting():
-        return there.window(earliest + asked.omit_s + asked.duration_s if running else time.monotonic())
+        metered = live.metered()
+        window = there.window(earliest + asked.omit_s + asked.duration_s if running else time.monotonic())
+        return window, metered()
 
 
 def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: dict[str, Any]) -> str | None:

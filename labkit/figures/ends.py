@@ -206,7 +206,8 @@ def _dots(
     middle = found.ratio if found else math.exp(float(logs.mean()))
     low, high = (found.low or middle, found.high or middle) if found else (middle, middle)
     bars = {"array": [high - middle], "arrayminus": [middle - low]}
-    said = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{middle:.4g} [{low:.4g}, {high:.4g}], {len(logs)} rounds"
+    numbers = f"{middle:.4g} [{stats.interval_text(low, high)}], {len(logs)} rounds"
+    said = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{numbers}"
     large = {"color": style.color, "size": 10, "symbol": style.symbol}
     mean = go.Scatter(x=[middle], y=[y], error_x=bars, marker=large, hovertext=[said], **common)
     figure.add_trace(mean, **panel.place)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from labkit.flame import arm as arms
-from labkit.flame import folded
+from labkit.flame import folded, processes
 from labkit.flame.arm import Arm, Per
 from labkit.flame.spread import Bools, Spread, compared
 from labkit.flame.tree import Ints, Tree, grown
@@ -47,21 +47,27 @@ class Difference:
         and of these the largest.
 
         Costs in seconds for each unit of work, with 95 % intervals (NaN of a single round): left_s, left_low_s,
-        left_high_s, right_…, difference_…; share_ratio: of the whole difference (NaN where that is 0); p, stands_out,
-        samples_count (of both sides), and kind (process, kernel, user). Two rows end it, "everything else" and "total":
-        what stands above adds up to the total.
+        left_high_s, right_…, difference_…; share_ratio: of the whole difference (NaN where that does not stand out: a
+        share of what may be 0 says nothing); p, stands_out, samples_count (of both sides), and kind (process, kernel,
+        user). Two rows end it, "everything else" and "total": what stands above adds up to the total. What programs
+        did that have nothing to do with the load (`processes.foreign`) is one row before them.
         `inclusive`: with what the functions called, which overlaps, so that there is no row for everything else.
         """
         tree = self.tree
-        samples = tree.by_name(tree.total, tree.outermost()) if inclusive else tree.by_name(tree.own)
+        foreign = self._foreign()
+        first_of_name = tree.outermost() & ~foreign
+        samples = tree.by_name(tree.total, first_of_name) if inclusive else tree.by_name(tree.own, ~foreign)
         judged = self.judge(samples)
         order = np.lexsort((-np.abs(judged.spread.difference), ~judged.stands_out))
         order = order[samples[order].any(axis=1) & (order != 0)]
         names = [folded.plain(name) for name in tree.names]
         first = _table(judged, samples).assign(function=names, kind=kinds(tree)).iloc[order[:rows]]
-        table = pd.concat([first, self._ends(samples, order[rows:], inclusive)], ignore_index=True)
-        whole = float(table["difference_s"].iloc[-1])
-        table["share_ratio"] = table["difference_s"] / whole if whole else np.nan
+        ends = [self._others(foreign), self._ends(samples, order[rows:], inclusive)]
+        table = pd.concat([first, *(one for one in ends if len(one))], ignore_index=True)
+        whole = table.iloc[-1]
+        table["share_ratio"] = (
+            table["difference_s"] / whole["difference_s"] if whole["stands_out"] else np.nan
+        )
         heads = ["function", "kind"]
         found: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
         found.attrs = {
@@ -69,6 +75,29 @@ class Difference:
             "unit_s": self.per.unit_s, "time": "with all that they called" if inclusive else "self time",
         }  # fmt: skip
         return found
+
+    def _foreign(self) -> Bools:
+        """The frames of programs that have nothing to do with the load."""
+        tree = self.tree
+        tops = np.flatnonzero(tree.depth == 1)
+        names = [tree.names[tree.name[frame]] for frame in tops]
+        found = np.zeros(len(tree), dtype=bool)
+        found[tops] = processes.foreign(names)
+        for frame in np.flatnonzero(tree.depth > 1):  # parents stand in front
+            found[frame] = found[tree.parent[frame]]
+        return found
+
+    def _others(self, foreign: Bools) -> pd.DataFrame:
+        """One row for all programs that have nothing to do with the load; none where there are none."""
+        tree = self.tree
+        tops = [frame for frame in np.flatnonzero(tree.depth == 1) if foreign[frame]]
+        if not tops:
+            return pd.DataFrame()
+        most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
+        names = ", ".join(folded.plain(tree.names[tree.name[frame]]) for frame in most[:3])
+        sums = tree.total[tops].sum(axis=0)[None, :]
+        words = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
+        return _table(self.judge(sums), sums).assign(function=[words], kind="")
 
     def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:
         rows = {TOTAL: self.tree.total[0]}

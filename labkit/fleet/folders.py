@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
-from labkit import records
+from labkit import records, safe_files
 from labkit.errors import Failed
 
 MOST_BYTES = 1 << 30  # of a point, packed; it is in memory as a whole on both sides
 MOST_UNPACKED_BYTES = 4 << 30
-_active: set[Path] = set()  # the attempts of this process
+PLACING = ".placed-"
+_ended: set[Path] = set()  # the attempts of this process that are over
 
 
 @contextmanager
 def attempt(root: Path) -> Iterator[Path]:
     """A folder below `root` for one attempt to measure a point, removed at the end. What earlier ones of this machine
     left is removed first: of workers that were killed, or of notebooks that lived a moment longer than their end."""
-    mine = f".fleet-{os.uname().nodename}-"
-    folder = root / f"{mine}{os.getpid()}-{secrets.token_hex(4)}"
-    with records.told(folder):
-        root.mkdir(parents=True, exist_ok=True)
-        for left in set(root.glob(f"{mine}*")) - _active:
-            pid = left.name.removeprefix(mine).split("-")[0]
-            if pid == str(os.getpid()) or not Path("/proc", pid).exists():
-                shutil.rmtree(left, ignore_errors=True)
-        _active.add(folder)
-        folder.mkdir()
-    try:
+    with ExitStack() as stack:
+        with records.told(root):
+            root.mkdir(parents=True, exist_ok=True)
+            for left in [*_ended]:
+                shutil.rmtree(left, ignore_errors=True)  # this process made its name, and no other one has it
+                _ended.discard(left)
+            folder = stack.enter_context(safe_files.own_folder(root, f".fleet-{os.uname().nodename}-"))
+            stack.callback(_ended.add, folder)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _active.discard(folder)
 
 
 def pack(folder: Path) -> bytes:
@@ -62,14 +56,16 @@ def place(packed: bytes, folder: Path, was: str) -> None:
     In notebooks the folder's path where it was measured, `was`, becomes that of `folder`. Raises Failed when the disk
     is full, and when there is anything but files below the folder in the archive.
     """
-    fresh = folder.with_name(f".placed-{os.getpid()}-{folder.name}")
-    old = fresh.with_name(f"{fresh.name}.old")
-    with records.told(folder / "notebook.ipynb"), _gone_at_the_end(fresh, old):
-        fresh.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with records.told(folder / "notebook.ipynb"), safe_files.own_folder(folder.parent, PLACING) as scratch:
+        fresh = scratch / "new"
+        fresh.mkdir()
         for name, content in _files(packed):
             records.write(fresh / name, _moved(name, content, was, folder))
         if folder.exists():
-            folder.rename(old)  # killed after this line, the point is not there, and is measured again
+            folder.rename(
+                scratch / "old"
+            )  # killed after this line, the point is not there, and is measured again
         fresh.rename(folder)
 
 
@@ -82,18 +78,7 @@ def place_file(packed: bytes, name: str, folder: Path, was: str) -> None:
 
 def clean(folder: Path) -> None:
     """Remove what a caller that was killed had begun to unpack in a sweep's folder."""
-    for left in folder.glob(".placed-*"):
-        if not Path("/proc", left.name.split("-")[1]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _gone_at_the_end(*leavings: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for folder in leavings:
-            shutil.rmtree(folder, ignore_errors=True)
+    safe_files.remove_left(folder, PLACING)
 
 
 def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:

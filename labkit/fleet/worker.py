@@ -7,7 +7,6 @@ threads cannot be ended.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
 
 def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """What the point's process says in the end; what it says before is told, not too often."""
-    talk = process.Conversation([sys.executable, "-m", "labkit.fleet.point", str(top)], request.decode())
+    talk = process.Conversation(process.python("-m", "labkit.fleet.point", str(top)), request.decode())
     with _ended(talk):
         told_s = 0.0
         for line in talk.lines():

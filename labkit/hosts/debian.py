@@ -9,12 +9,11 @@ import fcntl
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import process
+from labkit import process, safe_files
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.qemu import kernels
 
@@ -214,12 +213,10 @@ def _scratch(store: Path) -> Iterator[Path]:
     """A folder on the store's file system, gone afterwards; one at a time, and what a killed one left is removed."""
     try:
         store.mkdir(parents=True, exist_ok=True)
-        with open(store / ".lock", "w") as lock:
+        with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in store.glob(_FRESH + "*"):
-                shutil.rmtree(left, ignore_errors=True)
-            with tempfile.TemporaryDirectory(prefix=_FRESH, dir=store) as folder:
-                yield Path(folder)
+            with safe_files.own_folder(store, _FRESH) as folder:
+                yield folder
     except OSError as error:
         full = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise Failed(f"the kernel cannot be put into {store}: {full}") from None

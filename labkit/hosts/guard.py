@@ -21,7 +21,7 @@ PATIENCE_S = 10.0
 def standing() -> Iterator[process.Outliving]:
     """A guard. It does its work when all have ended that hold its descriptor, also when we are killed; at the latest
     when the block ends, and then that is waited for."""
-    guard = process.Outliving([sys.executable, "-m", __name__])
+    guard = process.Outliving(process.python("-m", __name__))
     try:
         yield guard
     finally:

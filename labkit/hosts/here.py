@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -68,7 +67,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
         if request.get("traces"):
             watcher = stack.enter_context(guard.standing())
             pass_fds.append(watcher.fileno())
-        argv = [*prefix(), sys.executable, "-m", "labkit.agent"]
+        argv = [*prefix(), *process.python("-m", "labkit.agent")]
         talk = process.Conversation(argv, msgspec.json.encode(told | request).decode(), pass_fds)
         if watcher:
             watcher.release()

@@ -122,7 +122,7 @@ def started(
     folder: Path | None,
     wire: Wire | None,
     accelerated: bool,
-    program: Sequence[str] = (sys.executable, "-m", "labkit.guest"),
+    program: Sequence[str] = (sys.executable, "-P", "-m", "labkit.guest"),
 ) -> Iterator[Guest]:
     """QEMU and virtiofsd, held by a process that dies with us; `program` is the guest's first."""
     wire = wire or Wire()
@@ -148,7 +148,7 @@ def started(
             "fds": wire.fds,
         }
         prefix = [word for word in here.prefix() if not (wire.outside and word == "--net")]
-        words = [*prefix, sys.executable, "-m", boot.__name__]
+        words = [*prefix, *process.python("-m", boot.__name__)]
         holder = process.Conversation(words, json.dumps(told), wire.fds)
         try:
             _has_started(holder)

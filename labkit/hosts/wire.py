@@ -35,7 +35,7 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
     netlink.check_taps()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     user = [] if here.privileged() else ["--user", "--map-root-user"]
-    argv = ["unshare", *user, "--net", "--", sys.executable, "-m", "labkit.hosts.wire"]
+    argv = ["unshare", *user, "--net", "--", *process.python("-m", "labkit.hosts.wire")]
     with ExitStack() as stack:
         stack.callback(ours.close)
         with theirs:

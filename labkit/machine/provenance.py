@@ -201,7 +201,16 @@ def revision_of(root: Path) -> str | None:
     """The commit of a checkout, as above; also of another user's, which git reads only when told to."""
     if not (root / ".git").exists():
         return None
-    git = ["git", "--no-optional-locks", "-c", "safe.directory=*", "-C", str(root)]
+    git = [
+        "git",
+        "--no-optional-locks",
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(root),
+    ]
     try:
         text = process.output([*git, "status", "--porcelain=v2", "--branch", "--", "labkit"], timeout_s=2)
     except LabkitError:

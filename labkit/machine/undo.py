@@ -98,7 +98,7 @@ def _opened(*, create: bool, patience_s: float) -> int:
     """The journal, locked. Raises BlockingIOError when another one has it all the time."""
     deadline = time.monotonic() + patience_s
     while True:
-        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         descriptor = os.open(JOURNAL, flags, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,11 @@ def _steps(descriptor: int) -> list[Step]:
 
 
 def _is_tracing(path: Path) -> bool:
-    return path == PERF_TOOLS_LOCK or any(path.is_relative_to(place) for place in PLACES)
+    """Whether nothing but a setting of the tracers can be meant: `..` or a link may lead elsewhere."""
+    if path == PERF_TOOLS_LOCK:
+        return True
+    real = Path(os.path.realpath(path))
+    return path == real and any(real.is_relative_to(place) and real != place for place in PLACES)
 
 
 def _put_back(descriptor: int) -> None:

@@ -33,13 +33,14 @@ from labkit.netlink.messages import (
     shut_link,
 )
 from labkit.netlink.netns import index_of, inside, new_namespaces
+from labkit.netlink.packet_sockets import PacketSockets
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 from labkit.netlink.taps import Tap, check_taps, new_tap
 from labkit.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "Tap", "addresses",
-    "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "PacketSockets", "Route", "Tap",
+    "addresses", "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
     "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
 ]  # fmt: skip

@@ -36,10 +36,12 @@ class LinkError(Failed):
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """What an interface has received: frames (after GRO, before segmentation) and their bytes."""
+    """What an interface has received: frames (after GRO, before segmentation) and their bytes; and the frames that it
+    has sent."""
 
     received_bytes: int
     received_count: int
+    sent_count: int = 0
 
 
 class Netlink:
@@ -130,8 +132,8 @@ class Netlink:
                 )
             # if_stats_msg (12), attribute header (4), then struct rtnl_link_stats64: rx_packets, tx_packets,
             # rx_bytes, …
-            rx_packets, _tx_packets, rx_bytes = struct.unpack_from("QQQ", answer, 16)
-            return LinkCounters(rx_bytes, rx_packets)
+            rx_packets, tx_packets, rx_bytes = struct.unpack_from("QQQ", answer, 16)
+            return LinkCounters(rx_bytes, rx_packets, tx_packets)
         raise LinkError(f"read counters of interface {index}", 5, "no answer")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from labkit import netlink, packets, process, records
+from labkit import netlink, packets, process, records, safe_files
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.observers.recorder import DRAIN_S, Limits, Recorder, Told
@@ -118,7 +118,7 @@ def capture(
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
         with records.told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "wb", buffering=0))
+            file = stack.enter_context(safe_files.anew(path))
             file.write(pcapng.header(named, snap_bytes))
         recorder = Recorder(rings, path, file, Limits(snap_bytes, rate_pps, total_bytes, settle_s))
         forked = process.Forked(recorder.record, recorder.descriptors())

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from labkit import process, units
+from labkit import process, safe_files, units
 from labkit.errors import Failed, Unsupported
 from labkit.observers import perf, perf_stat
 from labkit.observers.folding import OUTSIDE, Folding, blocks
@@ -57,7 +57,7 @@ class Record:
             lost, unread = found.lost_count, found.unread_count
         if self._keep:
             kept = self._folded.with_name(self._folded.name.removesuffix(".folded.gz") + ".perf.data")
-            with open(kept, "wb") as file:
+            with safe_files.replacing(kept) as file:
                 shutil.copyfileobj(self._data, file)
             self._about["perf_data"] = kept.name
         doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
@@ -138,14 +138,9 @@ def fold(data: str, into: Folding) -> None:
 
 def write(path: Path, found: Folding) -> int:
     """Write folded stacks, compressed, whole or not at all; how many there are."""
-    fresh = path.with_name(f".{path.name}.fresh")
     count = 0
-    try:
-        with gzip.open(fresh, "wb", 6) as file:
-            for line in found.lines():
-                file.write(line)
-                count += 1
-        fresh.rename(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with safe_files.replacing(path) as target, gzip.open(target, "wb", 6) as file:
+        for line in found.lines():
+            file.write(line)
+            count += 1
     return count

@@ -3,11 +3,12 @@ nanoseconds, directions, and what each hop lost."""
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from labkit import safe_files
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
@@ -135,15 +136,10 @@ def sort(path: Path) -> None:
         else:
             rest.append((kind, block))
     packets.sort(key=lambda one: one[0])
-    fresh = path.with_name(f".{path.name}")
-    try:
-        with open(fresh, "wb") as file:
-            file.writelines(block for kind, block in rest if kind != STATISTICS)
-            file.writelines(block for _, block in packets)
-            file.writelines(block for kind, block in rest if kind == STATISTICS)
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with safe_files.replacing(path) as file:
+        file.writelines(block for kind, block in rest if kind != STATISTICS)
+        file.writelines(block for _, block in packets)
+        file.writelines(block for kind, block in rest if kind == STATISTICS)
 
 
 def _block(kind: int, body: bytes) -> bytes:

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,14 @@ from labkit.errors import Failed, Unsupported
 # setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
 # without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
+
+
+def python(*words: str) -> list[str]:
+    """The command line that runs this Python with these words, without the current folder on its path: a random.py
+    there, which may be anybody's, is not Python's. PYTHONPATH keeps its absolute folders only."""
+    own = os.environ.get("PYTHONPATH", "")
+    kept = os.pathsep.join(folder for folder in own.split(os.pathsep) if os.path.isabs(folder))
+    return [*([] if kept == own else ["env", f"PYTHONPATH={kept}"]), sys.executable, "-P", *words]
 
 
 @dataclass(frozen=True)

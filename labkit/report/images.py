@@ -16,6 +16,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from labkit import records
+from labkit.printable import printable
 from labkit.report import notebook as notebooks
 
 WIDTH_PX = 900
@@ -40,7 +41,7 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
         with ThreadPoolExecutor(1) as thread:  # a notebook's own event loop, if there is one, is busy
             drawn = thread.submit(asyncio.run, _drawn(figures, deadline_s)).result()
     except Exception as error:  # whatever a browser dies of, the HTML is there
-        print(f"no PNG and SVG, only HTML: {_why(error, deadline_s)}", file=sys.stderr)
+        print(printable(f"no PNG and SVG, only HTML: {_why(error, deadline_s)}"), file=sys.stderr)
         return written
     for path, content in drawn.items():
         records.write(path, content)

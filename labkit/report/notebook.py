@@ -15,6 +15,7 @@ from typing import Any
 
 import mistune
 import nbformat
+import nh3
 from markupsafe import Markup
 from nbconvert.filters.highlight import Highlight2HTML
 
@@ -22,6 +23,8 @@ from labkit import flame
 from labkit.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
+# What a figure may say of its own display; other settings make it send itself to a server.
+_CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
 
 
 class _Renderer(mistune.HTMLRenderer):
@@ -39,6 +42,28 @@ def _markdown(escape: bool) -> mistune.Markdown:
 _of_cell, _of_output = _markdown(escape=False), _markdown(escape=True)
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
+
+
+# What a table or a few words need; no element that navigates (meta, base, form, iframe, object, svg), fetches or runs.
+_CLEANER = nh3.Cleaner(
+    tags=nh3.ALLOWED_TAGS - {"area", "map", "nav", "header", "footer"},
+    attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}},
+    allowed_classes={"table": {"dataframe"}},
+    filter_style_properties={"text-align", "vertical-align", "color", "background-color", "font-weight"},
+    attribute_filter=lambda tag, name, value: value if _is_allowed(tag, name, value) else None,
+    url_schemes={"http", "https", "mailto", "data"},
+)
+
+
+def _is_allowed(tag: str, name: str, value: str) -> bool:
+    """Of addresses: images that are in the page, and links that a reader sees and has to click."""
+    if name == "src":
+        return tag == "img" and value.strip().startswith("data:image/")
+    return name not in ("href", "cite") or not value.strip().lower().startswith("data:")
+
+
+def _clean(html: str) -> Markup:
+    return Markup(_CLEANER.clean(html))
 
 
 @dataclass(frozen=True)
@@ -82,7 +107,7 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
                 lambda heading: "" if _words(heading) == page_title else heading[0], cell.source
             )
             if source.strip():
-                found.append(Block("prose", Markup(_of_cell(source))))
+                found.append(Block("prose", _clean(str(_of_cell(source)))))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
             words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
             if cell.source.strip():
@@ -120,9 +145,9 @@ def _shown(data: dict[str, Any]) -> Iterator[Block]:
     elif flame.MIME in data:
         yield Block("flame", _script_json(data[flame.MIME]))
     elif "text/markdown" in data:
-        yield Block("prose", Markup(_of_output(data["text/markdown"])))
+        yield Block("prose", _clean(str(_of_output(data["text/markdown"]))))
     elif "text/html" in data:
-        yield Block("table", Markup(data["text/html"]))
+        yield Block("table", _clean(data["text/html"]))
     elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:
         content = data[kinds[0]]
         coded = content if kinds[0] != "image/svg+xml" else base64.b64encode(content.encode()).decode()
@@ -137,7 +162,11 @@ def _colourless(text: str) -> str:
 
 
 def _json(figure: dict[str, Any]) -> str:
-    return _script_json({name: figure[name] for name in ("data", "layout", "config") if name in figure})
+    config = figure.get("config") or {}
+    kept = {name: value for name, value in config.items() if name in _CONFIG}
+    return _script_json(
+        {name: figure[name] for name in ("data", "layout") if name in figure} | {"config": kept}
+    )
 
 
 def _script_json(content: Any) -> str:

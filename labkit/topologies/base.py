@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkit import netlink
 from labkit.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.errors import Unsupported
+
+if TYPE_CHECKING:
+    from labkit.topologies.open_vswitch.switch import Switch
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in every endpoint
 PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace between the endpoints
@@ -23,6 +26,7 @@ T = TypeVar("T")
 # The kernel's options for kinds of links that are not called like them.
 OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 _OURS = os.urandom(2)
+Meter = Callable[[], Callable[[], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,18 @@ class Spec:
 
 @dataclass(frozen=True)
 class Topology:
-    """What was built: the pairs, and every namespace of it by name (to look around in)."""
+    """What was built: the pairs, and every namespace of it by name (to look around in).
+
+    `switch`: an Open vSwitch that joins the ends. `meter`: it reads counters of what joins them; what it returns reads
+    them again, and gives columns of a row for the time between.
+    """
 
     name: str
     spec: Spec
     pairs: list[Pair]
     namespaces: list[Namespace]
+    switch: Switch | None = None
+    meter: Meter | None = None
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]

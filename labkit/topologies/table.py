@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from labkit.endpoints import Endpoint
 from labkit.errors import BadInput
-from labkit.topologies import network, tunnels
+from labkit.topologies import network, open_vswitch, tunnels
 from labkit.topologies.base import Builder, Spec, Topology, entered
 from labkit.topologies.boxes import boxed, bridge_inside, tap_bridge
 from labkit.topologies.half import ACROSS, one_side
@@ -23,7 +23,10 @@ TABLE: dict[str, Builder] = {
     **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
     **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
     "overlay": network.overlay,
+    **dict.fromkeys(open_vswitch.NAMES, open_vswitch.ovs),
 }
+# Whose names may go on with options: what raises BadInput for those that cannot be.
+OPTIONS = dict.fromkeys(open_vswitch.NAMES, open_vswitch.options)
 # With ends in guests: a topology's own builder for each kind of them.
 GUESTS: dict[str, dict[str, Builder]] = {"veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside}}
 IN_GUESTS = ("guest", "shared_guest")
@@ -35,10 +38,20 @@ ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two
 
 
 def check_names(asked: Iterable[str]) -> None:
-    """Raises BadInput with the list of what there is, unless every name is a topology."""
+    """Raises BadInput with the list of what there is, unless every name is a topology, with options that it takes."""
     for name in asked:
-        if name not in TABLE:
-            raise BadInput(f"there is no topology {name}; there are {', '.join(TABLE)}")
+        kind, plus, _options = name.partition("+")
+        if kind not in TABLE:
+            raise BadInput(f"there is no topology {kind}; there are {', '.join(TABLE)}")
+        if plus and kind not in OPTIONS:
+            raise BadInput(f"{name}: {kind} takes no options; {', '.join(OPTIONS)} do")
+        if plus:
+            OPTIONS[kind](name)
+
+
+def builder_of(name: str) -> Builder:
+    """What builds this topology, with whatever options."""
+    return TABLE[name.partition("+")[0]]
 
 
 def check_carries(name: str, mtu_bytes: int, family: int) -> None:
@@ -55,7 +68,7 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     part, Isolated where the kernel refuses by design, LinkError for anything else that the kernel refused.
     """
     check_names([name])
-    builder = TABLE[name]
+    builder = builder_of(name)
     if spec.parent is not None and builder not in TAKES_PARENT:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:

@@ -24,6 +24,7 @@ Observed = list[
 ]  # of both sides, round by round: what was seen, and the row
 Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
 MOST = 15
+SHOWN = 6  # places in a sentence
 THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
 LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
@@ -209,7 +210,8 @@ def _compared(
     heads = _heads(point)
     left_out = _left_out(heads, counts)
     counts = _usable(counts)
-    names = sorted({name for rounds in counts for told, _ in rounds for name in told})
+    names, one_sided = _on_both(counts)
+    left_out += one_sided
     if not names or not all(counts):
         return pd.DataFrame(), left_out
     finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
@@ -232,6 +234,24 @@ def _compared(
     order = np.argsort(-np.abs(found.difference / by))
     shown = order if everything else [at for at in order if found.stands_out[at]][:MOST]
     return table.iloc[shown], left_out
+
+
+def _on_both(counts: Counted) -> tuple[list[str], str]:
+    """The counters of what both sides have, and in words what one of them lacks: an interface that is not there has no
+    counter that could stand out."""
+    left, right = ({name for told, _ in rounds for name in told} for rounds in counts)
+    places = [{_place(name) for name in side} for side in (left, right)]
+    lacking = sorted(places[0] ^ places[1]) if left and right else []
+    names = sorted(name for name in left | right if _place(name) not in lacking)
+    if not lacking:
+        return names, ""
+    shown = ", ".join(lacking[:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
+    return names, f" Not compared, because one side lacks it: {shown}."
+
+
+def _place(name: str) -> str:
+    """Where a counter is: `client: eth0` of `client: eth0 rx_bytes`; a counter without a place is its own."""
+    return name.rpartition(" ")[0] if ": " in name else ""
 
 
 def _heads(point: Point) -> list[str]:

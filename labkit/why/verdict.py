@@ -88,7 +88,9 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
 
 def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
     """The logarithm of each round: Hodges-Lehmann, because slices have heavy tails."""
-    values = rows[metric].astype(float).clip(lower=loading.FLOOR.get(metric, 1.0))
+    values = rows[metric].astype(float)
+    values = values.clip(lower=loading.least_fed(values))
+    values = values[values.gt(0)]
     return {
         float(str(number)): stats.centre(np.log(some.to_numpy()))
         for number, some in values.groupby(rows["round"])

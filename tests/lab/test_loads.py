@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs("namespaces", "iperf3", "ping", "ip")
 
 def run(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "labkit.cli", "run", "datapaths", "--json", *words],
+        [sys.executable, "-P", "-m", "labkit.cli", "run", "datapaths", "--json", *words],
         env={**os.environ, "LABKIT_DATA": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -78,7 +78,7 @@ def test_a_disk_that_fills_in_a_sweep_is_one_sentence(tmp_path: Path) -> None:
     )
     (tmp_path / "small").mkdir()
     mount = f"mount -t tmpfs -o size=64k small {tmp_path / 'small'}"
-    script = f"{mount} && exec {sys.executable} -m labkit.cli sweep params/one.yaml"
+    script = f"{mount} && exec {sys.executable} -P -m labkit.cli sweep params/one.yaml"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script],
         cwd=project,

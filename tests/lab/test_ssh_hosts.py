@@ -289,7 +289,7 @@ def test_whoever_asked_is_killed(machine: Lab) -> None:
 def test_the_experiment_over_there_is_killed(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "agent"
     process = begun(machine, folder)
-    agents = machine.pids(lambda words: words[1:] == ["-m", "labkit.agent"])
+    agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.agent"])
     os.kill(agents[0], signal.SIGKILL)
     sentence = lost(machine, process, folder, 20)
     assert sentence.startswith("the experiment's process on lab was killed by signal 9; ")

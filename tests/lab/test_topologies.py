@@ -56,6 +56,8 @@ def answers(name: str) -> dict[tuple[int, int, int], Answer]:
 
 
 def require_kind(name: str, need: Need) -> None:
+    if name.startswith("ovs"):
+        need("openvswitch", *(["ovs kernel"] if name == "ovs" else []))
     for start, kind in KINDS.items():
         if name.startswith(start):
             need(kind)

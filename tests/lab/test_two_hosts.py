@@ -45,7 +45,7 @@ def ip(machine: World, *lines: str) -> None:
 
 def agents(machine: World) -> list[int]:
     """The processes of the two hosts, the servers' first: it is started first."""
-    return machine.pids(lambda words: words[1:] == ["-m", "labkit.agent"])
+    return machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.agent"])
 
 
 def running(machine: World, *words: str) -> Process:

@@ -267,3 +267,43 @@ def test_profiles_that_do_not_count_are_told_by_their_reasons() -> None:
         runs.arm(rows, "veth_bridge")
     with pytest.raises(BadInput, match="was not profiled"):
         runs.arm(rows[:0], "veth_bridge")
+
+
+def profiled(name: str, **functions: int) -> flame.Arm:
+    """An arm of iperf3 and a foreign program, with slightly different rounds."""
+    rounds = [
+        {f"{path.replace('__', ';')}_[k]": count + number for path, count in functions.items()}
+        for number in range(5)
+    ]
+    return flame.Arm(name, [flame.Round(each, 1e-6, 1000.0) for each in rounds])
+
+
+def test_a_foreign_program_does_not_head_the_table() -> None:
+    one = flame.difference(
+        profiled("a", iperf3__udp_sendmsg=1000, khugepaged__page_vma_mapped_walk=100),
+        profiled("b", iperf3__udp_sendmsg=1500, khugepaged__page_vma_mapped_walk=9000),
+    )
+    table = one.functions()
+    assert table["function"].iloc[0] == "udp_sendmsg"
+    assert table["function"].iloc[-3] == "other programs (khugepaged)"
+    assert "page_vma_mapped_walk" not in set(table["function"])
+    total = table.iloc[-1]
+    for column in ("left_s", "right_s", "difference_s"):
+        assert table[column].iloc[:-1].sum() == pytest.approx(total[column])
+
+
+def test_without_a_known_load_no_program_is_foreign() -> None:
+    one = flame.difference(profiled("a", mystery__f=1000), profiled("b", mystery__f=2000))
+    assert one.functions()["function"].iloc[0] == "f"
+
+
+def test_of_a_total_that_may_be_nothing_there_are_no_shares() -> None:
+    """Two functions that differ in opposite ways made shares of -800 % of their sum."""
+    one = flame.difference(
+        profiled("a", iperf3__f=1000, iperf3__g=2000), profiled("b", iperf3__f=2000, iperf3__g=1001)
+    )
+    table = one.functions()
+    assert table["stands_out"].iloc[:2].all()
+    assert not table["stands_out"].iloc[-1]
+    assert table["share_ratio"].isna().all()
+    assert (flame.shown(one)["share"] == "–").all()

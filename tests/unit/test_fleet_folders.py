@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from labkit.errors import BadInput, Failed
 from labkit.fleet import folders, point
@@ -108,9 +111,13 @@ def test_too_much_is_refused(measured: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_attempt_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; from labkit.fleet import folders\n"
+        "with folders.attempt(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
     with folders.attempt(tmp_path) as first:
-        dead = first.with_name(first.name.rsplit("-", 2)[0] + "-4194999-abc")
-        dead.mkdir()
         with folders.attempt(tmp_path) as second:
             assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name}
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from conftest import ROOT, Need
 # A module, or a whole package, has a floor and imports only from floors below it; what is inside one package may import
 # from that package. A new module gets its floor here.
 MEASURING = {
-    "errors": 0, "units": 0,
+    "errors": 0, "units": 0, "safe_files": 0, "printable": 0,
     "calls": 1, "process": 1, "netlink": 1, "records": 1, "packets": 1,
     "machine": 2, "scratch": 2,
     "qemu": 3,
@@ -42,8 +42,9 @@ DRIVERS = {
     "cli": 13,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
-SHARED = {"errors", "units", "records", "calls"}  # what the reading wing may have from the measuring wing
-LIGHT = {"pyroute2", "msgspec"}  # all that the measuring wing may import beside the standard library
+# what the reading wing may have from the measuring wing
+SHARED = {"errors", "units", "records", "calls", "safe_files", "printable"}
+LIGHT = {"pyroute2", "msgspec", "ovs"}  # all that the measuring wing may import beside the standard library
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
@@ -175,6 +176,20 @@ def test_programs_start_without_a_shell() -> None:
             elif isinstance(node, ast.Attribute) and node.attr.startswith("create_subprocess_"):
                 faults.append(f"{named(path)}:{node.lineno}: {node.attr}")
     none(faults)
+
+
+def test_python_never_has_the_current_folder_on_its_path() -> None:
+    """Each start of this Python says -P or -I, and is known here if it is none."""
+    starts = re.compile(r'sys\.executable(?!, "-[PI]"|, \*light|\)| +#)')
+    programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "there.py"]
+    none(
+        [
+            f"{named(path)}: {line.strip()}"
+            for path in programs
+            for line in path.read_text().splitlines()
+            if starts.search(line)
+        ]
+    )
 
 
 def test_nothing_is_killed_by_name() -> None:

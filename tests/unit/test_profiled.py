@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_rows import ROW, rows, save
 
-from labkit import boundary, loading, notebook, profiled
+from labkit import boundary, loading, notebook, profiled, terminal
 
 ENDS = {"endpoint": "guest", "guest_kernel": "6.12.9", "guest_accelerator": "kvm"}
 
@@ -88,3 +88,37 @@ def test_the_report_says_why_no_function_was_timed(
     assert words in boundary._missing(profiles, boundary.TIMERS)
     boundary.Boundary(place, loading.load(place)).functions()
     assert "Markdown object" in capsys.readouterr().out
+
+
+BOOT = "client0 did not boot in time"
+
+
+def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
+    """Profiles of one arm, whose last round failed before any observer ran."""
+    seen = [profile(number, observer) for number in range(rounds) for observer in (None, "perf_record")]
+    return [*seen, profile(rounds, None, status="failed", reason=BOOT)]
+
+
+def test_a_round_that_was_not_set_up_is_told() -> None:
+    found = profiled.told(pd.DataFrame(with_a_failed_round(2)), pd.DataFrame(rows()))
+    assert found == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles failed in the set-up: {BOOT}"]
+
+
+def test_profiles_that_all_failed_are_told() -> None:
+    found = profiled.told(pd.DataFrame(with_a_failed_round(0)), pd.DataFrame(rows()))
+    assert found == [f"veth_bridge: {BOOT} (1 round of profiles failed in the set-up)"]
+
+
+def test_a_run_that_failed_without_an_observer_is_no_failed_set_up() -> None:
+    some = pd.DataFrame(with_a_failed_round(2)[:4]).assign(folder="run")
+    some.loc[0, ["status", "reason"]] = ["failed", "iperf3: no route"]
+    assert profiled.not_set_up(some) == []
+
+
+def test_the_terminal_tells_of_failed_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = [*with_a_failed_round(1), profile(0, "perf_stat", status="failed", reason="perf ended")]
+    terminal.show_profiles(loading.profiles(save(tmp_path / "run", some)))
+    assert capsys.readouterr().out.splitlines() == [
+        f"- veth_bridge: {BOOT} (1 round of profiles failed in the set-up)",
+        "- veth_bridge: perf ended (1 profile failed)",
+    ]

@@ -120,6 +120,61 @@ def test_a_figure_cannot_end_its_script(tmp_path: Path) -> None:
     assert "alert" not in page.replace(text, "")
 
 
+NAVIGATES = [
+    '<meta http-equiv="refresh" content="0;url=https://example.net/">',
+    '<META HTTP-EQUIV=refresh CONTENT="0;url=//example.net">',
+    '<base href="https://example.net/">',
+    '<form action="https://example.net/"><button>send</button></form>',
+    '<iframe src="https://example.net/"></iframe>',
+    '<object data="https://example.net/"></object>',
+    '<embed src="https://example.net/">',
+    '<link rel="preconnect" href="https://example.net/">',
+    '<svg><use href="https://example.net/a.svg#x"/></svg>',
+    '<svg><a xlink:href="javascript:example.net"><text>x</text></a></svg>',
+    '<a href="javascript:example.net">x</a>',
+    '<a href=" JaVaScRiPt:example.net">x</a>',
+    '<a href="data:text/html,example.net">x</a>',
+    '<img src="https://example.net/x.png" onerror="example.net">',
+    '<p style="background: url(https://example.net/)">x</p>',
+    '<style>@import "https://example.net/";</style>',
+    '<math><maction actiontype="statusline" xlink:href="javascript:example.net">x</maction></math>',
+]
+
+
+@pytest.mark.parametrize("html", NAVIGATES)
+def test_nothing_that_an_output_or_a_cell_brings_navigates(html: str, tmp_path: Path) -> None:
+    shown = [v4.new_output("display_data", data={kind: html}) for kind in ("text/html", "text/markdown")]
+    cells = [v4.new_code_cell("f", outputs=shown), v4.new_markdown_cell(html)]
+    page = reported(tmp_path, v4.new_notebook(cells=cells))
+    found = re.findall(r"<[^>]*example\.net[^>]*>", page)
+    assert found == []
+    for tag in ("meta", "link", "base"):  # as many as the page itself has
+        assert len(re.findall(f"(?i)<{tag}", page)) == {"meta": 4, "link": 1, "base": 0}[tag]
+
+
+def test_tables_images_and_links_stay(tmp_path: Path) -> None:
+    html = (
+        '<table border="1" class="dataframe"><tr style="text-align: right;"><td colspan="2"><b>1</b></td></tr></table>'
+        '<img src="data:image/png;base64,AAAA"><a href="https://example.net/paper">paper</a>'
+    )
+    output = v4.new_output("display_data", data={"text/html": html})
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
+    for kept in (
+        '<table class="dataframe">', '<tr style="text-align:right">', '<td colspan="2"><b>1</b></td>',
+        '<img src="data:image/png;base64,AAAA">', '<a href="https://example.net/paper"',
+    ):  # fmt: skip
+        assert kept in page
+
+
+def test_a_figure_does_not_send_itself_anywhere(tmp_path: Path) -> None:
+    config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
+    bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
+    cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
+    page = reported(tmp_path, v4.new_notebook(cells=[cell]))
+    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert json.loads(text)["config"] == {"displayModeBar": False}
+
+
 def test_code_is_folded_and_empty_cells_are_not_there(page: str) -> None:
     folded = re.findall(r'<details class="code"><summary>([^<]+)</summary>', page)
     assert folded[:3] == ["code: parameters and their defaults", "code: parameters of this run", "code"]

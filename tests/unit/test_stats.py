@@ -330,3 +330,15 @@ def test_a_difference_counts_only_outside_the_band_of_the_control(
 )
 def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: float, text: str) -> None:
     assert units.give_or_take(middle, half) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.9, 1.1, "ratio 1 [0.9, 1.1]"),
+        (1e-4, 36, "ratio 1 [wider than a factor of 100]"),
+        (None, None, "ratio 1"),
+    ],
+)
+def test_an_interval_without_use_is_not_printed(low: float | None, high: float | None, text: str) -> None:
+    assert stats.ratio_text(1.0, low, high) == text

@@ -115,7 +115,8 @@ def test_only_valid_rows_enter() -> None:
     assert 1.18 < found["low"] < 1.2 < found["high"] < 1.22
     said = tables.doubts(pd.DataFrame(some))
     assert "veth_bridge: 2 of 120 rows left out as invalid: generator-limited" in said
-    assert "macvlan_bridge: in 1 row nothing arrived; they count as next to nothing" in said
+    said_of_starved = "next to nothing arrived; each counts as the slowest of the others"
+    assert f"macvlan_bridge: in 1 of 60 rows {said_of_starved}" in said
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 
 
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
-    compared = {"topology", "endpoint"}
+    compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
     asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
@@ -298,3 +299,64 @@ def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None,
 def test_nothing_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no run folder"):
         tables.load(tmp_path / "nowhere")
+
+
+def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: float = 0.0) -> list[Row]:
+    """The rows with next to nothing in the first so many slices of an arm."""
+    own = [row for row in some if row["arm"] == arm]
+    for row in own[:count]:
+        row["throughput_bps"] = value
+    return some
+
+
+@pytest.mark.parametrize("value", [0.0, 168e3])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_a_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
+    """Of few set-ups, whose interval is Student's t, as well: a slice in which one datagram arrived made of it
+    [2e-47, 5e+36]."""
+    found = verdict(starve(rows(rounds=rounds, slices=6), 1, value=value))
+    assert 1.1 < found["ratio"] < 1.25
+    assert found["low"] is None or math.isnan(found["low"]) or 0.5 < found["low"] < found["high"] < 2.5
+    assert found["n_count"] == 6 * rounds, "starvation counts"
+
+
+def test_starvation_pulls_the_ratio_down() -> None:
+    fed, starved = (verdict(starve(rows(noise=0.1), count))["ratio"] for count in (0, 14))
+    assert starved < fed
+
+
+def test_an_arm_that_mostly_starves_has_no_ratio() -> None:
+    some = starve(rows(), 20)
+    found = verdict(some)
+    assert found["word"] == "no evidence"
+    assert math.isnan(found["ratio"])
+    assert "in 20 of 60 slices next to nothing arrived at one of them" in found["sentence"]
+    said = tables.doubts(pd.DataFrame(some))
+    assert any(doubt.startswith("macvlan_bridge: in 20 of 60 rows next to nothing arrived") for doubt in said)
+
+
+@pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge"])
+def test_an_arm_at_which_nothing_arrived_is_told(arm: str) -> None:
+    found = verdict(starve(starve(rows(), 60, arm), 60, f"{arm} (again)"))
+    assert (found["word"], math.isnan(found["ratio"])) == ("no evidence", True)
+    assert f"nothing arrived at {arm} in any measurement" in found["sentence"]
+
+
+def test_whole_runs_starve_as_well() -> None:
+    found = verdict(starve(rows(slices=0, whole=9, rounds=9), 1))
+    assert 0.9 < found["low"] < 1.2 < found["high"] < 1.5
+
+
+def test_medians_that_contradict_the_ratio_are_explained() -> None:
+    """The machine halves its speed for most of the arm's rounds, in which the baseline was hardly measured: medians say
+    faster, pairs say slower."""
+    some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
+    assert tables.medians_apart(pd.DataFrame(some)) == []
+    for row in some:
+        row["throughput_bps"] *= 2.0 ** row["round"]
+    left_out = [row for row in some if row["arm"].startswith("veth") and row["round"] > 3]
+    for row in left_out:
+        row |= {"status": "failed", "reason": "it broke"}
+    [sentence] = tables.medians_apart(pd.DataFrame(some))
+    assert "the medians of macvlan_bridge and veth have the quotient 1.8" in sentence
+    assert "but the ratio 0.89" in sentence

@@ -91,6 +91,31 @@ def test_a_journal_with_a_line_that_is_none_is_followed_all_the_same(tracing: Pa
     assert not undo.JOURNAL.exists()
 
 
+@pytest.mark.parametrize(
+    "way", ["tracing/../victim", "tracing/link", "tracing/folder/../../victim", "tracing", "victim"]
+)
+def test_a_journal_changes_nothing_but_tracing(tracing: Path, tmp_path: Path, way: str) -> None:
+    """Whoever could write the journal could else have root write any file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tracing / "folder").mkdir()
+    (tracing / "link").symlink_to(victim)
+    undo.JOURNAL.write_bytes(msgspec.json.encode(undo.Step(f"{tmp_path}/{way}", "theirs")) + b"\n")
+    assert undo.left() == []
+    assert victim.read_text() == "precious"
+
+
+def test_a_journal_that_is_a_link_is_not_followed(tracing: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(
+        msgspec.json.encode(undo.Step(str(tracing / "tracing_on"), "theirs")) + b"\n"
+    )
+    before = (tracing / "tracing_on").read_text()
+    undo.JOURNAL.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        undo.left()
+    assert (tracing / "tracing_on").read_text() == before
+
+
 def test_a_kernel_without_function_tracer_is_told_so_in_a_sentence(tracing: Path) -> None:
     with pytest.raises(Unsupported, match="this kernel has no "):
         tracefs.functions()

@@ -98,3 +98,18 @@ def test_what_is_counted_of_guests_is_said(read: bool, tmp_path: Path) -> None:
     in_client = [name for name in table.index if name == "softirq in the guest client, ns"]
     assert len(in_client) == read
     assert all(table.loc[name, "veth_bridge"].startswith(("1,9", "2,0")) for name in in_client)
+
+
+def test_an_interface_of_one_side_cannot_stand_out(tmp_path: Path) -> None:
+    """What a side does not have has no counter there: 0 packets against thousands is no finding."""
+    for name, interfaces in (("one", ["eth0"]), ("two", ["eth0", "vxlan0"])):
+        counted = {"namespaces": {"client0": {"interfaces": {each: {"tx_packets": 200_000} for each in interfaces}}},
+                   "loss": [{"unit": "datagrams", "received_count": 200_000}], "cpus": {}}  # fmt: skip
+        row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": "udp"}
+        run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
+    [point] = sides.points(sides.asked(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
+    text, table = {title: (words, table) for title, words, table in counts.tables(point)}[
+        "The kernel's counters"
+    ]
+    assert table is None
+    assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")

@@ -16,7 +16,7 @@ from labkit.qemu import kernels
 
 pytestmark = pytest.mark.needs("apt", "depmod")
 
-GET = [sys.executable, "-m", "labkit.cli", "kernels", "get"]
+GET = [sys.executable, "-P", "-m", "labkit.cli", "kernels", "get"]
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""Builds switches and tells what their own tools find in them: a program, run as an experiment's process is.
+
+A JSON list of requests in the first argument, a JSON list of answers on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from labkit import process, topologies
+from labkit.errors import LabkitError
+from labkit.traffic import ping
+
+PINGS = 50
+
+
+def told(topology: topologies.Topology, *argv: str) -> str:
+    """What a command of Open vSwitch prints in the switch's namespace."""
+    switch = topology.switch
+    assert switch is not None
+    run = ["env", f"OVS_RUNDIR={switch.folder}"]
+    return process.output([*switch.space.prefix, *run, *argv])
+
+
+def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
+    """What ping, ovs-vsctl, and the counters find."""
+    switch = topology.switch
+    assert switch is not None
+    assert topology.meter is not None
+    words = ping.reachable(topology.pairs, topology.spec.mtu_bytes, topology.spec.family)
+    end = topology.meter()
+    for pair in topology.pairs:
+        ping.answered(pair.client, pair.server.address, PINGS, 56)
+    time.sleep(0.05)
+    counted = end()
+    database = f"--db=unix:{switch.folder / 'db.sock'}"
+    return {
+        "reachable": words,
+        "counted": counted,
+        "ports": told(topology, "ovs-vsctl", database, "list-ports", "switch").split(),
+        "datapath": told(topology, "ovs-vsctl", database, "get", "bridge", "switch", "datapath_type").strip(),
+        "mirrors": told(
+            topology, "ovs-vsctl", database, "--bare", "--columns=name", "list", "mirror"
+        ).split(),
+        "flows": switch.command("dpctl/dump-flows"),
+        "readers": [one for one in readers() if stray],
+        "offloads": process.output([*topology.pairs[0].client.prefix, "ethtool", "-k", "eth0"]),
+        "words": switch.words(),
+    }
+
+
+def readers() -> list[str]:
+    """The programs that run beside this one."""
+    lines = process.output(["ps", "-e", "-o", "args="]).splitlines()
+    return [line for line in lines if line.startswith(("tcpdump", "/usr/bin/tcpdump", "/usr/sbin/tcpdump"))]
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Build what is asked for, and look at it."""
+    begun = time.monotonic()
+    try:
+        with topologies.build(request.pop("name"), topologies.Spec(**request)) as topology:
+            built_s = time.monotonic() - begun
+            return {"built_s": built_s} | seen(topology, True)
+    except LabkitError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps([answer(request) for request in json.loads(sys.argv[1])]))

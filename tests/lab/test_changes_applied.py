@@ -1,0 +1,162 @@
+"""Changes for real: what the kernel reports before and after, what has no effect, what the kernel lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import Row, World, world
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
+
+RULES = "table inet t {\n  chain c {\n    type filter hook input priority 0;\n    tcp dport 9 drop\n  }\n}\n"
+CHANGES = [
+    "gro: offload gro on at server",
+    "rules: nftables {rules} at server",
+    "tracked: conntrack on at server",
+    "filter: sysctl net.ipv4.conf.all.rp_filter=1 at both",
+    "tbf: qdisc tbf rate 1gbit burst 256kb latency 10ms at client",
+    "small: mtu 1400 at both",
+    "port: offload tx-checksumming off at between:port0",
+    "many: parameter streams=2 and parameter mtu_bytes=1400",
+    "steer: rps 0 at server",
+    "ways: route 192.0.2.0/24 via 10.2.0.1 at client and neighbour 10.2.0.9 02:00:00:00:00:09 at client",
+    "picked: tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server",
+    "none: offload gro off at server",
+    "nowhere: mtu 1400 at between:eth7",
+    "broken: nftables {broken} at server",
+    "silent: nftables {silent} at server",
+]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def rows(machine: World, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """One short round of all changes on one topology."""
+    folder = tmp_path_factory.mktemp("rules")
+    files = {
+        "rules": RULES,
+        "broken": "table inet t { nonsense }\n",
+        "silent": RULES.replace("tcp dport 9 drop", "drop"),
+    }
+    for name, text in files.items():
+        (folder / f"{name}.nft").write_text(text)
+    paths = {name: folder / f"{name}.nft" for name in files}
+    change = "; ".join(CHANGES).format(**paths)
+    return machine.rows(f"change={change}", "slices=1", "whole_runs=0", code=2)
+
+
+def effects(rows: list[Row], change: str) -> list[tuple[str, str, str, str]]:
+    """Where, which setting, before and after: alike in every row of the arm."""
+    own = [row for row in rows if row["change"] == change]
+    assert own
+    assert {row["status"] for row in own} == {"ok"}, own
+    assert all(row["changed"] == own[0]["changed"] for row in own)
+    return [(one["at"], one["setting"], one["before"], one["after"]) for one in own[0]["changed"]]
+
+
+def refused(rows: list[Row], change: str) -> tuple[str, str]:
+    [row] = [row for row in rows if row["change"] == change]
+    return row["status"], row["reason"]
+
+
+def test_what_was_changed_is_read_back_from_the_kernel(rows: list[Row]) -> None:
+    assert ("server", "generic-receive-offload", "off", "on") in effects(rows, "gro")
+    assert effects(rows, "filter") == [
+        (role, "net.ipv4.conf.all.rp_filter", "0", "1") for role in ("client", "server")
+    ]
+    assert effects(rows, "small") == [(role, "mtu_bytes", "1500", "1400") for role in ("client", "server")]
+    [(at, setting, before, after)] = effects(rows, "rules")
+    assert (at, setting, before) == ("server", "nftables ruleset", "none")
+    assert after.startswith("1 lines of rules, sha256:")
+    [(_, _, before, after)] = effects(rows, "tbf")
+    assert before == "noqueue root"
+    assert after.startswith("tbf root rate 1Gbit")
+    assert {setting for _, setting, _, _ in effects(rows, "ways")} == {"routes", "neighbour 10.2.0.9"}
+    assert ("between", "tx-checksumming", "on", "off") in effects(rows, "port")
+    [(_, setting, before, after)] = effects(rows, "picked")
+    assert (setting, before) == ("filters ingress", "none")
+    assert "u32" in after
+    assert [row["changed"] for row in rows if row["change"] is None] == [None] * 2
+
+
+def test_an_arm_with_parameters_of_its_own_runs_with_them(rows: list[Row]) -> None:
+    assert set(effects(rows, "many")) == {
+        ("load", "streams", "1", "2"),
+        ("load", "mtu_bytes", "1500", "1400"),
+    }
+    assert {(row["streams"], row["mtu_bytes"]) for row in rows if row["change"] == "many"} == {(2, 1400)}
+
+
+def test_a_shaped_arm_is_slower_than_its_shaper_and_the_unchanged_is_not(rows: list[Row]) -> None:
+    speeds = {row["change"]: row["throughput_bps"] for row in rows if row["method"] == "slice"}
+    assert speeds["tbf"] < 1.1e9 < speeds[None]
+
+
+def test_a_change_without_effect_is_an_error(rows: list[Row]) -> None:
+    status, reason = refused(rows, "none")
+    assert status == "failed"
+    assert "has no effect, the kernel reports generic-receive-offload off as before" in reason
+
+
+def test_what_is_not_there_or_refused_is_told(rows: list[Row]) -> None:
+    assert refused(rows, "nowhere")[0] == "unsupported"
+    status, reason = refused(rows, "broken")
+    assert status == "failed"
+    assert "syntax error" in reason
+    status, reason = refused(rows, "silent")
+    assert status == "failed"
+    assert "with the change silent client0 gets no answer from server0" in reason
+
+
+def test_all_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
+    slices = {row["arm"] for row in rows if row["method"] == "slice"}
+    assert {"veth_bridge", "veth_bridge (again)", "veth_bridge+gro"} <= slices
+    assert [row["role"] for row in rows if row["arm"] == "veth_bridge (again)"] == ["control"]
+
+
+def test_profiles_have_the_same_arms(machine: World) -> None:
+    change = "change=filter: sysctl net.ipv4.conf.all.rp_filter=1 at server"
+    found = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
+    seen = {
+        (row["arm"], row["observer"], bool(row["changed"])) for row in found if row["method"] == "profile"
+    }
+    assert ("veth_bridge+filter", "counters", True) in seen
+    assert ("veth_bridge", "counters", False) in seen
+    assert ("veth_bridge (again)", "counters", False) in seen
+
+
+def test_steering_needs_the_machine_s_root(rows: list[Row]) -> None:
+    status, reason = refused(rows, "steer")
+    assert status == "unsupported"
+    assert "rps 0 needs root" in reason
+
+
+@pytest.mark.needs("root")
+def test_steering_and_channels(tmp_path: Path) -> None:
+    with world(tmp_path, user=False) as machine:
+        change = "change=steer: rps 0 at server; queues: channels rx 2 tx 2 at client"
+        found = machine.rows(change, "slices=1", "whole_runs=0")
+    assert effects(found, "steer") == [("server", "rps rx-0", "0", "1")]
+    assert effects(found, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("x: nftables missing.nft at server", "missing.nft is not a file"),
+        ("x: sysctl net.ipv4.nothing=1", "at=''"),
+        ("x: sysctl net.ipv4.nothing=1 at server", "this kernel has no sysctl net.ipv4.nothing"),
+    ],
+)
+def test_one_sentence_for_what_cannot_be(machine: World, change: str, words: str) -> None:
+    done = machine.labkit("run", "datapaths", f"change={change}", "duration_s=1", "omit_s=0")
+    assert done.returncode in (0, 2)
+    assert words in " ".join((done.stderr + done.stdout).split())
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,89 @@
+"""labkit is started in a folder that anybody may have filled: nothing in it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+from worlds import Done, World, world
+
+pytestmark = pytest.mark.needs("user namespaces", "ip", "veth")
+
+# What labkit's processes import, from the standard library and from elsewhere.
+NAMES = (
+    "random",
+    "json",
+    "msgspec",
+    "pyroute2",
+    "numpy",
+    "pandas",
+    "IPython",
+    "ipykernel_launcher",
+    "sitecustomize",
+)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path / "machine") as made:
+        yield made
+
+
+@pytest.fixture
+def trap(machine: World) -> Path:
+    """The folder, with modules that note who imported them, and a project of somebody else's."""
+    folder = machine.folder / "trap"
+    text = (
+        f"open({str(machine.folder / 'ran')!r}, 'a').write(__name__ + chr(10)); raise ImportError('theirs')"
+    )
+    for name in ("labkit", *NAMES):
+        path = folder / name / "__init__.py" if name == "labkit" else folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in ("notebooks", "params"):
+        (folder / name).mkdir()
+    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(text)]), folder / "notebooks/01_datapaths.ipynb")
+    folder.chmod(0o777)
+    return folder
+
+
+def checked(machine: World, done: Done, code: int = 0) -> str:
+    assert not (machine.folder / "ran").exists(), (machine.folder / "ran").read_text()
+    assert done.returncode == code, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["doctor"], ["draw", "veth"], ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"]]
+)
+def test_no_module_of_the_current_folder_is_imported(words: list[str], machine: World, trap: Path) -> None:
+    machine.environment["LABKIT_DATA"] = str(machine.data)
+    checked(machine, machine.labkit(*words, cwd=trap))
+
+
+def test_no_notebook_of_somebody_else_is_executed(machine: World, trap: Path) -> None:
+    done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap)
+    checked(machine, done)
+    [run] = (machine.data / "datapaths").iterdir()
+    said = checked(machine, machine.labkit("report", str(run), cwd=trap), code=2)
+    assert f"are not executed, because other users can write {trap}" in said
+    (trap / "params/one.yaml").write_text("notebook: 01_datapaths\ngrid: [{pairs: [1]}]\n")
+    said = checked(machine, machine.labkit("sweep", "params/one.yaml", cwd=trap), code=2)
+    assert "LABKIT_PROJECT=" in said
+
+
+def test_a_notebook_that_is_executed_imports_nothing_from_beside_it(machine: World) -> None:
+    project = machine.project()
+    (project / "notebooks/random.py").write_text(
+        f"open({str(machine.folder / 'ran')!r}, 'w').write('random')"
+    )
+    (project / "notebooks/ipykernel_launcher.py").write_text(
+        f"open({str(machine.folder / 'ran')!r}, 'w').write('ipykernel_launcher')"
+    )
+    done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=project)
+    checked(machine, done)
+    [run] = (project / "data/datapaths").iterdir()
+    checked(machine, machine.labkit("report", str(run), cwd=project, timeout=300))

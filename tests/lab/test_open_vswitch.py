@@ -1,0 +1,162 @@
+"""Open vSwitch as a topology: a private switch whose mirrors copy as many packets as they should, and of which nothing
+is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from worlds import LABKIT, one_sentence, only_run, rows_on_disk, until, world
+
+from labkit.hosts import here
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
+
+Answer = dict[str, Any]
+PINGS = 50
+
+
+def ask(*names: str, **spec: Any) -> list[Answer]:
+    requests = [{"name": name, **spec} for name in names]
+    program = str(Path(__file__).with_name("switched.py"))
+    done = subprocess.run(
+        [*here.prefix(), sys.executable, program, json.dumps(requests)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers: list[Answer] = json.loads(done.stdout)
+    return answers
+
+
+def test_ends_meet_on_a_switch_in_user_space() -> None:
+    [found] = ask("ovs_netdev", pairs=2)
+    assert (found["reachable"], found["datapath"]) == (None, "netdev")
+    assert sorted(found["ports"]) == ["port0", "port1", "port2", "port3"]
+    assert found["mirrors"] == []
+    assert found["counted"]["switch_cpu_s"] > 0
+    assert found["counted"]["switch_lost_count"] == 0
+    assert "copies_count" not in found["counted"]
+    assert "tx-checksumming: off" in found["offloads"]
+    assert "tcp-segmentation-offload: off" in found["offloads"]
+
+
+@pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
+def test_every_mirror_copies_what_it_should(output: str) -> None:
+    """Requests and replies pass client0's port; each mirror copies both."""
+    [found] = ask(f"ovs_netdev+mirrors=3+output={output}")
+    assert "error" not in found, found
+    assert found["reachable"] is None
+    assert sorted(found["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
+    counted = found["counted"]
+    assert counted["copies_expected_count"] == counted["copies_count"] == 3 * 2 * PINGS
+
+
+@pytest.mark.parametrize(
+    ("words", "copies"),
+    [
+        ("select=client0:in", PINGS),
+        ("select=server0:out", PINGS),
+        ("select=all", 4 * PINGS),
+        ("select=vlan:2+vlans=2", 2 * PINGS),
+        ("snaplen=64", 2 * PINGS),
+        ("readers=count", 2 * PINGS),
+    ],
+)
+def test_what_mirrors_select(words: str, copies: int) -> None:
+    [found] = ask(f"ovs_netdev+mirrors=1+{words}", pairs=2)
+    assert found["counted"]["copies_expected_count"] == found["counted"]["copies_count"] == copies
+    assert found["counted"]["copies_unread_count"] == 0
+
+
+@pytest.mark.needs("tcpdump", "root")
+def test_tcpdump_reads_every_mirror() -> None:
+    [found] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
+    assert len(found["readers"]) == 2
+    assert found["counted"]["copies_count"] == 4 * PINGS
+
+
+def test_as_many_mirrors_as_there_can_be_are_in_every_flow() -> None:
+    [found] = ask("ovs_netdev+mirrors=32")
+    actions = [
+        len(line.split("actions:")[1].split(","))
+        for line in found["flows"].splitlines()
+        if "actions:" in line
+    ]
+    assert set(actions) == {33}
+    assert found["counted"]["copies_count"] == 32 * 2 * PINGS
+
+
+def test_the_kernels_datapath_is_there_or_said_to_be_missing() -> None:
+    [found] = ask("ovs")
+    if "error" in found:
+        assert found["error"] == "Unsupported"
+        assert found["text"].startswith(
+            "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set"
+        )
+    else:
+        assert found["datapath"] == "system"
+
+
+def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
+    """In slices with the A/A control, with the columns of the switch in every row of it."""
+    words = (
+        "rounds=1",
+        "slices=2",
+        "whole_runs=1",
+        "duration_s=1",
+        "omit_s=0",
+        "protocol=udp",
+        "length_bytes=512",
+    )
+    with world(tmp_path) as machine:
+        rows = machine.rows("topology=veth_bridge,ovs_netdev,ovs_netdev+mirrors=2", *words)
+        assert until(machine.only_namespace, 5)
+    assert {row["arm"] for row in rows} == {
+        "veth_bridge", "veth_bridge (again)", "ovs_netdev", "ovs_netdev+mirrors=2",
+    }  # fmt: skip
+    assert {row["status"] for row in rows} == {"ok"}
+    for row in rows:
+        assert (row["switch_cpu_s"] is not None) == row["arm"].startswith("ovs")
+        assert (row["copies_count"] is not None) == row["arm"].endswith("mirrors=2")
+        if row["copies_count"] is not None:
+            # What is on its way at either end of the window is all that the two counts may differ by.
+            assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
+
+
+def test_nothing_is_left_of_a_killed_run(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        before = machine.interfaces()
+        words = ("topology=ovs_netdev+mirrors=2+readers=count", "rounds=50", "slices=2", "whole_runs=0")
+        program = machine.start(*LABKIT, "run", "datapaths", *words)
+        assert until(lambda: any("ovs-vswitchd" in running for running in machine.processes().values()), 20)
+        assert until(lambda: bool(rows_on_disk(only_run(machine))), 30)
+        os.kill(program.pid, signal.SIGKILL)
+        program.communicate()
+        assert until(lambda: not machine.processes(), 5), machine.processes()
+        assert until(machine.only_namespace, 5)
+        assert machine.interfaces() == before
+        assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("topology=ovs_netdev+mirrors=33", "allowed are 0 to 32"),
+        ("topology=ovs_netdev+mirrors=1+select=client7", "there is no client7; the last one is client0"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        assert sentence in one_sentence(machine.labkit("run", "datapaths", words))
+
+
+def test_a_switch_with_two_pairs_is_there_quickly() -> None:
+    """At most a second, of which the programs themselves take a third; the best of three, on a busy machine."""
+    assert min(found["built_s"] for found in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0

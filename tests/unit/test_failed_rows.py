@@ -1,0 +1,143 @@
+"""Failed rows: the same command measures them again, and its exit code tells as long as there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit import cli, execution, records, run, sweep
+from labkit.experiments import arms
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm
+from labkit.experiments.events import Surroundings
+
+Row = dict[str, Any]
+
+
+def row(arm: str, status: str = "ok", **more: Any) -> Row:
+    return {"arm": arm, "status": status, "reason": None if status == "ok" else "it broke", **more}
+
+
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """The requests that reach a host; each point that is asked for again is then measured well."""
+    requests: list[Row] = []
+
+    def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
+        requests.append(request)
+        points = request.get("again", ["1-r0", "1-r1"])
+        status = "ok" if "again" in request else "failed"
+        for point in points:
+            yield {
+                "event": "rows",
+                "point": point,
+                "rows": [row("veth", status if point == "1-r1" else "ok")],
+            }
+
+    monkeypatch.setattr(run, "ask", ask)
+    return requests
+
+
+def measure(folder: Path, **given: Any) -> list[Row]:
+    run.measure("datapaths", {"topology": "veth"}, folder, lambda _event: None, **given)
+    return records.read_rows(folder)
+
+
+def test_a_failed_point_is_measured_again(asked_for: list[Row], tmp_path: Path) -> None:
+    first = measure(tmp_path / "run")
+    assert [one["status"] for one in first] == ["ok", "failed"]
+    second = measure(tmp_path / "run")
+    assert [request.get("again") for request in asked_for] == [None, ["1-r1"]]
+    assert [one["status"] for one in second] == ["ok", "ok"]
+    measure(tmp_path / "run")
+    assert len(asked_for) == 2, "a run without failed rows is not measured again"
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_failed_rows_can_be_kept(
+    by: str, asked_for: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(tmp_path / "run")
+    if by == "variable":
+        monkeypatch.setenv(run.KEEP_FAILED, "1")
+    rows = measure(tmp_path / "run", **({"keep_failed": True} if by == "flag" else {}))
+    assert len(asked_for) == 1
+    assert [one["status"] for one in rows] == ["ok", "failed"]
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--keep-failed"], 2)])
+def test_the_exit_code_tells_every_time(
+    options: list[str],
+    code: int,
+    asked_for: list[Row],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["run", "datapaths", "topology=veth", "--json", "--folder", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    assert "labkit: veth: it broke" in capsys.readouterr().err
+    for _again in range(2):
+        assert cli.main(command + options) == code
+    assert len(asked_for) == (2 if not options else 1)
+
+
+def around(folder: Path, *again: str) -> Surroundings:
+    return Surroundings("datapaths", folder, 1, {}, again=frozenset(again))
+
+
+def test_points_that_failed_are_not_done(tmp_path: Path) -> None:
+    for point in ("1-r0", "1-r1"):
+        records.write_rows(tmp_path, point, [row("veth")])
+    assert around(tmp_path).done() == {"1-r0", "1-r1"}
+    assert around(tmp_path, "1-r1").done() == {"1-r0"}
+
+
+def test_an_arm_that_works_again_is_measured_everywhere(tmp_path: Path) -> None:
+    usable = [Arm("veth", "baseline"), Arm("vxlan", "variant")]
+    records.write_rows(tmp_path, "1-refused", [row("vxlan", "failed")])
+    records.write_rows(tmp_path, "1-r0", [row("veth", point="1-r0")])
+    records.write_rows(
+        tmp_path, "1-r1", [row(arm, point="1-r1") for arm in ("veth", "veth (again)", "vxlan")]
+    )
+    assert records.failed_points(tmp_path) == ["1-refused"]
+    there = around(tmp_path, "1-refused")
+    assert arms.lacking(there, usable) == {"1-r0"}
+    assert arms.lacking(around(tmp_path), usable) == set(), "an arm that did not fail is no reason"
+    [event] = arms.refused_rows([Datapaths()], there, [], there.done())
+    assert (event["point"], event["rows"]) == ("1-refused", [])
+    records.write_rows(tmp_path, event["point"], event["rows"])
+    assert records.failed_points(tmp_path) == []
+    assert not list(arms.refused_rows([Datapaths()], around(tmp_path), [], around(tmp_path).done()))
+
+
+def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
+    """A sweep of two finished points, one of them with a failed row, and the names of what is executed."""
+    folder, executed = tmp_path / "sweep", list[str]()
+    points = [sweep.Point(name, {}) for name in ("one", "two")]
+    made = SimpleNamespace(folder=folder, points=points, notebook=Path("01_x.ipynb"), planned_s=lambda _: 1.0)
+    records.write_json(folder / "sweep.json", {"seed": 1, "points": ["one", "two"]})
+    for name in ("one", "two", "."):
+        records.write(folder / name / "notebook.ipynb", b"{}")
+    records.write_rows(folder / "one", "1-r0", [row("veth")])
+    records.write_rows(folder / "two", "1-r0", [row("veth", "failed")])
+
+    def execute(_notebook: Path, _folder: Path, _given: Any, _bar: Any, name: str, **_: Any) -> None:
+        executed.append(name)
+
+    monkeypatch.setattr(execution, "execute", execute)
+    return made, executed
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(False, ["two", "report"]), (True, [])])
+def test_a_sweep_measures_failed_points_again(
+    keep: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, executed = made_sweep(tmp_path, monkeypatch)
+    bar: Any = SimpleNamespace(say=lambda _text: None)
+    sweep.run(cast(Any, made), bar, bar.say, keep_failed=keep)
+    assert executed == expected
+    assert [one["status"] for one in sweep.rows(made.folder)] == ["ok", "failed"]
