@@ -17,10 +17,9 @@ from labkit import records
 from labkit.experiments.stopping import LEAST_ROUNDS
 from labkit.hosts import here
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "macvlan"),
-]
+pytestmark = pytest.mark.needs(
+    "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "macvlan"
+)
 
 IDENTITY = "experiment run point round slice method arm role"
 PARAMETERS = (

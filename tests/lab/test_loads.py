@@ -46,7 +46,6 @@ def test_a_slow_load_is_measured_over_its_whole_time(words: tuple[str, ...], tmp
     assert row["received_bytes"] > 0
 
 
-@pytest.mark.alone
 def test_throughput_of_many_pairs_is_that_of_the_time_in_which_all_ran(tmp_path: Path) -> None:
     [row] = run(tmp_path, "pairs=64", "duration_s=3", "omit_s=0")
     if row["status"] == "invalid":

@@ -91,7 +91,6 @@ def test_losses_of_fragments_and_in_tunnels_are_those_of_datagrams(losses: list[
     assert of_tunnel["received_bytes"] > SENT * 400
 
 
-@pytest.mark.alone
 @pytest.mark.needs("perf", "macvlan")
 def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> None:
     words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
