@@ -13,6 +13,7 @@ STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml
 PARAMS := params/datapaths-quick.yaml
 PYTEST :=
 
+<<<<<<< HEAD
 # pyproject.toml says what the markers `long` and `alone` mean. make ends with 2 whatever failed, so pytest's own exit
 # code is left in a file.
 define run-pytest
@@ -28,6 +29,12 @@ PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 17
+=======
+.PHONY: help setup debian report test test-all bench lab lock
+
+help:  ## list these commands
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
+>>>>>>> work
 
 setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
 
@@ -47,6 +54,9 @@ test-alone: setup  ## the tests that measure: they need a machine on which nothi
 	@$(call run-pytest,-m alone)
 
 test-all: test test-long test-alone  ## all tests
+
+test-all: export LABKIT_FUZZ_S := 60
+test-all: test  ## the same, with a minute of mutants for the readers of texts and files
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
@@ -99,5 +109,5 @@ lock:  ## write requirements.lock anew from pyproject.toml
 	trap 'rm -rf "$$tool"' EXIT
 	$$python -m venv "$$tool"
 	"$$tool/bin/pip" --disable-pip-version-check install --quiet uv
-	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --extra dev \
+	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --all-extras \
 		--generate-hashes --only-binary :all: --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml

@@ -90,8 +90,8 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = [msgspec.to_builtins(one) for one in asked]
     yield {
         "event": "doctor",
-        "machine": machine.describe(),
-        "details": machine.details(),
+        "machine": request.get("machine") or machine.describe(),
+        "details": request.get("details") or machine.details(),
         "capabilities": found,
     }
 

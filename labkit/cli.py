@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from labkit import agent, arguments, hosts, process, records, run, topologies, written
-from labkit.errors import BadInput, Failed, LabkitError
+from labkit.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.hosts import debian
 from labkit.printable import printable, printable_json
 
@@ -50,7 +52,9 @@ def _sorry(text: str) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from labkit import doctor
+    # The console's library is read while the probes run.
+    reading = threading.Thread(target=importlib.import_module, args=("labkit.doctor",))
+    reading.start()
 
     try:
         events = run.ask(given.where, {"do": "doctor"}, _note)
@@ -62,6 +66,9 @@ def _doctor(given: argparse.Namespace) -> int:
         _note(str(error))
         answer = next(agent.doctor({}))
     del answer["event"]
+    reading.join()
+    from labkit import doctor
+
     print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
     return 0
 
@@ -130,8 +137,14 @@ def _sweep(given: argparse.Namespace) -> int:
 
 def _fleet(address: str) -> Measure:
     """What measures the points of a sweep on a Dask cluster."""
-    from labkit.fleet import caller  # half a second of imports, and only for this
-
+    try:
+        from labkit.fleet import caller  # half a second of imports, and only for this
+    except ModuleNotFoundError as error:
+        if error.name != "distributed":
+            raise
+        raise Unsupported(
+            "--dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"
+        ) from None
     return functools.partial(caller.measure, address)
 
 

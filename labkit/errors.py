@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+MOST_LETTERS = 2000  # of one sentence: a file may hold anything
+
 
 class LabkitError(Exception):
     """The root of the tree. Its text is meant to be read by a person; the command line prints it without a
-    traceback."""
+    traceback. One that is longer than a person reads is cut."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} … (cut)")
 
 
 class BadInput(LabkitError):
@@ -33,3 +44,46 @@ def named(kind: str, text: str) -> LabkitError:
         one.__name__: one for one in (BadInput, Unsupported, Isolated, Failed)
     }
     return known.get(kind, Failed)(text)
+
+
+# What Python raises over a text or a file that is not what its reader takes it for.
+FOREIGN = (
+    ValueError,  # UnicodeError, JSON and msgspec's among them
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)
+
+
+@dataclass
+class Place:
+    """Where a reader is, for the sentence about what is wrong there: `line` counts from 1, `byte` from 0."""
+
+    line: int | None = None
+    byte: int | None = None
+
+    def words(self) -> str:
+        """`, line 3`, or nothing."""
+        for name in ("line", "byte"):
+            if (number := getattr(self, name)) is not None:
+                return f", {name} {number}"
+        return ""
+
+
+@contextmanager
+def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[Place]:
+    """The boundary of a reader: whatever foreign error a text of another form makes it raise leaves as `kind`, with the
+    source's name and the place. It is a context manager, and a decorator for a function that reads."""
+    place = Place()
+    try:
+        yield place
+    except FOREIGN as error:
+        what = " ".join(str(error).split())[:200]
+        if isinstance(error, KeyError):
+            what = f"it has no {what}"
+        raise kind(f"{source}{place.words()} cannot be read: {what or type(error).__name__}") from None

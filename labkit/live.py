@@ -9,10 +9,13 @@ ends in whatever way, the kernel of that host frees all of it.
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import sys
+import threading
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +29,9 @@ from labkit.printable import printable
 from labkit.topologies import Network, State
 
 PATIENCE_S = 60.0
+STOP_S = 2.0  # for a program to end by itself when it is asked to
+SLOW_S = 600.0  # for what is no program, on an emulated kernel
+GRACE_S = 30.0  # beyond the time of a request, until whoever waits for its answer gives up
 
 
 class Endpoint:
@@ -44,8 +50,56 @@ class Endpoint:
             raise Failed(ended["words"])
         return str(ended["stdout"])
 
+    def start(self, *argv: str) -> Program:
+        """Start a program in the background: a server, say. It ends by itself, by `Program.stop`, or with the
+        topology."""
+        number = self._topology._ask("start", at=self.name, argv=list(argv))["number"]
+        return Program(self._topology, number, argv)
+
     def __repr__(self) -> str:
         return f"{self.name} ({self.address})" if self.address else self.name
+
+
+class Program:
+    """A program that runs in the background of a live topology."""
+
+    def __init__(self, topology: Live, number: int, argv: Sequence[str]) -> None:
+        self._topology, self._number, self.argv = topology, number, tuple(argv)
+
+    @property
+    def output(self) -> str:
+        """What it has printed on standard output up to now."""
+        return str(self._ask("said")["stdout"])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still runs."""
+        return bool(self._ask("said")["running"])
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> str:
+        """What it prints on standard output, when it has ended. Raises Failed with its words unless it ended with 0,
+        and when it still runs after `timeout_s` seconds; then it goes on."""
+        ended = self._ask("wait", timeout_s=timeout_s)
+        if ended["event"] == "running":
+            raise Failed(f"{self.argv[0]} still runs after {timeout_s:g} s: wait longer, or stop it")
+        if ended["returncode"] != 0:
+            raise Failed(ended["words"])
+        return str(ended["stdout"])
+
+    def stop(self, patience_s: float = STOP_S) -> str:
+        """End it (SIGTERM, and SIGKILL after `patience_s` seconds); what it has printed on standard output. Nothing
+        happens where it has ended before."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._ask("kill", signal=int(number))
+            if (ended := self._ask("wait", timeout_s=patience_s))["event"] != "running":
+                break
+        return str(ended.get("stdout", ""))
+
+    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
+        return self._topology._ask(do, program=self._number, **more)
+
+    def __repr__(self) -> str:
+        return f"{' '.join(self.argv)}, {'running' if self.is_running else 'ended'}"
 
 
 class Seen:
@@ -79,20 +133,27 @@ class Seen:
 
 
 class Live:
-    """A topology that stands until it is closed. Its endpoints and namespaces are attributes, by their names."""
+    """A topology that stands until it is closed. Its endpoints and namespaces are attributes, by their names. Several
+    threads may use it at the same time."""
 
     def __init__(self, where: str, request: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # of what is waited for, of whether it is open, and of telling
+        self._answers: dict[int | None, Future[dict[str, Any]]] = {None: Future()}
+        self._open = True
         with ExitStack() as stack:
             with _deaf_to_interrupts():
                 self._talk = stack.enter_context(hosts.conversation(where, request, _say))
-            state = self._told(self._heard(None))
+            # Answers come in any order, so one thread hears them all and gives each to whoever waits for it.
+            self._listener = threading.Thread(target=self._listen, daemon=True, name="labkit live")
+            self._listener.start()
+            stack.callback(self._end)
+            state = self._told(self._heard(None, math.inf))
             self._stack = stack.pop_all()
         places: dict[str, str | None] = {space.name: None for space in state.namespaces}
         places |= {end.name: end.address for pair in state.pairs for end in pair}
         self.endpoints = {name: Endpoint(self, name, address) for name, address in places.items()}
         self.name = state.topology
-        self._open = True
 
     @property
     def state(self) -> State:
@@ -128,8 +189,7 @@ class Live:
         seen._fill(file, self.state, rate_pps)
 
     def close(self) -> None:
-        """Let go of it; its programs end, and its interfaces go."""
-        self._open = False
+        """Let go of it; its programs end, and its interfaces go. Threads that wait for an answer get Failed."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -162,28 +222,66 @@ class Live:
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
         """The answer to one request. Raises what was raised there, and Failed when it is there no more."""
-        if not self._open:
-            raise Failed(f"this {self.name} is closed: build another")
         number = next(self._numbers)
+        with self._lock:
+            if not self._open:
+                raise Failed(f"this {self.name} is closed: build another")
+            self._answers[number] = Future()
         self._tell({"do": do, "number": number, **more})
         try:
-            return self._heard(number)
-        except KeyboardInterrupt:
-            self._tell({"do": "stop"})
+            return self._heard(number, more.get("timeout_s", SLOW_S) + GRACE_S)
+        except BaseException as error:
+            if not isinstance(error, LabkitError) and do == "run":
+                self._tell({"do": "stop", "number": next(self._numbers), "program": number})
             raise
 
     def _tell(self, request: dict[str, Any]) -> None:
-        self._talk.tell(msgspec.json.encode(request).decode())
+        with self._lock:
+            self._talk.tell(msgspec.json.encode(request).decode())
 
-    def _heard(self, number: int | None) -> dict[str, Any]:
-        """The answer with this number; others are to what was interrupted, and of one of them the end may be all."""
-        for event in self._events():
-            if event.get("number") == number:
-                if event["event"] in ("error", "refused"):
-                    raise errors.named(event["kind"], event["text"])
-                return event
-        self._open = False
-        raise Failed(f"the topology's process {self._talk.words()}; build another")
+    def _heard(self, number: int | None, patience_s: float) -> dict[str, Any]:
+        """The answer with this number. Raises what it says, and Failed when none comes in time."""
+        try:
+            event = self._answers[number].result(None if math.isinf(patience_s) else patience_s)
+        except TimeoutError:
+            raise Failed(f"the topology's process did not answer within {patience_s:.0f} s") from None
+        finally:
+            with self._lock:
+                self._answers.pop(number, None)
+        if event["event"] in ("error", "refused"):
+            raise errors.named(event["kind"], event["text"])
+        return event
+
+    def _listen(self) -> None:
+        """Give each answer to whoever waits for it, until there are no more; then nobody waits any longer."""
+        words = ""
+        try:
+            for event in self._events():
+                with self._lock:
+                    waiting = self._answers.get(event.get("number"))
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(event)
+                elif event.get("event") == "error":  # it ends now
+                    words = f"the topology's process failed: {event.get('text')}; build another"
+            words = words or f"the topology's process {self._talk.words()}; build another"
+        except (LabkitError, OSError, ValueError) as error:  # it was closed while it was heard
+            words = str(error)
+        with self._lock:
+            self._open = False
+            left = list(self._answers.values())
+        for waiting in left:
+            if not waiting.done():
+                waiting.set_exception(Failed(words))
+
+    def _end(self) -> None:
+        """Let the process end, and hear that it has: its pipes are not closed under the thread that reads them."""
+        with self._lock:
+            self._open = False
+        self._tell({"do": "end"})
+        self._listener.join(STOP_S)
+        if self._listener.is_alive():
+            self._talk.end()
+            self._listener.join(STOP_S)
 
     def _events(self) -> Iterator[dict[str, Any]]:
         for line in self._talk.lines():

@@ -132,7 +132,7 @@ def answer(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"event": "ready"}
             process.wait([kernel], math.inf)
             if kernel.ended().returncode != 0:
-                raise Failed(f"the notebook's kernel is gone: {_last_words(kernel)}")
+                raise Failed(f"the notebook's kernel has ended: {_last_words(kernel)}")
 
 
 def _attach() -> None:
@@ -162,9 +162,20 @@ def _reachable(kernel: process.Running, port: int) -> None:
     raise Failed(f"the notebook's kernel did not listen within {READY_S:.0f} s")
 
 
+# What a signal that ended the kernel usually means in a lab VM.
+_MEANING = {
+    signal.SIGILL: "a library uses an instruction that the lab VM's CPU does not have",
+    signal.SIGSEGV: "a library has crashed",
+    signal.SIGKILL: "the lab VM was probably out of memory; memory_mib=4096 gives it more",
+}
+
+
 def _last_words(kernel: process.Running) -> str:
-    """How it ended, with its last line, which is that of a traceback that says why."""
+    """How the kernel ended: the signal and what it usually means, or the last line, which is that of a traceback."""
     ended = kernel.ended()
+    if ended.returncode < 0:
+        number = signal.Signals(-ended.returncode)
+        return dataclasses.replace(ended, stdout="", stderr=_MEANING.get(number, "")).words()
     return dataclasses.replace(ended, stderr="".join(ended.stderr.splitlines()[-1:])).words()
 
 
@@ -174,7 +185,7 @@ def _tell_when_started(monitor: Monitor) -> None:
 
 
 def _say(event: dict[str, Any]) -> None:
-    """To whoever started us, who listens for one line."""
+    """Write an event for the provisioner that started this process."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, msgspec.json.encode(event) + b"\n")
 
@@ -206,18 +217,21 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
             if event["event"] == "error":
                 raise Failed(event["text"])
             monitor.forward(forwards(connection))
+            _say({"event": "ready"})
         raise Failed(f"the notebook's kernel {talk.words()}")
 
 
 def main() -> int:
-    """Told where, the connection file, and the kernel's command line; says that the lab VM has started, or an error."""
+    """Hold one kernel. Arguments: where, the connection file, the kernel's command line.
+
+    Standard output has an event a line: started (QEMU runs), ready (the kernel can be reached), error (the last one).
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaving takes the lab VM along
     where, connection_file, *argv = sys.argv[1:]
     try:
         hold(where, Path(connection_file), argv)
     except LabkitError as error:
         _say({"event": "error", "text": str(error)})
-        _note(str(error))
         return 2
     return 0
 

@@ -128,13 +128,15 @@ def read_json(path: Path) -> Any:
         return msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise BadInput(f"{path} is not there") from None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any]:
     """run.json of a run folder. Raises BadInput when it is not there, or lacks what every run has."""
     run = read_json(folder / "run.json")
+    if isinstance(run, dict) and not _are_names(run.get("points", [])):
+        raise BadInput(f"{folder / 'run.json'} has no list of names for points: remove the folder")
     needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
     wrong = [
         name
@@ -146,6 +148,10 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{folder / 'run.json'} is half written or no run's: it has no {wrong[0]}; remove the folder"
         )
     return dict(run)
+
+
+def _are_names(points: Any) -> bool:
+    return isinstance(points, list) and all(isinstance(name, str) for name in points)
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:
@@ -181,7 +187,7 @@ def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
     for path in sorted((folder / "rows").glob("*.jsonl")):
         try:
             yield path.stem, [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
             raise BadInput(
                 f"{path} has a line that is no row ({error}): delete the file, and the point is measured again"
             ) from None

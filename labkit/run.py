@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, records, relay, topologies, units, written
+from labkit import errors, experiments, hosts, machine, records, relay, topologies, units, written
 from labkit.errors import BadInput, Failed
 from labkit.topologies import Network, check_network
 
@@ -136,6 +136,7 @@ def measure(
     request = _request(description, folder) | ({"again": again} if again else {})
     nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
+        others = machine.Background()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, say):
@@ -147,6 +148,7 @@ def measure(
             description |= {"finished": _now(), "points": sorted(records.finished_points(folder))}
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
+            description["others"] = others.told()
             records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder

@@ -88,8 +88,10 @@ def load(path: Path) -> Sweep:
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
+    # A change holds the content of files beside this one.
+    changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
     asked = msgspec.json.encode(
-        [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points)],
+        [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points), *changed],
         order="deterministic",
     )
     return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(asked).hexdigest()[:8])
@@ -144,12 +146,23 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             if name in seen:
                 raise BadInput(f"{path}: the point {name} is there twice")
             seen.add(name)
-            yield Point(name, {**common, **own, **at})
+            yield Point(name, _with_changes({**common, **own, **at}, path.parent))
+
+
+def _with_changes(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The parameters with changes as JSON has them, and with the content of the files that they name: those of the
+    sweep file's own folder. Raises BadInput."""
+    found = written.with_changes(parameters, folder)
+    return {name: msgspec.to_builtins(value) if name == "change" else value for name, value in found.items()}
 
 
 def _word(value: Any) -> str:
-    """A value as a part of a point's name."""
-    text = "_".join(map(str, value)) if isinstance(value, list) else str(value)
+    """A value as a part of a point's name; a change has a name of its own."""
+    words = [
+        one.get("name") if isinstance(one, dict) else one
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    text = "_".join(map(str, words))
     return re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", text)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units
+from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units, virtual_tap
 from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
@@ -67,11 +67,14 @@ def show_rows(df: pd.DataFrame) -> None:
 
 
 def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
-    """What packets cost by their size, in sentences, where that was the question."""
+    """What packets cost by their size, or by their mirrors' copies, in sentences, where that was the question."""
     rows = df[df["experiment"].eq("packet_size")]
     console = _console()
     for sentence in packet_size.told(rows, sizes.curves(rows), profiles) if len(rows) else []:
         console.print(packet_size.plain(sentence))
+    taps = df[df["experiment"].eq("virtual_tap")]
+    for sentence in virtual_tap.told(taps) if len(taps) else []:
+        console.print(packet_size.plain(f"- {sentence}"))
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from labkit import machine
 from labkit.capabilities import capturing, lab_vms, links, perf, platforms, tools, tracing
 from labkit.capabilities.base import Capability
 
 Group = tuple[str, Callable[[], list[Capability]]]
 
 
-def _groups(alone: bool) -> tuple[Group, ...]:
+def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple[Group, ...]:
+    """In the order in which they are tried. `versions` waits for the programs of tools.TOOLS: they come last."""
     return (
         ("privilege", platforms.privilege),
         ("link kinds", lambda: links.links(alone=alone)),
         ("packets", capturing.capturing),
-        ("Open vSwitch", platforms.open_vswitch),
         ("tracers", lambda: tracing.tracers(alone=alone)),
         ("perf events", perf.perf_events),
         ("BPF", perf.bpf),
@@ -28,7 +29,8 @@ def _groups(alone: bool) -> tuple[Group, ...]:
             "virtual machines",
             lambda: [lab_vms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
         ),
-        ("tools", tools.tools),
+        ("Open vSwitch", lambda: platforms.open_vswitch(versions()["ovs-vswitchd"])),
+        ("tools", lambda: tools.tools(versions())),
     )
 
 
@@ -38,12 +40,13 @@ def capabilities(*, alone: bool = False) -> list[Capability]:
     `alone`: this kernel is a lab VM's that is thrown away, so what is loaded may stay, and nobody else traces.
     """
     found: list[Capability] = []
-    for group, probes in _groups(alone):
-        try:
-            found += probes()
-        except Exception as error:
-            words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
-            found.append(Capability(group, "all", None, words, None, "tell labkit's authors"))
+    with machine.asking_versions(tools.TOOLS) as versions:
+        for group, probes in _groups(alone, versions):
+            try:
+                found += probes()
+            except Exception as error:
+                words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
+                found.append(Capability(group, "all", None, words, None, "tell labkit's authors"))
     return found
 
 

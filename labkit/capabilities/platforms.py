@@ -24,8 +24,8 @@ CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 ENOUGH_FILES = 4096  # 128 pairs of four topologies: two for each namespace, three for each program
 
 
-def open_vswitch() -> list[Capability]:
-    """The kernel's datapath, and the program that is the datapath in user space."""
+def open_vswitch(version: str | None) -> list[Capability]:
+    """The kernel's datapath, and the program that is the datapath in user space, ovs-vswitchd, of this version."""
 
     def kernel() -> None:
         number = genetlink.generic_family("ovs_datapath")
@@ -36,7 +36,6 @@ def open_vswitch() -> list[Capability]:
     found = [
         attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))
     ]
-    version = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
     lost = "no topology with Open vSwitch can be built"
     remedy = "apt install openvswitch-switch; its service need not run"
     gone = (None, None) if version else (lost, remedy)

@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from labkit import machine
 from labkit.capabilities.base import Capability
 
 OLDEST = {"iperf3": (3, 12)}  # its JSON of UDP runs has the sums of both ends only from there on
@@ -34,9 +33,8 @@ TOOLS = {
 ONLY_CLIENT = {"docker": "whether its daemon runs was not asked"}
 
 
-def tools() -> list[Capability]:
-    """Every tool with its version; one too old is as good as none."""
-    found = machine.versions(TOOLS)
+def tools(found: dict[str, str | None]) -> list[Capability]:
+    """Every tool with its version, as machine.versions(TOOLS) finds it; one too old is as good as none."""
     return [*(_tool(name, found[name]) for name in TOOLS), _trex()]
 
 

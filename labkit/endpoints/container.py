@@ -2,14 +2,16 @@
 their root, read-only. No image, no registry.
 
 A container has its own mount, PID, IPC, UTS and (where there are cgroups of version 2) cgroup namespace, a control
-group, the capabilities of Docker's default, and a system call filter; its network namespace is one that a topology
-made. Interfaces and counters are therefore those of the namespace; what differs is what surrounds the programs.
+group, the capabilities of Docker's default, and Podman's default system call filter; its network namespace is one that
+a topology made. Interfaces and counters are therefore those of the namespace; what differs is what surrounds the
+programs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,16 +36,10 @@ CAPABILITIES = (
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW",
     "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
-# What Docker's default profile keeps from containers ("Significant syscalls blocked by the default profile").
-DENIED = (
-    "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module",
-    "finit_module", "get_kernel_syms", "get_mempolicy", "init_module", "ioperm", "iopl", "kcmp",
-    "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind", "mount", "move_pages",
-    "nfsservctl", "open_by_handle_at", "perf_event_open", "pivot_root", "process_vm_readv",
-    "process_vm_writev", "ptrace", "query_module", "quotactl", "reboot", "request_key", "set_mempolicy",
-    "setns", "settimeofday", "swapon", "swapoff", "sysfs", "_sysctl", "umount", "umount2", "unshare",
-    "uselib", "userfaultfd", "ustat", "vm86", "vm86old",
-)  # fmt: skip
+# The system call filter of Podman and CRI-O, an allow list without io_uring: seccomp.json of containers-common 0.50.1
+# (Apache-2.0), unchanged as Debian 12 ships it in golang-github-containers-common. It stems from Docker's, and differs.
+PROFILE = Path(__file__).with_name("seccomp.json")
+_ARCHITECTURES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_ARCH_AARCH64")}
 _TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]}
 
 
@@ -169,13 +165,36 @@ def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
             "namespaces": [*kinds, {"type": "network", "path": f"/proc/{os.getpid()}/fd/{space.fd}"}],
             "cgroupsPath": f"/{OURS}/{os.getpid()}-{own.folder.parent.name[-8:]}-{own.name}",
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-            "seccomp": {
-                "defaultAction": "SCMP_ACT_ALLOW",
-                "syscalls": [{"names": list(DENIED), "action": "SCMP_ACT_ERRNO"}],
-            },
+            "seccomp": system_call_filter(),
             "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
         },
+    }
+
+
+def system_call_filter() -> dict[str, Any]:
+    """PROFILE as a bundle has it: the rules that hold on this architecture for CAPABILITIES. Raises Unsupported for an
+    architecture that labkit has no name of."""
+    if platform.machine() not in _ARCHITECTURES:
+        raise Unsupported(f"containers need an x86-64 or arm64 machine, and this one is {platform.machine()}")
+    profile = json.loads(PROFILE.read_text())
+    short, architecture = _ARCHITECTURES[platform.machine()]
+    holds = {"caps": {f"CAP_{name}" for name in CAPABILITIES}, "arches": {short}}
+    rules = []
+    for rule in profile["syscalls"]:
+        wanted, unwanted = rule.get("includes") or {}, rule.get("excludes") or {}
+        if any(holds[kind].isdisjoint(names) for kind, names in wanted.items()):
+            continue
+        if any(not holds[kind].isdisjoint(names) for kind, names in unwanted.items()):
+            continue
+        kept = {name: rule[name] for name in ("names", "action", "errnoRet", "args") if rule.get(name)}
+        rules.append(kept)
+    others = {each["architecture"]: each["subArchitectures"] for each in profile["archMap"]}
+    return {
+        "defaultAction": profile["defaultAction"],
+        "defaultErrnoRet": profile["defaultErrnoRet"],
+        "architectures": [architecture, *others[architecture]],
+        "syscalls": rules,
     }
 
 

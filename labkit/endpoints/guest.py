@@ -18,7 +18,7 @@ from typing import Any, Self
 from labkit import netlink, process
 from labkit.endpoints import firmware, outside
 from labkit.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.qemu import command, console, kernels, kvm, shape
+from labkit.qemu import command, confined, console, kernels, kvm, shape
 from labkit.scratch import in_memory, short_folder
 
 FORM = (
@@ -204,8 +204,8 @@ class Guest:
         for line in self.read(path).decode().splitlines():
             name, _, values = line.partition(":")
             if name.strip() == interface:
-                received = values.split()
-                return netlink.LinkCounters(int(received[0]), int(received[1]))
+                received = values.split()  # 8 columns of reception, then those of transmission
+                return netlink.LinkCounters(int(received[0]), int(received[1]), int(received[9]))
         raise Failed(f"the guest {self.name} has no interface {interface}")
 
     def sysctl(self, name: str, value: int | str) -> None:
@@ -269,13 +269,18 @@ def _started(
     ports = {f"{outside.NAMES}{number}": f"{outside.LOCKS}{number}" for number in range(outside.PORTS)}
     with short_folder("labkit-guest-", in_memory()) as scratch, process.all_ended([]) as running:
         made = []
+        confinement = confined.confinement([kvm.DEVICE] * accelerated + [VHOST] * vhost)
+        confinement.open_folder(scratch)
+        image = scratch / "kernel"  # the store of kernels may be root's alone
+        image.write_bytes(kernel.image.read_bytes())
         for nic in nics:
-            (folder := scratch / nic.name).mkdir()
+            (folder := scratch / nic.name).mkdir(mode=0o700)
+            confinement.open_folder(folder)
             own = firmware.own(nic, kernel, asked.machine.modules, outside.PORTS)
             (folder / "initramfs").write_bytes(firmware.packed(kernel, asked.programs) + own)
             words = nic_words(asked, nic, vhost)
-            argv = command.argv(asked.machine, kernel.image, folder, kvm=accelerated, more=words, ports=ports)
-            running.append(process.Running(argv, pass_fds=nic.fds))
+            argv = command.argv(asked.machine, image, folder, kvm=accelerated, more=words, ports=ports)
+            running.append(process.Running([*confinement.words, *argv], pass_fds=nic.fds))
             queues, on = (asked.queues, vhost) if nic.fds else (None, None)
             told |= {"guest_queues_count": queues, "guest_vhost": on}
             made.append(Guest(nic.name, folder, running[-1], dict(told)))

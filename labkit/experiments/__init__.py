@@ -32,7 +32,7 @@ class Experiment:
 
 
 def _datapaths() -> Experiment:
-    return Experiment(Datapaths, HELP, datapaths.run, datapaths.whole_planned_s)
+    return Experiment(Datapaths, HELP, datapaths.run, datapaths.planned_s)
 
 
 def _overlay() -> Experiment:
@@ -53,11 +53,18 @@ def _container_vs_vm() -> Experiment:
     return Experiment(one.ContainerVsVm, one.HELP, one.run, one.planned_s)
 
 
+def _virtual_tap() -> Experiment:
+    from labkit.experiments import virtual_tap as one
+
+    return Experiment(one.VirtualTap, one.HELP, one.run, one.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
     "overlay": _overlay,
     "packet_size": _packet_size,
+    "virtual_tap": _virtual_tap,
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from labkit import machine, netlink, process
 from labkit.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.experiments import bpf_object
 from labkit.experiments.change_kind import (
     Files,
     Kind,
@@ -430,15 +431,19 @@ def _filters(place: Place, way: str) -> str:
 
 
 class Bpf(Kind):
-    """A BPF program of an object file, named with the beginning of its digest. The file travels in the change."""
+    """A BPF program of an object file, named with the beginning of its digest. The file travels in the change. `pass`
+    is labkit's own program, which lets every packet pass."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, section: str) -> None:
+        self._name, self._own = name, section
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
+        if words == ["pass"]:
+            content = bpf_object.passing(self._own)
+            return self._options("pass", self._own, content)
         if len(words) not in (2, 3):
-            raise BadInput(f"{self._name} takes FILE SECTION sha256:DIGEST: {text!r} is not")
+            raise BadInput(f"{self._name} takes pass, or FILE SECTION sha256:DIGEST: {text!r} is not")
         return self._read(words[0], words[1], words[2] if words[2:] else None, files)
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -455,12 +460,12 @@ class Bpf(Kind):
             raise BadInput(f"{self._name} {name}: say which file it is by its digest, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(asked)) or not own.startswith(str(asked)):
             raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, and not {asked}")
-        return {
-            "file": Path(name).name,
-            "section": section,
-            "object": base64.b64encode(content).decode(),
-            "digest": own,
-        }
+        return self._options(Path(name).name, section, content)
+
+    @staticmethod
+    def _options(file: str, section: str, content: bytes) -> dict[str, Any]:
+        text = base64.b64encode(content).decode()
+        return {"file": file, "section": section, "object": text, "digest": digest(content)}
 
     def check(self, options: Mapping[str, Any]) -> None:
         text_options(self._name, options, "file", "section", "object", "digest")
@@ -477,10 +482,10 @@ class Bpf(Kind):
 
     @contextmanager
     def _file(self, options: Mapping[str, Any]) -> Iterator[str]:
-        with tempfile.NamedTemporaryFile(suffix=".o") as file:
-            file.write(self._object(options))
-            file.flush()
-            yield file.name
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.o"  # the kernel shows this name
+            path.write_bytes(self._object(options))
+            yield str(path)
 
 
 class Xdp(Bpf):
@@ -722,8 +727,8 @@ KINDS: dict[str, Kind] = {
     "mtu": Mtu(),
     "qdisc": Qdisc(),
     "tc_filter": Filter(),
-    "xdp": Xdp("xdp"),
-    "tc_bpf": TcBpf("tc_bpf"),
+    "xdp": Xdp("xdp", "xdp"),
+    "tc_bpf": TcBpf("tc_bpf", "tc"),
     "route": Route(),
     "neighbour": Neighbour(),
     "rps": Steering("rps", "rx-*/rps_cpus"),

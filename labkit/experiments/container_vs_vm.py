@@ -6,18 +6,16 @@ the ends of every arm before they are taken down.
 
 from __future__ import annotations
 
-import random
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from labkit import records
 from labkit.errors import BadInput
-from labkit.experiments import arms, columns, datapaths, events, profiles, whole
 from labkit.experiments import asked as usual
+from labkit.experiments import datapaths, measuring_loop, profiles
 from labkit.experiments.asked import Datapaths
-from labkit.experiments.columns import Arm
-from labkit.experiments.datapaths import Point
 from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.measuring_loop import Load, Plan, Point
 from labkit.experiments.parameters import left_out
 from labkit.traffic import registry
 
@@ -79,62 +77,23 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
         return Datapaths(**given)
 
 
+def plan(asked: ContainerVsVm, seed: int) -> Plan:
+    """What is measured, with the seed of its order."""
+    loads = [Load(asked.of_load(load), load) for load in asked.loads]
+    points = [
+        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(asked, pairs, number))
+        for pairs, number in datapaths.rounds(asked, seed)
+    ]
+    observed = [dataclasses.replace(one, asked=loads[0].asked) for one in profiles.points(asked)]
+    finished = f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured"
+    return Plan(asked, points, observed, [load.asked for load in loads], finished)
+
+
 def planned_s(asked: ContainerVsVm) -> float:
     """About how many seconds all of it takes."""
-    usable = arms.planned(asked)
-    rounds = sum(_round_s(asked, point, usable) for point in datapaths.points(asked, 0))
-    return arms.survey_s(asked) + rounds + len(profiles.points(asked)) * profiles.planned_s(asked, usable)
-
-
-def _round_s(asked: ContainerVsVm, point: Point, usable: list[Arm]) -> float:
-    runs_s = len(asked.loads) * len(usable) * datapaths.whole_s(asked, point)
-    return datapaths.set_up_s(point, usable) + runs_s
+    return measuring_loop.planned_s(plan(asked, 0))
 
 
 def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    done = around.done()
-    profiles.check(asked)
-    usable, refused = arms.survey(asked, around)
-    profiles.check_built(asked)
-    loads = [asked.of_load(load) for load in asked.loads]
-    yield from arms.refused_rows(loads, around, refused, done)
-    if not usable:
-        return
-    done -= arms.lacking(around, usable)
-    left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
-    observed = [point for point in profiles.points(asked) if point.name not in done]
-    each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(asked)
-    total_s = spent_s + sum(each_s) + len(observed) * profiles.planned_s(asked, usable)
-    for point, round_s in zip(left, each_s, strict=True):
-        yield from _measured(asked, around, point, usable, (spent_s, total_s))
-        spent_s += round_s
-    yield from profiles.measure(loads[0], around, observed, usable, (spent_s, total_s))
-    for pairs in asked.pairs:
-        yield events.stopped(pairs, f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured")
-
-
-def _measured(
-    asked: ContainerVsVm, around: Surroundings, point: Point, usable: list[Arm], spent_of: tuple[float, float]
-) -> Iterator[Event]:
-    """The rows of a round: all loads between the same ends."""
-    spent_s, total_s = spent_of
-    what = f"{point.pairs} pair{'s' * (point.pairs > 1)}, round {point.round + 1} of {asked.rounds}"
-    rng = random.Random(f"{around.seed} {point.name}")
-    rows: list[records.Row] = []
-    yield events.progress(f"{what}: set-up", spent_s, total_s)
-    with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
-        spent_s += datapaths.set_up_s(point, usable)
-        of = {one.arm.label: one for one in live}
-        for load in rng.sample(asked.loads, len(asked.loads)):
-            one_load, found = asked.of_load(load), list(refused)
-            artefacts = around.folder / "artefacts" / f"{point.name}-{load.replace(':', '-')}"
-            for label in columns.order(around, point.pairs, point.round, list(of)):
-                yield events.progress(f"{what}, {load}: {label}", spent_s, total_s)
-                found.append(whole.measure(one_load, of[label], artefacts))
-                spent_s += datapaths.whole_s(asked, point)
-            told = {"point": point.name, "round": point.round}
-            rows += [
-                columns.row_of(one_load, around, arm, point.pairs, told | metrics) for arm, metrics in found
-            ]
-    yield events.rows(point.name, rows)
+    return measuring_loop.run(plan(asked, around.seed), around)

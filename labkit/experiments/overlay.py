@@ -165,7 +165,7 @@ def planned_s(asked: Overlay) -> float:
 
 
 def _cost_s(asked: Overlay) -> float:
-    return datapaths.whole_planned_s(asked) if "cost" in asked.part else 0.0
+    return datapaths.planned_s(asked) if "cost" in asked.part else 0.0
 
 
 def run(asked: Overlay, around: Surroundings) -> Iterator[Event]:

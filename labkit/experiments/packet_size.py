@@ -7,21 +7,22 @@ taken for a cost of bytes, and every round gives a line of its own (`labkit.size
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from labkit import records
 from labkit.errors import BadInput, Unsupported
-from labkit.experiments import arms, columns, datapaths, events, profiles
 from labkit.experiments import asked as usual
+from labkit.experiments import datapaths, measuring_loop, profiles
 from labkit.experiments.asked import Datapaths
-from labkit.experiments.columns import Arm
 from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.measuring_loop import Load, Plan, Point
 from labkit.experiments.parameters import left_out, within
+from labkit.experiments.profiles import Profile
 from labkit.traffic.iperf3 import LARGEST_DATAGRAM
 from labkit.units import many
 
@@ -82,118 +83,71 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
         return Datapaths(**given | {"length_bytes": size_bytes})
 
 
-@dataclass(frozen=True)
-class Point(datapaths.Point):
-    """One size in one round for one number of pairs."""
-
-    size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """`400b-8-r3`"""
-        return f"{self.size_bytes}b-{super().name}"
-
-
-@dataclass(frozen=True)
-class Profile(profiles.Profile):
-    """One size in one round of profiles for one number of pairs."""
-
-    size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """`400b-8-p3`"""
-        return f"{self.size_bytes}b-{super().name}"
-
-
-def points(asked: PacketSize, seed: int) -> list[Point]:
-    """All points in the order in which they are measured: round by round, everything shuffled in each."""
-    rounds = (
-        [(pairs, size) for pairs in asked.pairs for size in asked.size_bytes] for _ in range(asked.rounds)
-    )
-    return [
-        Point(pairs, number, size)
-        for number, all_of in enumerate(rounds)
-        for pairs, size in random.Random(f"{seed} {number}").sample(all_of, len(all_of))
-    ]
+def plan(asked: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
+    """What is measured, with the seed of its order: round by round, everything shuffled in each. `blind` are observers
+    that cannot be used on this machine, each with the reason, which a row tells; sizes are measured all the same."""
+    observe = tuple(name for name in asked.observe if name not in blind)
+    usable = msgspec.structs.replace(asked, observe=observe)
+    points = []
+    for number in range(asked.rounds):
+        both = [(pairs, size) for pairs in asked.pairs for size in asked.size_bytes]
+        for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
+            of_pairs = "" if len(asked.pairs) == 1 else f" for {many(pairs, 'pair')}"
+            what = f"{size} bytes{of_pairs}, round {number + 1} of {asked.rounds}"
+            loads = [Load(asked.of_size(size))]
+            points.append(
+                Point(
+                    f"{size}b-{pairs}-r{number}",
+                    pairs,
+                    number,
+                    loads,
+                    what,
+                    datapaths.ends_whole(asked, number),
+                )
+            )
+    finished = f"all {many(asked.rounds, 'round')} of {many(len(asked.size_bytes), 'size')} were measured"
+    return Plan(
+        usable, points, _profiles(usable, seed), [usable], finished,
+        refused_columns={"length_bytes": None}, extra_rows=_unobserved(blind),
+    )  # fmt: skip
 
 
-def profiles_of(asked: PacketSize, seed: int) -> list[Profile]:
-    """All points of profiles likewise."""
+def _profiles(asked: PacketSize, seed: int) -> list[Profile]:
+    """Every round of profiles with every size that is observed, shuffled in each round."""
     found = []
     for one in profiles.points(asked):
         wanted = asked.observe_bytes or asked.size_bytes
         sizes = random.Random(f"{seed} {one.name}").sample(wanted, len(wanted))
-        found += [Profile(one.pairs, one.round, size) for size in sizes]
+        found += [dataclasses.replace(one, asked=asked.of_size(size), prefix=f"{size}b") for size in sizes]
     return found
 
 
-def planned_s(asked: PacketSize) -> float:
-    """About how many seconds all of it takes."""
-    return _planned_s(asked, points(asked, 0), profiles_of(asked, 0), arms.planned(asked))
+def _unobserved(blind: Mapping[str, str]) -> dict[str, list[records.Row]]:
+    """The point whose rows say why an observer cannot be used."""
+    unseen = {"method": profiles.METHOD, "status": "unsupported"}
+    return (
+        {UNOBSERVED: [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]}
+        if blind
+        else {}
+    )
 
 
-def _planned_s(asked: PacketSize, left: list[Point], observed: list[Profile], usable: list[Arm]) -> float:
-    measured = sum(datapaths.planned_s(asked, point, usable) for point in left)
-    return arms.survey_s(asked) + measured + len(observed) * profiles.planned_s(asked, usable)
-
-
-def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
-    done, everything = around.done(), asked
-    asked, blind = _observable(asked)
-    usable, refused = arms.survey(asked, around)
-    profiles.check_built(asked)
-    refused = [(arm, metrics | {"length_bytes": None}) for arm, metrics in refused]
-    yield from arms.refused_rows([asked], around, refused, done)
-    if not usable:
-        return
-    if blind and UNOBSERVED not in done:
-        unseen = {"point": UNOBSERVED, "method": profiles.METHOD, "status": "unsupported"}
-        told = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
-        rows = [columns.row_of(asked, around, usable[0], asked.pairs[0], one) for one in told]
-        yield events.rows(UNOBSERVED, rows)
-    done -= arms.lacking(around, usable)
-    left = [point for point in points(everything, around.seed) if point.name not in done]
-    observed = [point for point in profiles_of(asked, around.seed) if point.name not in done]
-    total_s, spent_s = _planned_s(asked, left, observed, usable), arms.survey_s(asked)
-    for point in left:
-        yield from _measured(asked, around, point, usable, (spent_s, total_s))
-        spent_s += datapaths.planned_s(asked, point, usable)
-    for profile in observed:
-        of_size = asked.of_size(profile.size_bytes)
-        for event in profiles.measure(of_size, around, [profile], usable, (spent_s, total_s)):
-            if event["event"] == "progress":
-                event["what"] = f"{profile.size_bytes} bytes, {event['what']}"
-            yield event
-        spent_s += profiles.planned_s(asked, usable)
-    for pairs in asked.pairs:
-        yield events.stopped(
-            pairs, f"all {many(asked.rounds, 'round')} of {many(len(asked.size_bytes), 'size')} were measured"
-        )
-
-
-def _observable(asked: PacketSize) -> tuple[PacketSize, dict[str, str]]:
-    """What is asked without the observers that this machine does not have, and why it does not have them."""
+def _blind(asked: PacketSize) -> dict[str, str]:
+    """The observers that cannot be used on this machine, and why."""
     blind = {}
     for name in asked.observe:
         try:
             profiles.check(msgspec.structs.replace(asked, observe=(name,)))
         except Unsupported as error:
             blind[name] = str(error)
-    left = tuple(name for name in asked.observe if name not in blind)
-    return msgspec.structs.replace(asked, observe=left), blind
+    return blind
 
 
-def _measured(
-    asked: PacketSize, around: Surroundings, point: Point, usable: list[Arm], spent_of: tuple[float, float]
-) -> Iterator[Event]:
-    spent_s, total_s = spent_of
-    of_pairs = "" if len(asked.pairs) == 1 else f" for {point.pairs} pairs"
-    what = f"{point.size_bytes} bytes{of_pairs}, round {point.round + 1} of {asked.rounds}"
-    found: list[records.Row] = []
-    of_size = asked.of_size(point.size_bytes)
-    for stage, stage_s in datapaths.measure(of_size, around, point, usable, found):
-        yield events.progress(f"{what}: {stage}", spent_s, total_s)
-        spent_s += stage_s
-    yield events.rows(point.name, found)
+def planned_s(asked: PacketSize) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(asked, 0, {}))
+
+
+def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(plan(asked, around.seed, _blind(asked)), around)

@@ -7,13 +7,15 @@ what an observer cost stands beside what it saw.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import units
+import msgspec
+
+from labkit import machine, records, units
 from labkit.errors import LabkitError
 from labkit.experiments import arms, columns, events, whole
 from labkit.experiments.asked import Datapaths
@@ -21,29 +23,39 @@ from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.looks import Live
 from labkit.experiments.observing import DISTURBING, TABLE
+from labkit.units import many
 
 METHOD = "profile"
 ARMING_S = 1.0  # about, and to read what was seen
+BETWEEN = 6  # namespaces between the ends whose settings are kept
 DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One round of profiles for one number of pairs."""
+    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads."""
 
     pairs: int
     round: int
+    asked: Datapaths
+    prefix: str = ""
 
     @property
     def name(self) -> str:
-        """`8-p3`"""
-        return f"{self.pairs}-p{self.round}"
+        """`8-p3`, `400b-8-p3`"""
+        return f"{self.prefix}{'-' if self.prefix else ''}{self.pairs}-p{self.round}"
+
+    @property
+    def what(self) -> str:
+        """The round in words, for progress."""
+        words = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.asked.profile_rounds}"
+        return f"{self.prefix}, {words}" if self.prefix else words
 
 
 def points(asked: Datapaths) -> list[Profile]:
     """All points, round by round."""
     rounds = asked.profile_rounds if asked.observe else 0
-    return [Profile(pairs, number) for number in range(rounds) for pairs in asked.pairs]
+    return [Profile(pairs, number, asked) for number in range(rounds) for pairs in asked.pairs]
 
 
 def check(asked: Datapaths) -> None:
@@ -66,21 +78,15 @@ def planned_s(asked: Datapaths, usable: list[Arm]) -> float:
 
 
 def measure(
-    asked: Datapaths,
-    around: Surroundings,
-    left: list[Profile],
-    usable: list[Arm],
-    spent_of: tuple[float, float],
+    around: Surroundings, left: Sequence[Profile], usable: list[Arm], spent_of: tuple[float, float]
 ) -> Iterator[Event]:
     """The rows of each point, with progress between; `spent_of` are planned seconds, until now and in all."""
     spent, total = spent_of
     for point in left:
-        pairs = f"{point.pairs} pair{'s' if point.pairs > 1 else ''}"
-        what = f"{pairs}, profile {point.round + 1} of {asked.profile_rounds}"
-        found: list[Measured] = []
+        asked, found = point.asked, list[Measured]()
         each_s = planned_s(asked, usable) / (len(usable) * (1 + len(asked.observe)))
-        for stage in _measure(asked, around, point, usable, found):
-            yield events.progress(f"{what}: {stage}", spent, total)
+        for stage in _measure(around, point, usable, found):
+            yield events.progress(f"{point.what}: {stage}", spent, total)
             spent += each_s
         named = {"point": point.name, "round": point.round}
         _tell_overhead(asked, found)
@@ -90,19 +96,37 @@ def measure(
         yield events.rows(point.name, rows)
 
 
-def _measure(
-    asked: Datapaths, around: Surroundings, point: Profile, usable: list[Arm], found: list[Measured]
-) -> Iterator[str]:
+def _measure(around: Surroundings, point: Profile, usable: list[Arm], found: list[Measured]) -> Iterator[str]:
     """Measure one point: yields each stage as it begins."""
+    asked = point.asked
     rng = random.Random(f"{around.seed} {point.name}")
     observers: list[str | None] = [None, *asked.observe]
     with arms.built(asked, around, point.pairs, usable, rng) as (live, refused):
         found += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         of = {one.arm.label: one for one in live}
+        under = {label: _settings(one, around.folder) for label, one in of.items()}
         for observer in rng.sample(observers, len(observers)):
             for label in columns.order(around, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
-                found.append(_observed(asked, of[label], observer, around.folder, point.name))
+                arm, metrics = _observed(asked, of[label], observer, around.folder, point.name)
+                found.append((arm, {**metrics, "settings": under[label]}))
+
+
+def _settings(live: Live, folder: Path) -> str:
+    """The settings under which an arm stands, as a file of the run's folder: of the namespaces of its first pair and of
+    what lies between, by name. Arms that stand under the same ones have one file."""
+    pair = live.topology.pairs[0]
+    ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
+    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
+    spaces = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+    found: dict[str, dict[str, str]] = {
+        name: machine.settings_of_namespace(space.fd) for name, space in spaces.items()
+    }
+    found["machine"] = machine.bpf_settings()
+    name = Path("artefacts", f"settings-{machine.digest(msgspec.json.encode(found, order='sorted'))}.json.gz")
+    if not (folder / name).exists():
+        records.write_artefact(folder / name, found)
+    return str(name)
 
 
 def _observed(asked: Datapaths, live: Live, observer: str | None, folder: Path, point: str) -> Measured:

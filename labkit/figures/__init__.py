@@ -22,14 +22,16 @@ from labkit.figures.function_times import function_times
 from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
 from labkit.figures.lines import CPU, FAINT, THROUGHPUT, against_pairs
+from labkit.figures.mirror_tax import mirror_tax
 from labkit.figures.overhead import overhead
 from labkit.figures.panels import Panel, arms, finish, grid, panels
 from labkit.figures.sizes import fitted
 from labkit.figures.timed import timed
+from labkit.figures.uplink import uplink
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "overhead",
-    "rates", "sides", "slices", "throughput", "timed",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "mirror_tax",
+    "overhead", "rates", "sides", "slices", "throughput", "timed", "uplink",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -2,8 +2,8 @@
 and QEMU, says which of them ended, and when it goes, they go.
 
 Told one JSON line: programs (argv lists; the last is QEMU), sockets (a file that each program but the last makes),
-root (where the machine's files are bound read-only), folder (one that may be written, and where that is bound; or
-null). Says {"event": "started"}, and at the end
+group (QEMU's, which may use these sockets, or null), root (where the machine's files are bound read-only), folder (one
+that may be written, and where that is bound; or null). Says {"event": "started"}, and at the end
 {"event": "ended", "words": …}.
 """
 
@@ -20,6 +20,7 @@ import msgspec
 
 from labkit import process
 from labkit.errors import LabkitError
+from labkit.qemu import confined
 from labkit.scratch import bind_read_only
 
 SOCKET_S = 30.0
@@ -35,7 +36,10 @@ def _hold(told: dict[str, Any]) -> str:
     """Start all and wait for the first to end; returns its words."""
     bind_read_only(Path(told["root"]))
     if told["folder"]:  # under a name that means nothing to virtiofsd
-        process.output(["mount", "--bind", *told["folder"]])
+        source, bound = told["folder"]
+        process.output(["mount", "--bind", source, bound])
+        process.output(["mount", "-o", "remount,bind,nodev,nosuid", bound])
+    confined.forbid_setuid_files()
     with process.all_ended([]) as running:
         for argv, socket in zip(told["programs"], [*told["sockets"], None], strict=True):
             running.append(process.Running(argv, pass_fds=told["fds"] if socket is None else ()))
@@ -45,6 +49,9 @@ def _hold(told: dict[str, Any]) -> str:
                     running[-1].kill()
                     return running[-1].ended().words()
                 time.sleep(0.005)
+            if socket is not None and told["group"] is not None:  # for QEMU, which is another user
+                os.chown(socket, -1, told["group"])
+                os.chmod(socket, 0o660)
         _say({"event": "started"})
         first = process.first(running)
         process.wait(running, time.monotonic() + GRACE_S)

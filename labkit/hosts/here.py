@@ -57,7 +57,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
     guard.
     """
     with ExitStack() as stack:
-        told: dict[str, Any] = {"machine": machine.describe(), "details": machine.details()}
+        told: dict[str, Any] = {}
         watcher: process.Outliving | None = None
         pass_fds: list[int] = []
         if privileged():
@@ -68,10 +68,13 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             watcher = stack.enter_context(guard.standing())
             pass_fds.append(watcher.fileno())
         argv = [*prefix(), *process.python("-m", "labkit.agent")]
-        talk = process.Conversation(argv, msgspec.json.encode(told | request).decode(), pass_fds)
+        talk = process.Conversation(argv, None, pass_fds)
+        stack.callback(talk.end)
         if watcher:
             watcher.release()
-        stack.callback(talk.end)
+        # While the process starts: programs are asked for their versions.
+        told |= {"machine": machine.describe(), "details": machine.details()}
+        talk.tell(msgspec.json.encode(told | request).decode())
         yield talk
 
 

@@ -70,7 +70,7 @@ def _script(
     ]
     if folder is not None:
         inside = shlex.quote(f"/new{folder}")
-        lines += [f"mkdir -p {inside}", f"mount -t virtiofs folder {inside}"]
+        lines += [f"mkdir -p {inside}", f"mount -t virtiofs -o nodev,nosuid folder {inside}"]
     for there, place in _own_files(kernel):
         make = "touch" if there.is_file() else "mkdir -p"
         lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]

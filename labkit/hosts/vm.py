@@ -24,7 +24,7 @@ from labkit import machine, process
 from labkit.errors import Failed
 from labkit.hosts import boot, channel, here, initramfs
 from labkit.hosts.channel import Guest, Talk
-from labkit.qemu import command, kernels, kvm, shape
+from labkit.qemu import command, confined, kernels, kvm, shape
 from labkit.qemu.shape import Shape
 from labkit.scratch import short_folder
 
@@ -126,7 +126,11 @@ def started(
 ) -> Iterator[Guest]:
     """QEMU and virtiofsd, held by a process that dies with us; `program` is the guest's first."""
     wire = wire or Wire()
-    with short_folder("labkit-vm-") as scratch:
+    confinement = confined.confinement([kvm.DEVICE] if accelerated else [])
+    # Another user than root cannot reach what is below root's own runtime folder, or its store of kernels.
+    top = None if confinement.group is None else Path("/tmp")
+    with short_folder("labkit-vm-", top) as scratch:
+        confinement.open_folder(scratch)
         if folder is not None:
             with _told(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -139,12 +143,16 @@ def started(
             initramfs.initramfs(kernel, folder, _environment(asked, folder), program)
         )
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
-        programs.append(command.argv(asked, kernel.image, scratch, shares, kvm=accelerated, more=wire.words))
+        image = scratch / "kernel"
+        image.write_bytes(kernel.image.read_bytes())
+        qemu = command.argv(asked, image, scratch, shares, kvm=accelerated, more=wire.words)
+        programs.append([*confinement.words, *qemu])
         told = {
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
             "root": str(scratch / "root.bound"),
             "folder": [str(folder), str(scratch / "folder.bound")] if folder else None,
+            "group": confinement.group,
             "fds": wire.fds,
         }
         prefix = [word for word in here.prefix() if not (wire.outside and word == "--net")]

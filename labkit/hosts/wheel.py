@@ -16,7 +16,7 @@ from labkit.errors import Failed
 # All that the measuring wing needs beside the standard library: from this version up to below that one. (Those of
 # pyproject.toml; a test keeps the two alike.)
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
-SUFFIXES = (".py", ".j2", ".css", ".js")
+SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
 OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # and not of the wheel
 
 

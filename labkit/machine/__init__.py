@@ -3,28 +3,36 @@
 All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
 """
 
+from labkit.machine.background import Background
 from labkit.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
 from labkit.machine.interfaces import offloads, qdisc
 from labkit.machine.privilege import is_root
-from labkit.machine.programs import needed, program, versions
+from labkit.machine.programs import asking_versions, needed, program, versions
 from labkit.machine.provenance import (
     accelerator,
     describe,
     details,
+    digest,
     git_revision,
     kernel_config,
     lscpu,
     sysctls,
 )
+from labkit.machine.settings import of_bpf as bpf_settings
+from labkit.machine.settings import of_namespace as settings_of_namespace
 
 __all__ = [
+    "Background",
     "CpuTimes",
     "accelerator",
+    "asking_versions",
+    "bpf_settings",
     "busy_share",
     "cpu_times",
     "cpu_times_of",
     "describe",
     "details",
+    "digest",
     "git_revision",
     "is_root",
     "kernel_config",
@@ -34,6 +42,7 @@ __all__ = [
     "offloads",
     "program",
     "qdisc",
+    "settings_of_namespace",
     "stolen",
     "sysctls",
     "versions",

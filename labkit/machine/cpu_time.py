@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from labkit import units
+from labkit import errors, units
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # USER_HZ, the unit of /proc/stat (proc(5)): 100 on most machines
 STEAL_LIMIT = 0.05  # of the time of all CPUs together
@@ -40,6 +40,7 @@ def cpu_times() -> CpuTimes:
         return cpu_times_of(file.readline().decode())
 
 
+@errors.reading("/proc/stat")
 def cpu_times_of(line: str) -> CpuTimes:
     """The first line of /proc/stat (proc(5))."""
     numbers = (int(word) / TICKS_PER_S for word in line.split()[1:9])

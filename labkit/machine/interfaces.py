@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from labkit import process
+from labkit import errors, process
 from labkit.machine.programs import program
 
 _FEATURE = re.compile(r"^\s*([\w-]+): (on|off)\b", re.MULTILINE)
@@ -41,6 +41,7 @@ def qdisc(prefix: Sequence[str], interface: str) -> str:
     return qdisc_in(process.output([*prefix, ip, "-j", "link", "show", "dev", interface]))
 
 
+@errors.reading("the output of ip link")
 def qdisc_in(text: str) -> str:
     """The queueing discipline in `ip -j link show dev …`."""
     return str(json.loads(text)[0].get("qdisc", "unknown"))

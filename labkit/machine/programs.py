@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from labkit import process
 from labkit.errors import LabkitError, Unsupported
@@ -32,7 +33,18 @@ def needed(name: str, package: str) -> str:
 
 def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:
     """The version that each program tells, asked all at once; None of one that is not here, "?" of a silent one."""
+    with asking_versions(names, deadline_s) as answers:
+        return answers()
+
+
+@contextmanager
+def asking_versions(
+    names: Iterable[str], deadline_s: float = 2.0
+) -> Iterator[Callable[[], dict[str, str | None]]]:
+    """Start every program for its version, so that they run while the caller does something else. Yields a function
+    that waits for them and returns what `versions` returns."""
     found: dict[str, str | None] = {}
+    begun = time.monotonic()
     running: dict[str, process.Running] = {}
     with process.all_ended([]) as started:
         for name in names:
@@ -42,11 +54,15 @@ def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | N
             except (LabkitError, OSError):
                 continue
             started.append(running[name])
-        process.wait(started, time.monotonic() + deadline_s)
-        for name, one in running.items():
-            one.kill()
-            found[name] = version_in(one.ended().stdout + one.ended().stderr) or "?"
-    return found
+
+        def answers() -> dict[str, str | None]:
+            process.wait(started, begun + deadline_s)
+            for name, one in running.items():
+                one.kill()
+                found[name] = version_in(one.ended().stdout + one.ended().stderr) or "?"
+            return found
+
+        yield answers
 
 
 def version_in(text: str) -> str | None:

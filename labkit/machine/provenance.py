@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import labkit
-from labkit import process
+from labkit import errors, process
 from labkit.errors import LabkitError
+from labkit.machine import settings
 from labkit.machine.programs import program, versions
 
 # What is known to move a throughput. A star stands for whatever this kernel has of the kind.
@@ -52,13 +53,13 @@ def describe() -> dict[str, Any]:
     return {
         "kernel": os.uname().release,
         "kernel_build": os.uname().version,
-        "kernel_config_digest": _digest(config) if config else None,
+        "kernel_config_digest": digest(config) if config else None,
         "cpu": cpu.get("Model name") or _first(r"model name\s*: (.+)", info) or platform.machine(),
         "microcode": _first(r"microcode\s*: (\S+)", info),
         "cpus_count": os.cpu_count(),
         "accelerator": accelerator(cpu, _read("/sys/class/dmi/id/sys_vendor")),
         "machine": machine_id(),
-        "sysctl_digest": _digest(json.dumps(sysctls(), sort_keys=True)),
+        "sysctl_digest": digest(json.dumps(sysctls(), sort_keys=True)),
         "labkit": labkit.__version__,
         "git_revision": git_revision(),
     }
@@ -82,6 +83,7 @@ def details() -> dict[str, Any]:
         "cpufreq_driver": _read(CPU / "cpu0/cpufreq/scaling_driver"),
         "smt": None if smt is None else smt == "1",
         "sysctls": sysctls(),
+        "settings": settings.of_machine(),
         "tools": {**versions(TOOLS), "python": platform.python_version(), "pyroute2": _package("pyroute2")},
     }
 
@@ -100,8 +102,9 @@ def _first(pattern: str, text: str) -> str | None:
     return found[1] if found else None
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def digest(content: str | bytes) -> str:
+    """12 hexadecimal digits of SHA-256."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 
 
 def _package(name: str) -> str | None:
@@ -132,6 +135,7 @@ def lscpu() -> dict[str, str]:
         return {}
 
 
+@errors.reading("the output of lscpu")
 def lscpu_fields(text: str) -> dict[str, str]:
     """`lscpu -J` as a flat mapping; newer ones nest their entries."""
     found: dict[str, str] = {}
@@ -171,7 +175,7 @@ def machine_id() -> str | None:
     if identity is None or identity == "uninitialized":
         names = ("product_uuid", "sys_vendor", "product_name", "product_serial", "board_name", "board_serial")
         identity = "\n".join(filter(None, (_read(f"/sys/class/dmi/id/{name}") for name in names)))
-    return _digest(f"labkit machine {identity}") if identity else None
+    return digest(f"labkit machine {identity}") if identity else None
 
 
 def sysctls() -> dict[str, str | None]:

@@ -122,7 +122,7 @@ def _steps(descriptor: int) -> list[Step]:
         if line.endswith(
             b"\n"
         ):  # else its writer was killed in the midst of it, and had not yet changed anything
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
                 steps.append(msgspec.json.decode(line, type=Step))
     return [step for step in steps if _is_tracing(Path(step.path))]
 

@@ -1,7 +1,8 @@
 """Route netlink and network namespaces: the only user of pyroute2.
 
 pyroute2 encodes the messages; they travel over one plain socket per namespace, many to a system call. pyroute2's
-own `IPRoute` object costs several milliseconds per namespace, which is most of what building 256 of them takes.
+own `IPRoute` object is opened for one namespace and waits for each answer: 0.25 ms to open and 0.15 ms for a request,
+against 0.01 and 0.03 ms here (0.9.7; medians of 100).
 """
 
 from labkit.netlink.dumps import (
@@ -33,13 +34,15 @@ from labkit.netlink.messages import (
     shut_link,
 )
 from labkit.netlink.netns import index_of, inside, new_namespaces
+from labkit.netlink.nft_counters import NftCounter
 from labkit.netlink.packet_sockets import PacketSockets
 from labkit.netlink.sockets import LinkCounters, LinkError, Netlink
 from labkit.netlink.taps import Tap, check_taps, new_tap
 from labkit.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "PacketSockets", "Route", "Tap",
+    "FIRST_INDEX", "Hop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter", "PacketSockets",
+    "Route", "Tap",
     "addresses", "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
     "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",

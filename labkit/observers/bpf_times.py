@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import machine, process
+from labkit import errors, machine, process
 from labkit.errors import Failed, Unsupported
 from labkit.observers import distribution
 from labkit.observers.distribution import NS
@@ -126,6 +126,7 @@ def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
     return "\n".join([*lines, f"END {{ clear(@on); {clears}}}"])
 
 
+@errors.reading("the output of bpftrace")
 def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
     """What bpftrace printed as JSON lines, as a row has the functions. Raises Failed for what is none."""
     maps: dict[str, dict[str, Any]] = {"@h": {}, "@t": {}, "@m": {}}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from labkit import netlink
+from labkit import errors, netlink
 from labkit.endpoints import Endpoint, Namespace, Reading
 from labkit.errors import Failed
 from labkit.machine.cpu_time import TICKS_PER_S
@@ -107,12 +107,14 @@ def _of_kernel(opens: Opens) -> Counts:
 def interfaces(text: str) -> dict[str, dict[str, int]]:
     """/proc/net/dev as interface to INTERFACE's names."""
     found = {}
-    for line in text.splitlines()[2:]:
-        name, _, numbers = line.rpartition(":")
-        found[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
+    with errors.reading("/proc/net/dev") as at:
+        for at.line, line in enumerate(text.splitlines()[2:], 3):
+            name, _, numbers = line.rpartition(":")
+            found[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
     return found
 
 
+@errors.reading("/proc/net/snmp or netstat")
 def mibs(text: str) -> dict[str, dict[str, int]]:
     """/proc/net/snmp or netstat as group (Ip, Udp, TcpExt …) to the kernel's names; states are left out."""
     lines = [line.split() for line in text.splitlines() if line]
@@ -126,10 +128,11 @@ def mibs(text: str) -> dict[str, dict[str, int]]:
 def mibs6(text: str) -> dict[str, dict[str, int]]:
     """/proc/net/snmp6 in the groups Ip6, Icmp6, Udp6, UdpLite6."""
     found: dict[str, dict[str, int]] = {}
-    for line in text.splitlines():
-        name, value = line.split()
-        group, _, rest = name.partition("6")
-        found.setdefault(f"{group}6", {})[rest] = int(value)
+    with errors.reading("/proc/net/snmp6") as at:
+        for at.line, line in enumerate(text.splitlines(), 1):
+            name, value = line.split()
+            group, _, rest = name.partition("6")
+            found.setdefault(f"{group}6", {})[rest] = int(value)
     return found
 
 
@@ -138,6 +141,7 @@ def _cpus(opens: Opens) -> Counts:
         return cpus(one.read(), two.read(), three.read())
 
 
+@errors.reading("/proc/net/softnet_stat, /proc/softirqs or /proc/stat")
 def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
     """What each CPU did for the network: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
     found: Counts = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from labkit import process, units
+from labkit import errors, process, units
 from labkit.errors import BadInput, Failed
 from labkit.observers import perf
 from labkit.observers.perf import WHOLE_MACHINE, Scope
@@ -144,16 +145,18 @@ def _near(name: str) -> str:
 
 
 def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
-    """What `perf stat -x '|'` printed: event to count, running_ratio, reason. Clocks are in seconds."""
+    """What `perf stat -x '|'` printed: event to count, running_ratio, reason. Clocks are in seconds. Raises Failed
+    for a number that is none."""
     found: Counts = {}
-    for line in text.splitlines():
-        fields = line.split(BETWEEN)
-        if scope.cgroup:
-            del fields[3:4]  # perf names the cgroup behind the event
-        if len(fields) < 5 or line.startswith("#"):
-            continue
-        value, unit, name, _running, percent = fields[:5]
-        found[name] = _count(value, unit, percent)
+    with errors.reading("the output of perf stat") as at:
+        for at.line, line in enumerate(text.splitlines(), 1):
+            fields = line.split(BETWEEN)
+            if scope.cgroup:
+                del fields[3:4]  # perf names the cgroup behind the event
+            if len(fields) < 5 or line.startswith("#"):
+                continue
+            value, unit, name, _running, percent = fields[:5]
+            found[name] = _count(value, unit, percent)
     return found
 
 
@@ -163,6 +166,8 @@ def _count(value: str, unit: str, percent: str) -> dict[str, Any]:
     if value == "<not counted>":
         return _null(NO_TURN)
     number = float(value) if "." in value else int(value)
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{value!r} is no count")
     told = {
         "count": number / 1e3 if unit == "msec" else number,
         "running_ratio": float(percent) / 100 if percent else None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from labkit import netlink
+from labkit import errors, netlink
 from labkit.endpoints import Endpoint, Pair, Reading
 
 IN_UDP = ("vxlan", "geneve")  # kinds of tunnels
@@ -139,6 +139,7 @@ def _datagrams(file: Reading) -> tuple[int, int]:
     return datagrams(file.read())
 
 
+@errors.reading("/proc/net/snmp")
 def datagrams(text: str) -> tuple[int, int]:
     """UDP datagrams received and sent of a namespace, from /proc/net/snmp (IPv4) or /proc/net/snmp6 (IPv6);
     RFC 4113."""
@@ -149,6 +150,7 @@ def datagrams(text: str) -> tuple[int, int]:
     return int(table["InDatagrams"]), int(table["OutDatagrams"])
 
 
+@errors.reading("/proc/net/snmp")
 def fragments(text: str) -> int:
     """The fragments that IP has made in a namespace, from the same files; RFC 4293."""
     if text.startswith("Ip6"):

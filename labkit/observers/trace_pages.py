@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from labkit import errors
+
 MOST_DATA, PADDING = 28, 29  # of type_len; 30 and 31 are times
 COMMITTED = (1 << 27) - 1  # the two highest bits of the word tell that events before the page were missed
 _field = re.compile(r"field:\s*([^;]+?)\s*(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);")
@@ -33,6 +35,7 @@ class Layout:
     values: struct.Struct
 
 
+@errors.reading("the format of a trace event")
 def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layout:
     """The layout by events/header_page and the event's format. `names` are fields that stand in it in this order.
     Raises ValueError for a format without them, or in another order."""

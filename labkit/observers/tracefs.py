@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from labkit import machine
+from labkit import errors, machine
 from labkit.errors import Failed, Unsupported
 from labkit.hosts import guard
 from labkit.machine import undo
@@ -83,6 +83,7 @@ class Session:
         return found | {0: "swapper"}
 
 
+@errors.reading("per_cpu/stats of tracefs")
 def lost(stats: str) -> int:
     """Events that were lost, from per_cpu/cpuN/stats: overwritten, dropped, and left there after all was read."""
     found = dict(re.findall(r"^([\w ]+): (\d+)$", stats, re.MULTILINE))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labkit import safe_files
+from labkit import errors, safe_files
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
@@ -87,11 +87,17 @@ def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
 
 
 def read(content: bytes) -> Recorded:
-    """What a file of labkit's holds, as far as it was written: a block that is cut off ends it. ValueError for what is
-    no such file."""
+    """What a file of labkit's holds, as far as it was written: a block that is cut off ends it. Raises BadInput, with
+    the place, for what is no such file."""
+    with errors.reading("the capture", errors.BadInput) as at:
+        return _read(content, at)
+
+
+def _read(content: bytes, at: errors.Place) -> Recorded:
     hops: list[tuple[str, int]] = []
     frames: list[Frame] = []
     counts: dict[str, Counts] = {}
+    at.byte = 0
     for kind, body in _blocks(content):
         if kind == INTERFACE:
             hops.append((_options(body[8:])[NAME].decode(), struct.unpack_from("<H", body)[0]))
@@ -103,6 +109,7 @@ def read(content: bytes) -> Recorded:
                 struct.unpack("<Q", told[code])[0] for code in (RECEIVED, DROPPED_BY_KERNEL, DELIVERED)
             )
             counts[hops[number][0]] = Counts(delivered, dropped, received - dropped - delivered)
+        at.byte += len(body) + 12
     is_whole = len(counts) == len(hops)
     counts = {name: counts.get(name, Counts()) for name, _ in hops}
     for frame in frames:

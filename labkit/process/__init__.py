@@ -5,6 +5,7 @@ from labkit.process.conversation import Conversation, Talk
 from labkit.process.forked import Forked
 from labkit.process.programs import (
     DIE_WITH_US,
+    LOCALE,
     Ended,
     Outliving,
     Running,
@@ -21,6 +22,7 @@ from labkit.process.programs import (
 
 __all__ = [
     "DIE_WITH_US",
+    "LOCALE",
     "Conversation",
     "Ended",
     "Forked",

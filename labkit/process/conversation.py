@@ -38,9 +38,12 @@ class Talk(Protocol):
 
 
 class Conversation:
-    """A program that is told lines on standard input and answers in lines; it dies with us."""
+    """A program that is told lines on standard input and answers in lines; it dies with us.
 
-    def __init__(self, argv: Sequence[str], request: str, pass_fds: Sequence[int] = ()) -> None:
+    `request` is its first line; None leaves that to the caller.
+    """
+
+    def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
         self._said = tempfile.TemporaryFile()
         self._heard = bytearray()
         self._silent_s: float | None = None
@@ -52,7 +55,8 @@ class Conversation:
                 stderr=self._said,
                 pass_fds=pass_fds,
             )
-        self.tell(request)
+        if request is not None:
+            self.tell(request)
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when it has answered or ended."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Callable, Iterable
 
@@ -31,6 +33,41 @@ class Forked:
             _become(work, theirs, keep, parent)
         theirs.close()
         self._ended: int | None = None
+        self._heard = bytearray()
+
+    def tell(self, line: bytes) -> None:
+        """Send it a line. Raises Failed when it has ended."""
+        try:
+            self._ours.sendall(line + b"\n")
+        except OSError:
+            raise Failed(self._how()) from None
+
+    def hear(self, timeout_s: float) -> bytes:
+        """The next line that it writes. Raises Failed when it has ended, or is silent for so long and is killed."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._heard:
+            self._ours.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                part = self._ours.recv(1 << 16)
+            except TimeoutError:
+                self.kill()
+                raise Failed(f"did not answer within {timeout_s:g} s and was killed") from None
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise Failed(self._how())
+            self._heard += part
+        line, _, rest = bytes(self._heard).partition(b"\n")
+        self._heard = bytearray(rest)
+        return line
+
+    def _how(self) -> str:
+        """How it ended; one that has let go of the connection is ended now."""
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        self._wait()
+        assert self._ended is not None
+        return f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
 
     def stop(self, timeout_s: float) -> bytes:
         """Tell it to stop, by the end of what it is told, and hear all that it said until it ended. Raises Failed when
@@ -49,8 +86,7 @@ class Forked:
         self._wait()
         assert self._ended is not None
         if self._ended:
-            how = f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
-            raise Failed(how)
+            raise Failed(self._how())
         return bytes(said)
 
     def _wait(self) -> None:

@@ -17,6 +17,10 @@ from typing import IO
 
 from labkit.errors import Failed, Unsupported
 
+MOST_BYTES = 64 << 20  # of what a program prints: a broken one may fill the disk, but not the memory
+# Numbers and messages are parsed: a program must not write them as the person's language has them.
+LOCALE = "C.UTF-8"
+
 # setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
 # without a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -56,6 +60,11 @@ class Ended:
         return f"{name} {how}" + (f": {said[:300]}" if said else "")
 
 
+def parsed_environment() -> dict[str, str]:
+    """The environment of a program whose output is parsed: this one's, with LOCALE in the place of the person's."""
+    return {**os.environ, "LC_ALL": LOCALE}
+
+
 class Running:
     """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is
     left behind."""
@@ -75,7 +84,12 @@ class Running:
         try:
             with startable(self.argv):
                 self._popen = subprocess.Popen(
-                    self.argv, stdin=stdin, stdout=self._out, stderr=self._err, pass_fds=pass_fds
+                    self.argv,
+                    stdin=stdin,
+                    stdout=self._out,
+                    stderr=self._err,
+                    pass_fds=pass_fds,
+                    env=parsed_environment(),
                 )
         except Unsupported:
             self._close_files()
@@ -126,7 +140,7 @@ class Running:
 
     def said(self) -> str:
         """Standard output up to now."""
-        return content_of(self._out)
+        return content_of(self._out) if self._ended is None else self._ended.stdout
 
     def ended(self, timed_out: bool = False) -> Ended:
         """The outcome; waits for the end if it has not come, so call it after `wait` or after a kill."""
@@ -199,8 +213,8 @@ def startable(argv: Sequence[str]) -> Iterator[None]:
 
 
 def content_of(file: IO[bytes]) -> str:
-    """What a file holds, wherever it was read or written last."""
-    size = os.fstat(file.fileno()).st_size
+    """What a file holds, wherever it was read or written last; of one that is larger than MOST_BYTES the beginning."""
+    size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
@@ -295,7 +309,9 @@ def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
     Raises Failed with its words when it does not end with 0 although all was read.
     """
     with tempfile.TemporaryFile() as said, startable(argv):
-        popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        popen = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=parsed_environment()
+        )
         assert popen.stdout is not None
         try:
             yield popen.stdout

@@ -100,7 +100,7 @@ def _kill(browser: Any) -> None:
 
 def _why(error: Exception, deadline_s: float) -> str:
     if isinstance(error, ImportError):
-        return "the Python package kaleido is not installed"
+        return "the Python package kaleido is not installed: pip install 'labkit[images]'"
     if type(error).__name__ == "ChromeNotFoundError":
         return "there is no browser to draw them (Debian package chromium)"
     words = " ".join(str(error.args[0] if error.args else error).split()) or type(error).__name__

@@ -17,7 +17,9 @@ import mistune
 import nbformat
 import nh3
 from markupsafe import Markup
-from nbconvert.filters.highlight import Highlight2HTML
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
 
 from labkit import flame
 from labkit.errors import BadInput
@@ -117,8 +119,7 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
 
 
 def _highlighted(source: str) -> str:
-    coloured = Highlight2HTML(pygments_lexer="python")  # type: ignore[no-untyped-call]
-    return Markup(coloured(source))
+    return Markup(highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
 
 
 def _output(output: nbformat.NotebookNode) -> Iterator[Block]:

@@ -2,8 +2,8 @@
 
 An experiment asks a generator's `capabilities` and never its name. There are three ways to make load, and each is a
 class: flows that carry data from clients to servers (`FlowGenerator`), round trips that are timed one by one
-(`LatencyGenerator`), and trials at a rate (`TrialGenerator`, in `labkit.traffic.trial`). A new generator is one module
-and one line in `labkit.traffic.registry`.
+(`LatencyGenerator`), and trials at a rate (`TrialGenerator`). A new generator is one module and one line in
+`labkit.traffic.registry`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 from labkit import process
 from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import BadInput
+from labkit.traffic.packet_sender import Mix
 
 # Each end of a flow leaves out the warm-up by its own clock. A busy machine makes one of them this late.
 SKEW_S, LEAST_SKEW = 0.2, 0.02
@@ -109,6 +110,91 @@ class Generator(abc.ABC):
             )
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
             raise BadInput(f"{self.name} takes neither rate_bps nor streams")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """The one-way latency of probe packets beside the load, in seconds; counts are exact, by sequence numbers.
+
+    `clock`: `kernel` is from the kernel's send timestamp to its receive timestamp, `sender` from just before the send
+    call. `histogram`: an HDR histogram of nanoseconds, as text (HdrHistogram V2, compressed, base64).
+    """
+
+    sent_count: int
+    received_count: int
+    reordered_count: int
+    duplicated_count: int
+    clock: str
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    max_s: float | None
+    histogram: str | None
+
+    @property
+    def lost_count(self) -> int:
+        """Probes that did not arrive."""
+        return self.sent_count - self.received_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial: a load at a rate for a time, and what arrived.
+
+    `rate_pps` and `duration_s` are what was asked for. `offered_count` is what the generator handed to the device
+    under test: `sent_count`, and what the first hop refused. `received_count` is of these frames alone; `hops` are all
+    frames that interfaces on the path counted, the sender's first, the receiver's last. `elapsed_s` is how long it
+    sent, `slip_s` by how much its schedule moved because it was late.
+    """
+
+    rate_pps: float | None
+    duration_s: float
+    offered_count: int
+    sent_count: int
+    received_count: int
+    hops: Mapping[str, int]
+    elapsed_s: float
+    slip_s: float
+    generator_cpu_s: float
+    latency: Latency | None = None
+
+    @property
+    def lost_count(self) -> int:
+        """Offered and not received; a device that duplicates frames has lost none."""
+        return max(0, self.offered_count - self.received_count)
+
+    @property
+    def loss_ratio(self) -> float:
+        """Lost, of what was offered."""
+        return self.lost_count / self.offered_count if self.offered_count else 0.0
+
+    @property
+    def offered_pps(self) -> float:
+        """The rate that the generator reached."""
+        return self.offered_count / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def generator_limited(self) -> bool:
+        """Whether the generator stayed more than 1 % below the rate that was asked for."""
+        return self.rate_pps is not None and self.offered_count < 0.99 * self.rate_pps * self.duration_s - 1
+
+
+class Trials(Protocol):
+    """A generator that is ready between the ends of a topology."""
+
+    def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
+        """Offer so many frames a second in all (None: as many as it can) for so long. Raises Failed when the generator
+        ends or does not answer."""
+
+
+class TrialGenerator(Generator):
+    """A generator that offers frames at a rate, counts exactly, and can be asked again and again."""
+
+    @abc.abstractmethod
+    def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
+        """Senders and receivers of these pairs, ready; nothing of them is left afterwards. Raises Unsupported, in one
+        sentence, for ends that it cannot send from, and BadInput for frames that do not fit."""
 
 
 class LatencyGenerator(Generator):

@@ -15,10 +15,14 @@ def page(program: process.Running | None) -> Page:
     """The JSON that iperf3 wrote; {} and the text under "unreadable" where it wrote none."""
     if program is None:
         return {}
-    text = program.ended().stdout
+    return parse(program.ended().stdout)
+
+
+def parse(text: str) -> Page:
+    """The JSON of one end; the text under "unreadable" where it is none."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"unreadable": text[:2000]}
     return found if isinstance(found, dict) else {"unreadable": text[:2000]}
 

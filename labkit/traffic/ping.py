@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from labkit import process
+from labkit import errors, process
 from labkit.endpoints import Endpoint, FarPair, Pair
 from labkit.errors import Failed
 from labkit.traffic.base import Capabilities, LatencyGenerator, LoadParameters
@@ -90,6 +90,7 @@ def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: in
     }
 
 
+@errors.reading("the output of ping")
 def round_trip_times(text: str) -> list[float]:
     """The round-trip times in seconds that ping printed (iputils)."""
     return [float(value) / 1e3 for value in _RTT.findall(text)]

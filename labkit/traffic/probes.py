@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from labkit import process
+from labkit import errors, process
 from labkit.endpoints import Namespace
 from labkit.errors import BadInput, Failed
 
@@ -78,9 +78,10 @@ class Outage(NamedTuple):
     over: bool
 
 
+@errors.reading("the output of ping")
 def answers(text: str) -> Answers:
     """What ping (iputils) says that it has sent and received. Raises Failed where it does not say it."""
-    told = _SENT.search(text)
+    told = _summary(text)
     if told is None:
         raise Failed(
             f"ping did not say what it has sent: {' '.join(text.split())[:200] or 'it said nothing'}"
@@ -91,6 +92,7 @@ def answers(text: str) -> Answers:
     return Answers(sent, received, duplicates, errors, tuple(sorted(ttls)), rtts_s)
 
 
+@errors.reading("the output of ping")
 def probes(text: str) -> list[Probe]:
     """Every echo request of `ping -D -O`, in order.
 
@@ -98,11 +100,11 @@ def probes(text: str) -> list[Probe]:
     which it does when it sends, else an interval after that one.
     """
     answered = _first_answers(text)
-    sent = {int(number) + 1: float(at) for at, number in _LATE.findall(text)}
+    sent = {_number(number) + 1: float(at) for at, number in _LATE.findall(text)}
     sent |= {number: at - rtt_s for number, (at, _, rtt_s) in answered.items() if at is not None}
     if not sent:
         return []
-    told = _SENT.search(text)
+    told = _summary(text)
     interval_s = _interval_s(sent)
     for number in range(min(sent) - 1, 0, -1):
         sent[number] = sent[number + 1] - interval_s
@@ -141,10 +143,26 @@ def outage(found: Sequence[Probe], since_s: float = 0.0) -> Outage:
     return max(gaps, key=lambda gap: (gap.length_s, gap.over))
 
 
+def _summary(text: str) -> re.Match[str] | None:
+    """The line in which ping sums up. Raises Failed where it claims more requests than it can number: they would all be
+    held in memory."""
+    found = _SENT.search(text)
+    if found is not None and any(len(count) > 9 or int(count) > MOST for count in found.groups("0")):
+        raise Failed(f"ping claims what cannot be, more than {MOST:,} requests: {found[0][:100]!r}")
+    return found
+
+
+def _number(text: str) -> int:
+    """The number of a request. Raises ValueError for one that no request can have: all up to it would be made up."""
+    if len(text) > 5 or not 0 <= (number := int(text)) <= MOST:
+        raise ValueError(f"icmp_seq={text[:30]} is no number of a request")
+    return number
+
+
 def _first_answers(text: str) -> dict[int, tuple[float | None, int, float]]:
     """When the first answer to each request came (with `-D`), its TTL and its round-trip time."""
     return {
-        int(number): (float(at) if at else None, int(ttl), float(ms) / 1e3)
+        _number(number): (float(at) if at else None, int(ttl), float(ms) / 1e3)
         for at, number, ttl, ms in reversed(_ANSWER.findall(text))
     }
 

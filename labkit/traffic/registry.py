@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labkit.errors import BadInput, LabkitError
-from labkit.traffic.base import FlowGenerator, Generator
+from labkit.traffic.base import FlowGenerator, Generator, TrialGenerator
 from labkit.traffic.iperf3 import Iperf3
+from labkit.traffic.packet_generator import PacketGenerator
 from labkit.traffic.ping import Ping
 
-GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping())}
+GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator())}
 PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in one.capabilities.protocols))
 
 
@@ -26,6 +27,17 @@ def speaking(protocol: str) -> Generator:
         if protocol in one.capabilities.protocols:
             return one
     raise BadInput(f"protocol={protocol}: there are {', '.join(PROTOCOLS)}")
+
+
+def find_trial(name: str) -> TrialGenerator:
+    """The generator `name`, which runs trials at a rate. Raises BadInput with the list of those that do."""
+    found = find(name)
+    if not isinstance(found, TrialGenerator):
+        able = [one.name for one in GENERATORS.values() if isinstance(one, TrialGenerator)]
+        raise BadInput(
+            f"generator={name} keeps no rate of frames and counts no trials: there is {', '.join(able)}"
+        )
+    return found
 
 
 def versions() -> dict[str, str | None]:

@@ -17,7 +17,8 @@ from labkit import figures, flame, records, report
 from labkit.errors import BadInput
 from labkit.flame import runs, speedscope
 from labkit.report.notebook import PLOTLY
-from labkit.why import counts, lost, packets, sides, times, verdict
+from labkit.why import conclusion, conclusion_tables, counts, lost, packets, sides, times, verdict
+from labkit.why.conclusion import Conclusion
 from labkit.why.sides import Point
 
 __all__ = ["page"]
@@ -44,8 +45,12 @@ def page(
     points = list(sides.points(asked))
     told = [(point, *_differences(point, processes)) for point in points]
     names = f"{asked[1].name} against {asked[0].name}"
+    concluded = [conclusion.conclude(point, processes) for point in points]
     said, notes = verdict.sentences(asked)
-    cells = [_prose("## Verdict", "\n".join(f"- {_plain(one)}" for one in said), *map(_plain, notes))]
+    cells: list[Cell] = []
+    for point, one in zip(points, concluded, strict=True):
+        cells += _of_conclusion(point, one, headed=len(points) > 1)
+    cells.append(_prose("## Verdict", "\n".join(f"- {_plain(one)}" for one in said), *map(_plain, notes)))
     for point, difference, why_not in told:
         cells += _cells(point, difference, why_not, headed=len(points) > 1)
     document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
@@ -53,7 +58,10 @@ def page(
     folders = list(dict.fromkeys(side.folder for side in asked if side is not None))
     # The title is no heading of Markdown: it may have the name of a folder in it.
     report.page([document], folders, path, f"Why do they differ? {names}")
-    found = [flame.sentence(one) if one else why_not for _, one, why_not in told]
+    found = []
+    for point, one in zip(points, concluded, strict=True):
+        head = f"{point.words}: " if len(points) > 1 else ""
+        found += [f"{head}{one.sentence}", *one.notes, *(f"next: {step}" for step in one.next)]
     if export is not None:
         found.append(_exported(export, [one for _, one, _ in told if one]))
     return path, found
@@ -72,6 +80,20 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
     if not written:
         return f"nothing to export to {folder}: there are no profiles"
     return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, .speedscope.json for speedscope"
+
+
+def _of_conclusion(point: Point, one: Conclusion, headed: bool) -> Iterator[Cell]:
+    """The conclusion first, then what it is taken from."""
+    heading = f"## Conclusion{f': {_plain(point.words)}' if headed else ''}"
+    steps = (
+        ["What would decide next:", "\n".join(f"- {_plain(step)}" for step in one.next)] if one.next else []
+    )
+    yield _prose(heading, f"**{_plain(one.sentence)}.**", *map(_plain, one.notes), *steps)
+    for make in (conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work):
+        title, words, table = make(one)
+        yield _prose(f"### {title}", _plain(words))
+        if table is not None:
+            yield _shown(table)
 
 
 def _differences(point: Point, processes: str) -> tuple[flame.Difference | None, str]:

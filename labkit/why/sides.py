@@ -13,7 +13,6 @@ from labkit.errors import BadInput
 from labkit.flame.runs import OBSERVER
 
 POINT = [name for name in loading.GROUP if name not in loading.HOST]
-ALIKE = [*loading.HOST, *loading.PROVENANCE]
 AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
 Values = dict[str, str]  # of parameters of a point, as `loading.said` tells them
@@ -21,11 +20,13 @@ Values = dict[str, str]  # of parameters of a point, as `loading.said` tells the
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read once: `rows` measure, `profiles` were observed."""
+    """A run's folder, read once: `rows` measure, `profiles` were observed. Several runs of the same (`folders`) are one
+    side, whose rows say which run they are of; `folder` is the first."""
 
     folder: Path
     rows: pd.DataFrame
     profiles: pd.DataFrame
+    folders: tuple[Path, ...] = ()
 
     def arms(self, *roles: str) -> list[str]:
         """Its arms; with roles, those that have one of them."""
@@ -80,9 +81,9 @@ class Point:
 def asked(left: str, right: str | None) -> Sides:
     """Both sides, and the control of left where there is one. A value that one side alone names holds for both. Raises
     BadInput."""
-    folder, arm, given = _named(left, None)
-    assert folder is not None, "there is no other side to have it from"
-    one = other = _read(folder)
+    folders, arm, given = _named(left, None)
+    assert folders is not None, "there is no other side to have it from"
+    one = other = _read(folders)
     more: Values = {}
     if right is None:
         if arm:
@@ -90,7 +91,7 @@ def asked(left: str, right: str | None) -> Sides:
         arms = _usual(one)
     else:
         elsewhere, second, more = _named(right, one)
-        other = one if elsewhere is None or elsewhere.samefile(folder) else _read(elsewhere)
+        other = one if elsewhere is None or _same(elsewhere, folders) else _read(elsewhere)
         first = _arm(one, arm)
         arms = (first, _arm(other, second or (first if elsewhere is None else None)))
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
@@ -133,20 +134,25 @@ def points(sides: Sides) -> Iterator[Point]:
             f"{sides[0].name} and {sides[1].name} are loads of two kinds: no unit of work is common to them"
         )
     left, right, control = ({} if one is None else dict(loading.groups(one.profiles, by)) for one in sides)
-    common = [key for key in left if key in right]
+    common = [(key, key) for key in left if key in right]
+    if not common and len(left) == len(right) == 1:  # one point each: what differs is what is asked about
+        [common] = [list(zip(left, right, strict=True))]
+        common = [both for both in common if _protocol(by, both[0]) == _protocol(by, both[1])]
     if not common:
         raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {_nothing(sides, by)}")
-    for key in common:
+    for key, other in common:
         again = control.get(key)
         profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
-        rows = (left[key], right[key], again if profiled else None)
-        both = pd.concat([rows[0], rows[1]]).reindex(columns=ALIKE)
-        for name, (one, other, *_) in loading.differing(both, ALIKE).items():
-            raise BadInput(
-                f"{sides[0].name} and {sides[1].name} differ in {name} ({one} and {other}): their costs"
-                " cannot be compared"
-            )
+        rows = (left[key], right[other], again if profiled else None)
         yield Point(words(sides, key), str(key[by.index("protocol")]), sides, rows)
+
+
+def _protocol(by: list[str], key: loading.Key) -> str:
+    return str(key[by.index("protocol")])
+
+
+def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
+    return len(one) == len(other) and all(a.samefile(b) for a, b in zip(one, other, strict=True))
 
 
 def _nothing(sides: Sides, by: list[str]) -> str:
@@ -162,9 +168,9 @@ def _differing(left: Values, right: Values) -> list[str]:
     return [name for name in left if left[name] != right[name]]
 
 
-def _named(text: str, left: Run | None) -> tuple[Path | None, str | None, Values]:
-    """Folder, arm and values of `FOLDER[:ARM][,name=value…]`; beside another side also of `[ARM][,name=value…]`, whose
-    folder is None."""
+def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None, Values]:
+    """Folders, arm and values of `FOLDER[+FOLDER…][:ARM][,name=value…]`; beside another side also of
+    `[ARM][,name=value…]`, whose folders are None."""
     head, values = text, Values()
     while (found := _place(head, left)) is None:
         head, _, last = head.rpartition(",")
@@ -178,18 +184,33 @@ def _named(text: str, left: Run | None) -> tuple[Path | None, str | None, Values
     return *found, dict(reversed(values.items()))
 
 
-def _place(text: str, left: Run | None) -> tuple[Path | None, str | None] | None:
-    """Folder and arm that a text without values names, if it does."""
+def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None] | None:
+    """Folders and arm that a text without values names, if it does."""
     if left is not None and (not text or text.removeprefix(":") in left.arms()):
         return None, text.removeprefix(":") or None
+    if folders := _folders(text):
+        return folders, None
+    head, _, arm = text.rpartition(":")
+    folders = _folders(head)
+    return (folders, arm) if folders and "=" not in arm else None
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    """The folders of runs that a text names, joined by `+`; none where one of them is no folder."""
     if text and Path(text).is_dir():
-        return Path(text), None
-    folder, _, arm = text.rpartition(":")
-    return (Path(folder), arm) if folder and "=" not in arm and Path(folder).is_dir() else None
+        return (Path(text),)
+    found = [Path(one) for one in text.split("+") if one]
+    return tuple(found) if len(found) > 1 and all(one.is_dir() for one in found) else ()
 
 
-def _read(folder: Path) -> Run:
-    return Run(folder, loading.load(folder), loading.profiles(folder))
+def _read(folders: tuple[Path, ...]) -> Run:
+    """One run, or several runs of the same as one side."""
+    rows, profiles = ([read(one) for one in folders] for read in (loading.load, loading.profiles))
+    if len(folders) == 1:
+        return Run(folders[0], rows[0], profiles[0], folders)
+    return Run(
+        folders[0], pd.concat(rows, ignore_index=True), pd.concat(profiles, ignore_index=True), folders
+    )
 
 
 def _usual(run: Run) -> tuple[str, str]:
@@ -252,7 +273,10 @@ def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) 
     name = ",".join([arm, *(f"{each}={values[each]}" for each in differing)])
     if run is other:
         return name
-    return f"{name} ({run.folder if run.folder.name == other.folder.name else run.folder.name})"
+    names = [
+        str(one) if run.folder.name == other.folder.name else one.name for one in run.folders or (run.folder,)
+    ]
+    return f"{name} ({'+'.join(names)})"
 
 
 def _side(name: str, run: Run, arm: str, values: Values) -> Side:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from labkit import comparison, loading, stats, tables
+from labkit.errors import BadInput
 from labkit.why import sides
 from labkit.why.sides import Side, Sides
 
@@ -48,13 +49,20 @@ def sentences(asked: Sides) -> tuple[list[str], list[str]]:
 
 def _of_arms(left: Side, right: Side) -> Iterator[str]:
     """The verdicts about two arms, or two runs, at like points."""
-    if left.folder == right.folder:
-        found = tables.verdicts(left.rows)
-    elif left.topology == right.topology:
-        found = sides.having(comparison.compare(left.folder, right.folder)[0], left.values)
-    else:
+    try:
+        found = _compared(left, right)
+    except BadInput:  # two runs that differ in more than time: the conclusion says in what
         return
-    yield from found[found["topology"].isin([left.topology, right.topology])]["sentence"]
+    if found is not None:
+        yield from found[found["topology"].isin([left.topology, right.topology])]["sentence"]
+
+
+def _compared(left: Side, right: Side) -> pd.DataFrame | None:
+    if left.folder == right.folder:
+        return tables.verdicts(left.rows)
+    if left.topology == right.topology:
+        return sides.having(comparison.compare(left.folder, right.folder)[0], left.values)
+    return None
 
 
 def _of_points(asked: Sides, resized: bool) -> Iterator[str]:

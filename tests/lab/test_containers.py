@@ -67,6 +67,10 @@ with topologies.build("veth", spec) as topology:
 """
 
 
+# io_uring_setup(2), whose number is 425 on every architecture; a word without spaces, as LOOK splits commands.
+CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscall(425,1,None),c.get_errno())"
+
+
 @pytest.mark.needs("root", "veth", "runc", "ping")
 def test_programs_run_in_a_container(machine: World) -> None:
     asked = (
@@ -74,6 +78,7 @@ def test_programs_run_in_a_container(machine: World) -> None:
         "unshare --net true",
         "touch /etc/labkit-was-here",
         "no-program",
+        f"{sys.executable} -I -c {CALL_IO_URING}",
         "cat /proc/self/status",
     )
     argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
@@ -86,6 +91,8 @@ def test_programs_run_in_a_container(machine: World) -> None:
     assert "not permitted" in said["unshare --net true"][2]  # the system call filter
     assert "Read-only" in said["touch /etc/labkit-was-here"][2]
     assert said["no-program"][0] == 127
+    [called] = [answer for asked, answer in said.items() if CALL_IO_URING in asked]
+    assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is a list of what is allowed
     status = dict(
         line.split(":\t") for line in said["cat /proc/self/status"][1].splitlines() if ":\t" in line
     )

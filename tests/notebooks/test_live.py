@@ -182,3 +182,35 @@ def test_it_goes_with_the_kernel(tmp_path: Path) -> None:
         assert notebook.running("sleep")
         os.kill(notebook.pid, signal.SIGKILL)
         assert until(lambda: not notebook.running("labkit.agent") + notebook.running("sleep"), 20)
+
+
+def test_threads_use_a_topology_at_the_same_time(notebook: Notebook) -> None:
+    """One that waits for a program hung the others, whatever their timeout_s."""
+    said = notebook.said(
+        "import time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "begun = time.monotonic()\n"
+        "def late():\n"
+        "    try:\n"
+        '        net.client0.run("sleep", "60", timeout_s=2)\n'
+        "    except Exception as error:\n"
+        "        return str(error)\n"
+        "with ThreadPoolExecutor() as pool:\n"
+        '    found = list(pool.map(lambda n: net.client0.run("echo", str(n)).strip(), range(40)))\n'
+        "    waiting = pool.submit(late)\n"
+        "    assert net.state.topology\n"
+        "    print(found == [str(n) for n in range(40)], waiting.result(), time.monotonic() - begun < 30)\n"
+    )
+    assert said == "True sleep did not end in time and was killed True\n"
+
+
+def test_a_program_runs_in_the_background(notebook: Notebook) -> None:
+    said = notebook.said(
+        'server = net.server0.start("sh", "-c", "echo ready; exec sleep 600")\n'
+        'print(net.client0.run("echo", "meanwhile").strip(), server.is_running)\n'
+        "print(server.stop().strip(), server.is_running)\n"
+    )
+    assert said == "meanwhile True\nready False\n"
+    assert notebook.refused('net.client0.start("sleep", "9").wait(timeout_s=0.1)').startswith(
+        "Failed: sleep still runs after 0.1 s"
+    )

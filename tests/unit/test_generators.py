@@ -11,7 +11,7 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.container_vs_vm import ContainerVsVm
 from labkit.experiments.packet_size import PacketSize
 from labkit.traffic import registry
-from labkit.traffic.base import FlowGenerator, LatencyGenerator
+from labkit.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ def test_a_generator_keeps_the_protocol_of_the_experiment() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"generator": "hping3"}, "generator=hping3: there are iperf3, ping"),
+        ({"generator": "hping3"}, "generator=hping3: there are iperf3, ping, packets"),
+        ({"generator": "packets"}, "generator=packets runs trials at a rate: use `labkit run throughput`"),
         (
             {"generator": "ping", "protocol": "tcp", "slices": 0},
             "protocol=tcp: the generator ping has ping",
@@ -66,7 +67,14 @@ def test_loads_of_an_experiment_choose_the_generator_of_each() -> None:
 
 def test_every_generator_has_one_way_to_make_load() -> None:
     for one in registry.GENERATORS.values():
-        assert isinstance(one, FlowGenerator) != isinstance(one, LatencyGenerator), one.name
+        ways = (FlowGenerator, LatencyGenerator, TrialGenerator)
+        assert sum(isinstance(one, way) for way in ways) == 1, one.name
         if one.capabilities.sliced:
             assert isinstance(one, FlowGenerator)
     assert registry.PROTOCOLS == ("tcp", "udp", "ping")
+
+
+def test_a_search_needs_a_generator_of_trials() -> None:
+    assert registry.find_trial("packets").name == "packets"
+    with pytest.raises(BadInput, match="generator=ping keeps no rate of frames"):
+        registry.find_trial("ping")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import json
 import os
@@ -15,7 +16,7 @@ from worlds import MARK, marked, until
 
 from labkit import kernelspecs, notebook_kernel
 from labkit.errors import BadInput, Failed
-from labkit.jupyter import LabProvisioner
+from labkit.jupyter import Events, LabProvisioner
 from labkit.qemu import kernels
 
 CONNECTION = {
@@ -122,3 +123,19 @@ def test_what_cannot_be_booted_is_one_sentence_to_whoever_starts_the_kernel(tmp_
     with pytest.raises(Failed, match=r"vm:9.9.9-none.*no kernel '9.9.9-none' can be booted"):
         manager.start_kernel(env={**os.environ, MARK: mark}, cwd=str(tmp_path))
     assert until(lambda: not marked(mark), 10)
+
+
+def test_restarts_are_counted_until_the_kernel_can_be_reached(capfd: pytest.CaptureFixture[str]) -> None:
+    """Jupyter gives up after five of them; the process that boots the lab VM lives long before the kernel does."""
+    reads, writes = os.pipe()
+    provisioner = LabProvisioner("vm:debian")
+    provisioner._events = Events(reads)
+    with open(writes, "wb", buffering=0) as pipe:
+        pipe.write(b'{"event":"started"}\n{"event":')
+        assert provisioner.get_stable_start_time(10) == float("inf")
+        pipe.write(b'"ready"}\n')
+        assert provisioner.get_stable_start_time(10) == 10
+        pipe.write(b'{"event":"error","text":"it has ended"}\n')
+    for _ in range(2):  # as a kernel manager asks again and again
+        assert asyncio.run(provisioner.poll()) == 0  # no process
+    assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"

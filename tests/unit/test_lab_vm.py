@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from numpy._core._multiarray_umath import __cpu_baseline__
 
 from labkit import hosts
 from labkit.errors import BadInput, Failed, Unsupported
@@ -50,6 +51,20 @@ def test_a_shape_that_cannot_be_is_refused(word: str, says: str) -> None:
 def words_of(asked: str, folder: Path, **more: bool) -> list[str]:
     shares = [command.Share("root", folder, True)]
     return command.argv(shape.parse(asked), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
+
+
+# What the x86-64 psABI's levels add to one another; QEMU's qemu64 has sse3, cx16 and lahf_lm of the second.
+LEVELS = {"X86_V2": {"+ssse3", "+sse4.1", "+sse4.2", "+popcnt"}}
+
+
+def test_the_emulated_cpu_has_every_instruction_that_numpys_wheel_executes(tmp_path: Path) -> None:
+    """numpy does not check what the CPU lacks of its baseline: an import would end by SIGILL."""
+    words = words_of("vm:x", tmp_path)
+    model, *added = words[words.index("-cpu") + 1].split(",")
+    assert model == "qemu64"
+    assert __cpu_baseline__
+    for level in __cpu_baseline__:  # one that is not in LEVELS needs a larger CPU
+        assert LEVELS[level] <= set(added)
 
 
 def test_the_profile_chooses_qemus_threads(tmp_path: Path) -> None:

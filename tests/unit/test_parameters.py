@@ -13,7 +13,7 @@ from labkit.errors import BadInput
 from labkit.experiments import arms, profiles
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm
-from labkit.experiments.datapaths import is_whole, points, whole_planned_s
+from labkit.experiments.datapaths import plan, planned_s
 
 CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
 A_CPU = min(os.sched_getaffinity(0))
@@ -176,9 +176,9 @@ def test_a_datagram_is_as_long_as_asked() -> None:
 
 def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> None:
     asked = Datapaths.of({"pairs": "1,2,4,8", "rounds": "6"})
-    order = points(asked, 7)
-    assert order == points(asked, 7)
-    assert order != points(asked, 8)
+    order = plan(asked, 7).points
+    assert order == plan(asked, 7).points
+    assert order != plan(asked, 8).points
     assert [point.round for point in order] == sorted(list(range(6)) * 4)
     by_round = [[point.pairs for point in order if point.round == number] for number in range(6)]
     assert all(sorted(pairs) == [1, 2, 4, 8] for pairs in by_round)
@@ -191,7 +191,7 @@ def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> N
 )
 def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     asked = Datapaths.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
-    assert [is_whole(asked, point) for point in points(asked, 1)] == expected
+    assert [point.whole_runs for point in plan(asked, 1).points] == expected
 
 
 def test_every_parameter_of_every_experiment_is_explained() -> None:
@@ -212,8 +212,8 @@ def test_boots_of_guests_are_planned_once_per_set_up() -> None:
     assert 2 * arms.BOOT_S < arms.survey_s(asked) < 3 * arms.BOOT_S
     here = [arm for arm in usable if arm.endpoint == "namespace"]
     assert profiles.planned_s(asked, usable) > profiles.planned_s(asked, here) + 3 * arms.BOOT_S
-    set_ups_count = len(points(asked, 0)) + len(profiles.points(asked))
-    assert whole_planned_s(asked) > arms.survey_s(asked) + 3 * arms.BOOT_S * set_ups_count
+    set_ups_count = len(plan(asked, 0).points) + len(profiles.points(asked))
+    assert planned_s(asked) > arms.survey_s(asked) + 3 * arms.BOOT_S * set_ups_count
 
 
 def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:

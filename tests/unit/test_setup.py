@@ -10,14 +10,22 @@ import sys
 import time
 import tomllib
 
+import pytest
 import yaml
 from conftest import NEEDS, ROOT, Need
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from labkit import cli
+from labkit.report.images import _why
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUN = PROJECT["project"]["dependencies"]
-DEV = PROJECT["project"]["optional-dependencies"]["dev"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+DEV = EXTRAS["dev"]
+OPTIONAL = [
+    one for name, extra in EXTRAS.items() if name != "dev" for one in extra
+]  # what one command alone needs
 BUILD = PROJECT["build-system"]["requires"]
 LOCK = (ROOT / "requirements.lock").read_text()
 
@@ -27,6 +35,8 @@ IMPORTED_AS = {
     "jupyter-client": "jupyter_client",
     "pytest-xdist": "xdist",
     "pyyaml": "yaml",
+    "mlrsearch": "MLRsearch",
+    "hdrhistogram": "hdrh",
 }
 # What no line imports: the build, programs, types, and what others load.
 BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
@@ -69,18 +79,54 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_imports_are_declared() -> None:
-    assert imports("labkit") <= names(RUN)
-    assert imports("tests") | imports("benchmarks") <= names(RUN) | names(DEV)
+    assert imports("labkit") <= names(RUN) | names(OPTIONAL)
+    assert imports("tests") | imports("benchmarks") <= names(RUN) | names(OPTIONAL) | names(DEV)
+
+
+def test_what_one_command_needs_is_imported_by_it_alone() -> None:
+    """Without the extras everything else works: no module imports them at its top, but those of `--dask`."""
+    for path in sorted((ROOT / "labkit").rglob("*.py")):
+        module = ast.parse(path.read_text())
+        at_top = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
+        at_top |= {node.module or "" for node in module.body if isinstance(node, ast.ImportFrom)}
+        if at_top & names(OPTIONAL):
+            assert path.parent.name in ("fleet", "cluster"), path
+
+
+def test_a_missing_extra_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "labkit.fleet.caller", raising=False)
+    assert cli.main(["sweep", str(ROOT / "params/datapaths-quick.yaml"), "--dask", "tcp://127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "labkit: --dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"
+    )
+
+
+def test_verdicts_and_reports_import_nothing_heavy_for_a_trifle() -> None:
+    """A second each: scipy.stats, once there for ranks alone, and nbconvert, for colours alone."""
+    code = "import sys, labkit.tables, labkit.report; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "scipy.special" in imported
+    assert imported.isdisjoint({"scipy.stats", "nbconvert", "kaleido", "distributed"})
+
+
+def test_images_without_their_package_are_one_sentence() -> None:
+    assert _why(ModuleNotFoundError("kaleido"), 1) == (
+        "the Python package kaleido is not installed: pip install 'labkit[images]'"
+    )
 
 
 def test_declared_is_used() -> None:
-    assert names(RUN) - NOT_IMPORTED <= imports("labkit")
+    assert (names(RUN) | names(OPTIONAL)) - NOT_IMPORTED <= imports("labkit")
     assert names(DEV) - NOT_IMPORTED <= imports("tests") | imports("benchmarks")
 
 
 def test_every_dependency_says_why() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    for requirement in [*RUN, *DEV]:
+    for requirement in [*RUN, *OPTIONAL, *DEV]:
         explained = re.compile(rf' *"{re.escape(requirement)}", +# \S.*')
         assert any(map(explained.fullmatch, lines)), f"{requirement} has no comment that says why"
 
@@ -91,13 +137,13 @@ def test_conda_gives_the_same() -> None:
     assert by_pip[-1] == "-e ."
     by_conda = [entry for entry in entries if isinstance(entry, str)]
     assert by_conda[:2] == ["python=3.11", "pip"]
-    assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds([*RUN, *DEV])
+    assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds([*RUN, *OPTIONAL, *DEV])
 
 
 def test_lock_is_within_bounds_and_hashed() -> None:
     pinned = locked()
     assert all(hashes_count for _, hashes_count in pinned.values())
-    for requirement in map(Requirement, [*RUN, *DEV, *BUILD]):
+    for requirement in map(Requirement, [*RUN, *OPTIONAL, *DEV, *BUILD]):
         version, _ = pinned[canonicalize_name(requirement.name)]
         assert version in requirement.specifier, (
             f"{requirement} against {version} in the lock: run `make lock`"

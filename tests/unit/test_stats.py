@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 from scipy.special import stdtrit
-from scipy.stats import kruskal, wilcoxon
+from scipy.stats import kruskal, rankdata, wilcoxon
 
 from labkit import stats, units
 from labkit.errors import BadInput
@@ -342,3 +342,13 @@ def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: f
 )
 def test_an_interval_without_use_is_not_printed(low: float | None, high: float | None, text: str) -> None:
     assert stats.ratio_text(1.0, low, high) == text
+
+
+def test_equal_values_share_the_mean_of_their_ranks(rng: np.random.Generator) -> None:
+    for values in (
+        np.array([]),
+        np.array([3.0]),
+        np.array([2.0, 1.0, 2.0, -1.0, 2.0]),
+        rng.integers(0, 9, 50) / 7,
+    ):
+        assert stats.average_ranks(values).tolist() == rankdata(values).tolist()

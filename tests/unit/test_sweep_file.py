@@ -195,3 +195,24 @@ def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
 def test_the_notebooks_parameters_have_help(project: Path) -> None:
     found = sweep.parameters_of(project / "notebooks" / "01_datapaths.ipynb")
     assert all(found.values()), [name for name, text in found.items() if not text]
+
+
+def test_a_change_names_files_beside_the_sweep_only(project: Path) -> None:
+    rules = project / "params" / "rules.nft"
+    rules.write_text("table inet t { }\n")
+    change = {"name": "rules", "at": "server", "nftables": "rules.nft"}
+    content = GOOD | {"parameters": GOOD["parameters"] | {"change": [change]}}
+    first = sweep.load(written(project, content))
+    [step] = first.points[0].parameters["change"][0]["steps"]
+    assert step["options"]["rules"] == "table inet t { }\n"
+    rules.write_text("table inet u { }\n")
+    assert sweep.load(written(project, content)).digest != first.digest
+    change["nftables"] = "../secret.nft"
+    with pytest.raises(BadInput, match="outside of the folder"):
+        sweep.load(written(project, content))
+
+
+def test_a_point_is_named_after_its_change(project: Path) -> None:
+    changes = [[{"name": name, "parameter": {"streams": count}}] for name, count in (("two", 2), ("four", 4))]
+    found = sweep.load(written(project, GOOD | {"grid": [{"change": changes}]}))
+    assert [point.name for point in found.points] == ["two", "four"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,7 +14,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import ROOT, Need
+from conftest import ROOT
 from jupyter_client import KernelManager
 from worlds import MARK, marked, until
 
@@ -146,16 +149,40 @@ def test_shut_down_it_leaves_nothing(notebook: Notebook) -> None:
     assert until(lambda: not notebook.programs(), 20), notebook.programs()
 
 
-def test_papermill_runs_a_notebook_there(spec: str, lab_kernel: str, tmp_path: Path, need: Need) -> None:
-    import subprocess
-
-    cell = nbformat.v4.new_code_cell("import os; print(os.uname().release)")
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "asked.ipynb")
-    words = [sys.executable, "-m", "papermill", "asked.ipynb", "done.ipynb", "-k", spec]
-    words += ["--start-timeout", str(PATIENCE_S)]
-    done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False
+def papermill(folder: Path, source: Path, spec: str, *parameters: str) -> subprocess.CompletedProcess[str]:
+    """Execute a notebook into `done.ipynb` of the folder, in the kernel of that name."""
+    words = [sys.executable, "-m", "papermill", str(source), "done.ipynb", "-k", spec]
+    words += ["--start-timeout", str(PATIENCE_S), *parameters]
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False
     )
-    assert done.returncode == 0, done.stderr
-    [ran] = nbformat.read(tmp_path / "done.ipynb", as_version=4).cells
-    assert ran.outputs[0].text.strip() == lab_kernel
+
+
+def test_a_kernel_that_dies_by_a_signal_is_reported_once(spec: str, lab_kernel: str, tmp_path: Path) -> None:
+    cells = ["import os; print(os.uname().release)", "import signal; os.kill(os.getpid(), signal.SIGILL)"]
+    written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(written, tmp_path / "asked.ipynb")
+    done = papermill(tmp_path, tmp_path / "asked.ipynb", spec)
+    assert done.returncode != 0
+    assert "the notebook's kernel has ended: " in done.stderr
+    told = "was ended by SIGILL: a library uses an instruction that the lab VM's CPU does not have"
+    assert done.stderr.count("SIGILL") - done.stderr.count("signal.SIGILL") == 1, done.stderr
+    assert told in done.stderr
+    first = nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0]
+    assert first.outputs[0].text.strip() == lab_kernel
+
+
+def test_the_datapaths_notebook_runs_there(spec: str, lab_kernel: str, tmp_path: Path) -> None:
+    """numpy, pandas and plotly are imported in it: an emulated CPU has every instruction that the wheels use."""
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    (tmp_path / "params").mkdir()
+    asked = {"topology": "[veth, veth_bridge]", "pairs": "[1]", "rounds": 2, "slices": 4, "whole_runs": 0}
+    words = ["-y", "\n".join(f"{name}: {value}" for name, value in asked.items())]
+    folder = tmp_path / "notebooks"
+    done = papermill(folder, folder / "01_datapaths.ipynb", spec, *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (folder / "done.ipynb").read_text()
+    assert "application/vnd.plotly" in text
+    files = (folder / "data").rglob("rows/*.jsonl")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {row["kernel"] for row in rows} == {lab_kernel}

@@ -18,7 +18,7 @@ from typing import Any
 from labkit import machine, netlink, process
 from labkit.endpoints import Endpoint, Namespace, Pair
 from labkit.errors import BadInput, Failed
-from labkit.topologies.base import PORT, Meter, Spec, mac
+from labkit.topologies.base import PORT, Meter, Spec, mac, numbers
 from labkit.topologies.encapsulation import ETHERNET, GRE, IPV4, Header, headers, length_bytes
 from labkit.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.topologies.open_vswitch.readers import reading
@@ -42,9 +42,11 @@ PROOF_S, TRY_S = 30.0, 0.25
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted up to a moment: packets that mirrors should have copied, each times the mirrors; copies that
-    arrived; copies that a reader's socket dropped; packets that the switch's sockets dropped; its CPU time."""
+    """What was counted up to a moment: packets that the ends sent and the switch took; packets that mirrors should have
+    copied, each times the mirrors; copies that arrived; copies that a reader's socket dropped; packets that the
+    switch's sockets dropped; its CPU time."""
 
+    switched: int
     expected: int
     copies: int
     unread: int
@@ -222,17 +224,18 @@ class Mirrors:
 
     def counts(self, switch: Switch) -> Counts:
         """What was counted up to now."""
-        lost = self._sockets[0].drops() if self._userspace else {}
-        arrived = sum(
-            self._counters(number).received_count - lost.get(PORT + number, 0) for number in self._arriving
-        )
-        left = sum(self._counters(number).sent_count for number in self._leaving)
+        # A pair talks to itself alone: what comes in at one end's port goes out at the other's. What goes out
+        # is work that was done, and needs no second counter, read at another moment, to be taken from it.
+        taken = {number: self._counters(number ^ 1).sent_count for number in numbers(self._spec)}
+        arrived = sum(taken[number] for number in self._arriving)
+        left = sum(taken[number ^ 1] for number in self._leaving)
         copies = unread = 0
         if self._monitor is not None:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
             unread = sum(self._sockets[1].drops().values()) if self._asked.readers != "none" else 0
-        total = sum(lost.values()) if self._userspace else None
-        return Counts(self._asked.mirrors * (arrived + left), copies, unread, total, switch.cpu_s())
+        total = sum(self._sockets[0].drops().values()) if self._userspace else None
+        expected = self._asked.mirrors * (arrived + left)
+        return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
 
     def _counters(self, number: int) -> netlink.LinkCounters:
         return self._between.netlink.counters(PORT + number)
@@ -245,7 +248,10 @@ class Mirrors:
 
             def end() -> dict[str, Any]:
                 now = self.counts(switch)
-                found: dict[str, Any] = {"switch_cpu_s": now.cpu_s - before.cpu_s}
+                found: dict[str, Any] = {
+                    "switch_cpu_s": now.cpu_s - before.cpu_s,
+                    "switched_count": now.switched - before.switched,
+                }
                 if now.lost is not None and before.lost is not None:
                     found["switch_lost_count"] = now.lost - before.lost
                 if self._asked.mirrors:

@@ -1,0 +1,201 @@
+"""What a virtual TAP costs: one switch with different mirrors, and who reads their copies, as arms side by side.
+
+The question is Senanayake's (Performance on Virtualization Environments with Virtual TAP, University of Colombo 2024).
+All arms of a round stand at once, and each load, in random order, is run through every arm before they are taken down.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from labkit import records
+from labkit.errors import BadInput
+from labkit.experiments import arms, columns, datapaths, events, profiles, slices, whole
+from labkit.experiments import asked as usual
+from labkit.experiments.asked import Datapaths
+from labkit.experiments.columns import Arm, Measured
+from labkit.experiments.datapaths import Point
+from labkit.experiments.events import Event, Surroundings
+from labkit.experiments.looks import Live
+from labkit.experiments.parameters import left_out, one_of, within
+from labkit.topologies.open_vswitch import NAMES, SwitchOptions
+from labkit.topologies.open_vswitch.words import HELP as SWITCH
+from labkit.topologies.open_vswitch.words import MOST_MIRRORS, OUTPUTS, READERS
+
+LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
+LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
+UNUSED = ("generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width")
+
+HELP = {
+    **usual.HELP,
+    "topology": f"the switches, {' or '.join(NAMES)}; each is compared with every number of mirrors",
+    "mirrors": f"numbers of mirrors, 0 to {MOST_MIRRORS}; the first is the baseline",
+    "readers": f"{SWITCH['readers']}; several are compared; an empty list is none",
+    "select": SWITCH["select"],
+    "output": SWITCH["output"],
+    "uplink_bps": SWITCH["uplink_bps"],
+    "uplink_mtu": SWITCH["uplink_mtu"],
+    "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
+    "loads": "what is run through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
+    " (bit/s) in a whole run at that rate instead of slices",
+    "generator": "say loads instead",
+    "protocol": "say loads instead",
+    "length_bytes": "say loads instead",
+    "rate_bps": "say loads instead: udp:512@1e8",
+    "whole_runs": "not used: loads with a rate are whole runs, others slices",
+    "half_width": "not used: all rounds are measured",
+    "nodes": "not used: a switch is of one host, and a tunnel's far end a namespace of it",
+    "observe": f"{usual.HELP['observe']}; with the first load",
+}
+
+
+class VirtualTap(Datapaths, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
+
+    topology: tuple[str, ...] = ("ovs_netdev",)
+    mirrors: tuple[int, ...] = (0, 1, 2, 4, 8)
+    readers: tuple[str, ...] = ("none", "count")
+    select: str = "client0"
+    output: str = "veth"
+    uplink_bps: float | None = None
+    uplink_mtu: int | None = None
+    also: tuple[str, ...] = ()
+    loads: tuple[str, ...] = LOADS
+    rounds: int = 5
+    slices: int = 4
+    duration_s: int = 2
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        left_out(self, (*UNUSED, "nodes"), HELP)
+        for name in self.topology:
+            one_of("topology", name, tuple(NAMES))
+        for field in ("topology", "mirrors", "loads"):
+            values = getattr(self, field)
+            if not values or len(set(values)) < len(values):
+                raise BadInput(f"{field} needs at least one value, and none twice")
+        for count in self.mirrors:
+            within("mirrors", count, 0, MOST_MIRRORS, "what Open vSwitch takes")
+        for reader in self.readers:
+            one_of("readers", reader, READERS)
+        one_of("output", self.output, OUTPUTS)
+        self.of_arms().check()
+        for load in self.loads:
+            self.of_load(load).check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The topologies under comparison, with their options."""
+        found: dict[str, None] = {}
+        for topology in self.topology:
+            for count in self.mirrors:
+                for reader in self.readers if count and self.readers else ("none",):
+                    found[self._options(count, reader).name(topology)] = None
+        return (*found, *(name for name in self.also if name not in found))
+
+    def _options(self, count: int, reader: str) -> SwitchOptions:
+        if not count:
+            return SwitchOptions()
+        given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
+        return SwitchOptions(mirrors=count, readers=reader, **given)
+
+    def of_arms(self, **changed: Any) -> Datapaths:
+        """The parameters of `datapaths` with the switches as topologies."""
+        given = {name: getattr(self, name) for name in Datapaths.__struct_fields__}
+        return Datapaths(**given | {"topology": self.arms} | changed)
+
+    def of_load(self, load: str) -> Datapaths:
+        """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
+        if not re.fullmatch(LOAD, load):
+            raise BadInput(
+                f"loads={load}: a load is tcp or udp, each with or without :BYTES and @RATE: udp:512@1e8"
+            )
+        what, _, rate = load.partition("@")
+        protocol, _, size = what.partition(":")
+        length = int(size) if size else None
+        if not rate:
+            return self.of_arms(protocol=protocol, length_bytes=length)
+        return self.of_arms(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
+
+
+def planned_s(asked: VirtualTap) -> float:
+    """About how many seconds all of it takes."""
+    usable = arms.planned(asked.of_arms())
+    rounds = sum(_round_s(asked, point, usable) for point in datapaths.points(asked, 0))
+    observed = len(profiles.points(asked)) * profiles.planned_s(asked, usable)
+    return arms.survey_s(asked.of_arms()) + rounds + observed
+
+
+def _load_s(load: Datapaths, point: Point, arms_count: int) -> float:
+    if load.rate_bps is None:
+        return datapaths.slices_s(load, point, arms_count)
+    return arms_count * datapaths.whole_s(load, point)
+
+
+def _round_s(asked: VirtualTap, point: Point, usable: list[Arm]) -> float:
+    loads_s = sum(_load_s(asked.of_load(load), point, len(usable)) for load in asked.loads)
+    return datapaths.set_up_s(point, usable) + loads_s
+
+
+def run(asked: VirtualTap, around: Surroundings) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    done = around.done()
+    loads = [asked.of_load(load) for load in asked.loads]
+    whole_of = loads[0]
+    profiles.check(whole_of)
+    usable, refused = arms.survey(whole_of, around)
+    profiles.check_built(whole_of)
+    yield from arms.refused_rows(loads, around, refused, done)
+    if not usable:
+        return
+    done -= arms.lacking(around, usable)
+    left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
+    observed = [point for point in profiles.points(asked) if point.name not in done]
+    each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(whole_of)
+    total_s = spent_s + sum(each_s) + len(observed) * profiles.planned_s(asked, usable)
+    for point, round_s in zip(left, each_s, strict=True):
+        yield from _measured(asked, around, point, usable, (spent_s, total_s))
+        spent_s += round_s
+    yield from profiles.measure(whole_of, around, observed, usable, (spent_s, total_s))
+    for pairs in asked.pairs:
+        yield events.stopped(pairs, f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured")
+
+
+def _measured(
+    asked: VirtualTap, around: Surroundings, point: Point, usable: list[Arm], spent_of: tuple[float, float]
+) -> Iterator[Event]:
+    """The rows of a round: all loads through the same switches."""
+    spent_s, total_s = spent_of
+    what = f"{point.pairs} pair{'s' * (point.pairs > 1)}, round {point.round + 1} of {asked.rounds}"
+    rng = random.Random(f"{around.seed} {point.name}")
+    rows: list[records.Row] = []
+    yield events.progress(f"{what}: set-up", spent_s, total_s)
+    with arms.built(asked.of_load(asked.loads[0]), around, point.pairs, usable, rng) as (live, refused):
+        spent_s += datapaths.set_up_s(point, usable)
+        for name in rng.sample(asked.loads, len(asked.loads)):
+            load = asked.of_load(name)
+            yield events.progress(f"{what}, {name}", spent_s, total_s)
+            found = [*refused, *_of_load(load, name, around, point, live, rng)]
+            told = {"point": point.name, "round": point.round}
+            rows += [columns.row_of(load, around, arm, point.pairs, told | metrics) for arm, metrics in found]
+            spent_s += _load_s(load, point, len(usable))
+    yield events.rows(point.name, rows)
+
+
+def _of_load(
+    load: Datapaths, name: str, around: Surroundings, point: Point, live: list[Live], rng: random.Random
+) -> list[Measured]:
+    """One load through every arm: in slices, or with a rate in a whole run of each."""
+    artefacts = around.folder / "artefacts" / f"{point.name}-{re.sub('[:@]', '-', name)}"
+    if load.rate_bps is None:
+        return slices.measure(load, live, rng, artefacts)
+    of = {one.arm.label: one for one in live}
+    order = columns.order(around, point.pairs, point.round, list(of))
+    return [whole.measure(load, of[label], artefacts) for label in order]

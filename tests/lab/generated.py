@@ -1,0 +1,154 @@
+"""The packet generator in topologies: a program, run as an experiment's process is. The first argument names what is
+tried; what was found is JSON on standard output."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from labkit import machine, netlink, process, topologies
+from labkit.endpoints import Pair
+from labkit.errors import LabkitError
+from labkit.traffic import iperf3, registry
+from labkit.traffic.packet_generator import wire_of
+from labkit.traffic.packet_sender import Mix, Sender
+
+GENERATOR = registry.find_trial("packets")
+
+
+def told(trial: Any) -> dict[str, Any]:
+    of_properties = ("lost_count", "loss_ratio", "offered_pps", "generator_limited")
+    latency = trial.latency and asdict(trial.latency) | {"lost_count": trial.latency.lost_count}
+    return asdict(trial) | {name: getattr(trial, name) for name in of_properties} | {"latency": latency}
+
+
+def exact(name: str) -> Any:
+    """Trials of several sizes and rates between the ends of a topology."""
+    found = []
+    with topologies.build(name, topologies.Spec(pairs=2)) as net:
+        for sizes, flows, rate_pps in (((64,), 1, 5e3), ((1518,), 100, 2e4), ((64, 594, 1518), 60_000, None)):
+            with GENERATOR.trials(net.pairs, Mix(sizes, flows)) as ready:
+                found.append(told(ready.trial(rate_pps, 0.2)))
+    return found
+
+
+def captured(flows: str, block: str, repeats: str) -> Any:
+    """What a socket at the receiver sees of one pass: how often each flow came, and the order of the flows."""
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        with netlink.inside(pair.server.namespace.fd):
+            seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            seen.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+            seen.bind(("eth0", 0))
+        mix = Mix((64,), int(flows), ("source_port",), int(block), int(repeats))
+        with netlink.inside(pair.client.namespace.fd):
+            sender = Sender(wire_of(pair), mix)
+        count = int(flows) * int(repeats)
+        report = sender.send(20_000, 30, count)
+        seen.setblocking(False)
+        ports = []
+        for _ in range(report.sent_count):
+            frame, about = seen.recvfrom(64)
+            while about[2] == socket.PACKET_OUTGOING:  # ICMP that says nobody listens
+                frame, about = seen.recvfrom(64)
+            ports.append(int.from_bytes(frame[34:36], "big") - 1024)
+    times = collections.Counter(ports)
+    return {
+        "sent": report.sent_count,
+        "times": sorted(set(times.values())),
+        "flows": len(times),
+        "first": ports[:12],
+    }
+
+
+def jumbo() -> Any:
+    """A frame of 9,000 bytes of IP."""
+    with topologies.build("veth", topologies.Spec(mtu_bytes=9000)) as net:
+        with GENERATOR.trials(net.pairs, Mix((9018,), 10)) as ready:
+            before = net.pairs[0].server.counters()
+            trial = ready.trial(5000, 0.2)
+            after = net.pairs[0].server.counters()
+    return told(trial) | {"bytes": after.received_bytes - before.received_bytes}
+
+
+def too_large() -> Any:
+    """Frames above the MTU, which the caller should have checked."""
+    with topologies.build("veth", topologies.Spec(mtu_bytes=1000)) as net:
+        with GENERATOR.trials(net.pairs, Mix((1518,), 10)) as ready:
+            try:
+                ready.trial(5000, 0.2)
+            except LabkitError as error:
+                return str(error)
+
+
+def limited(rate_bps: str) -> Any:
+    """A bridge whose port to the receiver carries so much (tbf); rates below and above."""
+    with topologies.build("veth_bridge", topologies.Spec()) as net:
+        rule = ["tc", "qdisc", "add", "dev", "port1", "root", "tbf", "rate", rate_bps]
+        process.output([*net.namespaces[-1].prefix, *rule, "burst", "20000", "limit", "20000"])
+        with GENERATOR.trials(net.pairs, Mix((512,), 10)) as ready:
+            return [told(ready.trial(rate_pps, 0.5)) for rate_pps in (3000.0, 40_000.0)]
+
+
+def latency() -> Any:
+    """Probes beside a load."""
+    with topologies.build("veth_bridge", topologies.Spec()) as net:
+        with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
+            return [told(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
+
+
+def killed() -> Any:
+    """A sender that is killed in the middle of a trial; what is left of it."""
+    with topologies.build("veth", topologies.Spec()) as net:
+        with GENERATOR.trials(net.pairs, Mix()) as ready:
+            [pid] = ready.pids  # type: ignore[attr-defined]
+            threading.Timer(0.2, lambda: os.kill(pid, signal.SIGKILL)).start()
+            begun = time.monotonic()
+            try:
+                ready.trial(1000, 2.0)
+            except LabkitError as error:
+                words = str(error)
+            took_s = time.monotonic() - begun
+        left = process.output([*net.pairs[0].server.prefix, "nft", "list", "ruleset"])
+    return {"words": words, "took_s": took_s, "alive": os.path.exists(f"/proc/{pid}"), "left": left}
+
+
+def against_iperf3() -> Any:
+    """Packets per CPU-second of the whole machine, of both generators by turns: 64-byte frames, and iperf3's smallest
+    usual datagrams."""
+    found: dict[str, list[float]] = {"packets": [], "iperf3": []}
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        for _ in range(3):
+            with GENERATOR.trials(net.pairs, Mix()) as ready:
+                used = machine.cpu_times()
+                trial = ready.trial(None, 0.5)
+                used = machine.cpu_times() - used
+                found["packets"].append(trial.received_count / max(trial.generator_cpu_s, 1e-9))
+            found["iperf3"].append(_iperf3(pair))
+    return found
+
+
+def _iperf3(pair: Pair) -> float:
+    """Datagrams per CPU-second of client and server together."""
+    load = iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)
+    with iperf3.flows([pair], load) as flows:
+        flows.stage()
+        flows.go()
+        reports, problem = flows.finish(time.monotonic() + 10)
+        assert problem is None, problem
+        programs = [program.ended() for program in (*flows.clients, *flows.servers.programs)]  # type: ignore[union-attr]
+    row = iperf3.pages.metrics(reports, "udp")
+    return float(row["received_count"] / sum(program.cpu_s for program in programs))
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,64 @@
+"""What the experiment `virtual_tap` may be asked for, and the arms and loads that come of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.errors import BadInput
+from labkit.experiments.virtual_tap import VirtualTap
+
+
+def test_arms_are_every_number_of_mirrors_with_every_reader() -> None:
+    asked = VirtualTap.of({"mirrors": "0,2", "readers": "none,count", "also": "ovs_netdev+sampling=sflow:10"})
+    assert asked.arms == (
+        "ovs_netdev", "ovs_netdev+mirrors=2", "ovs_netdev+mirrors=2+readers=count", "ovs_netdev+sampling=sflow:10",
+    )  # fmt: skip
+
+
+def test_the_options_of_mirrors_are_in_the_names_of_arms_that_have_mirrors() -> None:
+    given = {"mirrors": "0,1", "readers": "none", "output": "gre", "uplink_bps": "1e8", "select": "all"}
+    assert VirtualTap.of(given).arms == (
+        "ovs_netdev", "ovs_netdev+mirrors=1+select=all+output=gre+uplink_bps=100000000",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("load", "protocol", "length", "rate", "slices"),
+    [
+        ("tcp", "tcp", None, None, 4),
+        ("udp:512", "udp", 512, None, 4),
+        ("udp:1472@5e7", "udp", 1472, 5e7, 0),
+        ("tcp@1000000", "tcp", None, 1e6, 0),
+    ],
+)
+def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
+    """One with a rate is a whole run: slices measure senders that send as fast as they can."""
+    found = VirtualTap.of({"loads": load}).of_load(load)
+    assert (found.protocol, found.length_bytes, found.rate_bps, found.slices) == (
+        protocol,
+        length,
+        rate,
+        slices,
+    )
+    assert found.topology == VirtualTap().arms
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mirrors": "0,33"}, "mirrors=33 is outside 0 to 32: what Open vSwitch takes"),
+        ({"mirrors": "1,1"}, "mirrors needs at least one value, and none twice"),
+        ({"readers": "cat"}, "readers=cat: there are none, count, tcpdump"),
+        ({"topology": "veth_bridge"}, "topology=veth_bridge: there are ovs, ovs_netdev"),
+        ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
+        ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),
+        ({"rate_bps": "1e6"}, "rate_bps=1000000.0: say loads instead: udp:512@1e8"),
+        ({"select": "port7"}, "select=port7: it is written like all, client0"),
+        ({"also": "nothing"}, "there is no topology nothing"),
+        ({"uplink_bps": "1e8"}, "uplink_bps is of tunnels"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        VirtualTap.of(given)
+    assert words in str(caught.value)
