@@ -13,7 +13,6 @@ STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml
 PARAMS := params/datapaths-quick.yaml
 PYTEST :=
 
-<<<<<<< HEAD
 # pyproject.toml says what the markers `long` and `alone` mean. make ends with 2 whatever failed, so pytest's own exit
 # code is left in a file.
 define run-pytest
@@ -29,12 +28,6 @@ PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 17
-=======
-.PHONY: help setup debian report test test-all bench lab lock
-
-help:  ## list these commands
-	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
->>>>>>> work
 
 setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
 
@@ -53,10 +46,8 @@ test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone)
 
-test-all: test test-long test-alone  ## all tests
-
 test-all: export LABKIT_FUZZ_S := 60
-test-all: test  ## the same, with a minute of mutants for the readers of texts and files
+test-all: test test-long test-alone  ## all tests, with a minute of mutants for the readers of texts and files
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
