@@ -4,8 +4,11 @@ sentence and exit code 2."""
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import functools
 import importlib
+import io
 import os
 import sys
 import threading
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
     from labkit.sweep import Measure
 
 INTERRUPTED = 130
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # of a stream without a name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    given = arguments.parsed(argv)
     try:
+        _standard_streams()
+        given = arguments.parsed(argv)
+        _current_folder()
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
         return code
@@ -42,8 +48,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has had enough
+        _drop_output()  # whoever read our output has had enough
         return 0
+    except OSError as error:
+        return _sorry(_what_failed(error))
+    except RuntimeError as error:
+        if "Symlink loop" not in str(error):  # pathlib's only way to say it
+            raise
+        return _sorry(f"links lead in a circle ({error})")
+
+
+def _standard_streams() -> None:
+    """Output that this terminal's character set does not have is replaced; a stream that is closed leads nowhere, or
+    the next file that is opened would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _current_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise BadInput("the current folder has been removed: change to one that is there") from None
+
+
+def _drop_output() -> None:
+    """What is still to be written to standard output goes nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _what_failed(error: OSError) -> str:
+    """What the operating system refused, in a sentence."""
+    if error.filename is not None:
+        return f"{str(error.filename)[:200]}: {error.strerror}"
+    if error.errno not in UNWRITABLE:
+        return f"the operating system refused something: {error}"
+    _drop_output()
+    return f"standard output cannot be written: {error.strerror or error}; what was measured is on disk"
 
 
 def _sorry(text: str) -> int:
@@ -57,7 +103,13 @@ def _doctor(given: argparse.Namespace) -> int:
     reading.start()
 
     try:
-        events = run.ask(given.where, {"do": "doctor"}, _note)
+        where, request = given.where, dict[str, Any](do="doctor")
+        if where.startswith(
+            "vm:"
+        ):  # thrown away, so modules may stay loaded; and arming tracers is safe in one thread
+            where += "" if ",profile=" in where else ",profile=tracing"
+            request |= {"alone": True}
+        events = run.ask(where, request, _note)
         answer = next(event for event in events if event["event"] == "doctor")
     except Failed as error:
         if given.where != "here":
@@ -132,7 +184,17 @@ def _sweep(given: argparse.Namespace) -> int:
     terminal.show_sizes(found, profiles)
     terminal.show_profiles(profiles)
     print(f"report: {printable(records.shown(page))}")
-    return _judge(sweep.rows(folder))
+    return _judge_sweep(folder)
+
+
+def _judge_sweep(folder: Path) -> int:
+    """As `_judge` of all rows; 2 with a sentence for each point that could not be measured."""
+    from labkit import sweep
+
+    failed = sweep.failed(folder)
+    for name, why in failed.items():
+        _sorry(f"point {name} could not be measured: {why}")
+    return max(_judge(sweep.rows(folder)), 2 if failed else 0)
 
 
 def _fleet(address: str) -> Measure:

@@ -38,6 +38,7 @@ def execute(
     """
     folder = folder.absolute()  # the notebook runs in a folder of its own
     import papermill
+    from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
 
     logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
@@ -49,9 +50,11 @@ def execute(
         executed = scratch / "notebook.ipynb"
         try:
             papermill.execute_notebook(
-                str(notebook),
-                str(executed),
+                _literal(notebook),
+                _literal(executed),
                 parameters=parameters,
+                # Not the one that the notebook was saved with: a lab VM's would run all of labkit there.
+                kernel_name=NATIVE_KERNEL_NAME,
                 progress_bar=False,
                 cwd=str(notebook.parent),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
@@ -62,12 +65,19 @@ def execute(
             raise kind(
                 f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})"
             ) from None
-        except DeadKernelError:
+        except (DeadKernelError, RuntimeError) as error:
+            if not isinstance(error, DeadKernelError) and "ernel died" not in str(error):
+                raise
             raise Failed(
                 f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
             ) from None
         records.write(folder / "notebook.ipynb", executed.read_bytes())
         (folder / "failed.ipynb").unlink(missing_ok=True)
+
+
+def _literal(path: Path) -> str:
+    """A path for papermill, which takes braces in one for the name of a parameter."""
+    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 @contextmanager

@@ -50,7 +50,8 @@ NUMBERS = [
     "received_count", "reported_received_count",
     "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
     "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
-    "cpus_count", "load1", "busy_before_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
+    "cpus_count", "load1", "busy_before_share", "host_load1",
+    "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
     "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
     "copies_unread_count",
 ]  # fmt: skip
@@ -89,7 +90,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         names = _object(top / "sweep.json").get("points")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadInput(f"{top / 'sweep.json'} does not list its points")
-        there = [top / name for name in names if (top / name).is_dir()]
+        there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
@@ -142,17 +143,19 @@ AGAIN = " (again)"
 
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with what is compared as `topology`: the name of the arm, whichever time it was measured. Where all
-    arms have one topology and one kind of endpoint, the change alone names a changed arm."""
-    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | df["change"].notna()
-    names = df["arm"].str.removesuffix(AGAIN)
-    df.loc[several, "topology"] = names[several]
-    if df["change"].notna().any():
+    """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
+    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured."""
+    changed = df["change"].notna()
+    if changed.any():
+        names = df["arm"].str.removesuffix(AGAIN)
         unchanged = [
             name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
         ]
         if len(set(unchanged)) == 1:
-            df.loc[df["change"].notna(), "topology"] = df["change"]
+            again = df["arm"].str.endswith(AGAIN).map({True: AGAIN, False: ""})
+            df.loc[changed, "arm"] = df["change"] + again
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
+    df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
     return df
 
 

@@ -174,6 +174,19 @@ class Shown:
                 lines += _findings(found)
         return Markdown("\n".join(lines))
 
+    def effects(self) -> pd.DataFrame:
+        """What changes changed: a line for each arm and setting, the kernel's values before and after, and the number
+        of places; and the reason for each arm that was not measured."""
+        changed = self.all[self.all["change"].notna()] if "changed" in self.all else self.all.iloc[:0]
+        lines = []
+        for arm, rows in changed.groupby("arm", sort=False):
+            effects = next((one for one in rows["changed"] if isinstance(one, list)), None)
+            if effects is None:
+                reason = str(rows["reason"].dropna().iloc[0]) if rows["reason"].notna().any() else ""
+                lines.append({"arm": arm, "setting": reason})
+            lines += [{"arm": arm, **one} for one in effects or ()]
+        return pd.DataFrame(lines, columns=["arm", "at", "setting", "before", "after", "count"]).fillna("")
+
     def doubts(self) -> Markdown:
         """Every reason for doubt, as a list."""
         found = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])

@@ -97,8 +97,8 @@ def told(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Failed(
-                f"the disk of {path.parent} is full; what was measured before is there:"
-                " make room and run the same again"
+                f"the disk of {path.parent} is full: make room and run the same again;"
+                " rows that were finished are kept"
             ) from None
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 

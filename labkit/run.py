@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from labkit import errors, experiments, hosts, machine, records, relay, topologies, units, written
+from labkit import errors, experiments, hosts, machine, records, relay, safe_files, topologies, units, written
 from labkit.errors import BadInput, Failed
 from labkit.topologies import Network, check_network
 
@@ -120,6 +121,8 @@ def measure(
         hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
     folder = (records.new_run(experiment) if folder is None else folder).resolve()
+    new = not (folder / "run.json").exists()
+    _check_owner(folder)
     description = _description(folder, experiment, asked)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
     again = [] if keep_failed else records.failed_points(folder)
@@ -137,21 +140,56 @@ def measure(
     nodes = [asked["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
+        host: machine.HostLoad | None = None
+        refused = False
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for event in ask(asked["where"], request, say):
+                if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
+                    host = machine.HostLoad(hosts.lent_scratch())
                 if event["event"] == "rows":
+                    if host is not None:
+                        columns = host.columns()
+                        event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]
                     records.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":
                     description["why_stopped"][str(event["pairs"])] = event["why"]
                 watch(event | {"elapsed_s": time.monotonic() - begun})
             description |= {"finished": _now(), "points": sorted(records.finished_points(folder))}
+        except (BadInput, errors.Unsupported):
+            refused = new and not records.finished_points(folder)
+            raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
             description["others"] = others.told()
-            records.write_json(folder / "run.json", description)
+            if refused:
+                _remove_refused(folder)
+            else:
+                records.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
+
+
+def _check_owner(folder: Path) -> None:
+    """Raises BadInput for a run folder that another user made, or whose parts are links: they lead anywhere."""
+    for path in (folder, folder / "rows", folder / "artefacts"):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if state.st_uid not in safe_files.trusted_users():
+                raise BadInput(
+                    f"{path} belongs to another user, who may have put links into it: name another folder"
+                )
+            if stat.S_ISLNK(state.st_mode):
+                raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
+
+
+def _remove_refused(folder: Path) -> None:
+    """Remove what a run that was refused has left: run.json, environment.json, and folders that are empty."""
+    for name in ("run.json", "environment.json"):
+        (folder / name).unlink(missing_ok=True)
+    for each in (*folder.glob("*"), folder):
+        with contextlib.suppress(OSError):
+            each.rmdir()
 
 
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import random
 import re
 import time
@@ -26,6 +27,7 @@ from labkit import execution, experiments, hosts, machine, records, units, writt
 from labkit.errors import BadInput, Failed
 from labkit.progress import Bar
 
+MOST_POINTS = 10_000  # of a sweep; at some seconds each that is a day
 START_S = 6.0  # of a notebook, for the estimate of what is left
 
 
@@ -121,14 +123,14 @@ def parameters_of(notebook: Path) -> dict[str, str]:
     if not notebook.is_file():
         names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
         raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
-    found = papermill.inspect_notebook(str(notebook))
+    found = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
     return {name: parameter["help"] for name, parameter in found.items()}
 
 
 def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
     common = content.get("parameters") or {}
     grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
-    seen = set()
+    seen, count = set[str](), 0
     for grid in grids:
         if not isinstance(grid, dict) or not isinstance(common, dict):
             raise BadInput(
@@ -140,6 +142,12 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[Point]:
             own, dict
         ):
             raise BadInput(f"{path}: every axis of grid needs a list of values")
+        count += math.prod(map(len, axes.values()))
+        if count > MOST_POINTS:
+            raise BadInput(
+                f"{path}: the grid has {count:,} points or more, and {MOST_POINTS:,} is the most: leave out values, or"
+                " put what is compared into lists among the parameters"
+            )
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
             name = "-".join(map(_word, values)) or "all"
@@ -225,6 +233,11 @@ def rows(folder: Path) -> list[records.Row]:
     return [row for name in _names(folder) for row in records.read_rows(folder / name)]
 
 
+def failed(folder: Path) -> dict[str, str]:
+    """The points of a sweep that could not be measured, each with why; the next call of the same command retries."""
+    return dict(records.read_json(folder / "sweep.json").get("failed", {}))
+
+
 def _names(folder: Path) -> list[str]:
     return list(records.read_json(folder / "sweep.json")["points"])
 
@@ -233,19 +246,36 @@ def _one_by_one(sweep: Sweep, points: list[Point], bar: Bar) -> None:
     planned = list(map(sweep.planned_s, points))
     for point in points:  # no kernel: better said before the first point than after the last but one
         hosts.resolved(where(point))
+    failed: dict[str, str] = {}
     with hosts.lending(sweep.folder, bar.say) as lend:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
             # Two nodes boot their own: lab VMs with a cable between them.
             lent = "here" if point.parameters.get("nodes") == "two" else where(point)
-            lend(lent)
             try:
-                _measure(sweep, point, bar)
+                _measure_on(sweep, point, lent, lend, bar)
             except Failed as error:
-                if not lend(lent):
+                if where(point) == "here":
                     raise
-                bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
-                _measure(sweep, point, bar)
+                # Another kernel or machine that fails says nothing about the points of the others.
+                failed[point.name] = str(error)
+                bar.say(f"point {point.name} could not be measured: {error}; the sweep goes on")
+    if len(failed) == len(points):
+        raise Failed("; ".join(dict.fromkeys(failed.values())))
+    state = dict(records.read_json(sweep.folder / "sweep.json"))
+    records.write_json(sweep.folder / "sweep.json", state | {"failed": failed})
+
+
+def _measure_on(sweep: Sweep, point: Point, lent: str, lend: Callable[[str], bool], bar: Bar) -> None:
+    """Measure a point on its host; once more where its lab VM went."""
+    lend(lent)
+    try:
+        _measure(sweep, point, bar)
+    except Failed as error:
+        if not lend(lent):
+            raise
+        bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
+        _measure(sweep, point, bar)
 
 
 def _measure(sweep: Sweep, point: Point, bar: Bar) -> None:

@@ -14,16 +14,36 @@ from labkit.errors import BadInput
 from labkit.experiments import Change, Files
 from labkit.topologies import Network, check_network
 
+MOST_VALUES = 100_000  # of a file that a person writes
+
 
 def read(path: Path) -> Any:
     """What a YAML file says. Raises BadInput for one that is not there or is none."""
     try:
-        return yaml.safe_load(path.read_text())
+        found = yaml.safe_load(path.read_text())
+        _checked(found)
+        return found
     except FileNotFoundError:
         raise BadInput(f"{path} is not there") from None
     # PyYAML's constructors raise what the text makes of them: int() and date() ValueError, a wrong !!bool KeyError, …
     except (OSError, ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is no YAML file: {' '.join(str(error).split())[:200]}") from None
+
+
+def _checked(found: Any) -> None:
+    """Raises ValueError for what is no plain data of a sensible size: aliases may stand for millions of values, and an
+    escape for half a character."""
+    left, count = [found], 0
+    while left:
+        one, count = left.pop(), count + 1
+        if count > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        if isinstance(one, str):
+            one.encode()
+        elif isinstance(one, Mapping):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple | set):
+            left += one
 
 
 def network(path: Path) -> Network:

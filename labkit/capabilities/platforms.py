@@ -55,9 +55,9 @@ def kvm() -> Capability:
             os.close(fcntl.ioctl(device, KVM_CREATE_VM, 0))
         finally:
             os.close(device)
-        if hung.exists():
+        if why := tried.reason():
             raise refused(
-                errno.ETIMEDOUT, "a virtual machine can be created, and a kernel was tried and hung in it"
+                errno.ETIMEDOUT, f"a virtual machine can be created, but no kernel runs in it: {why}"
             )
         return "a virtual machine can be created; only booting a guest proves that one runs"
 

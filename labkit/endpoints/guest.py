@@ -231,9 +231,10 @@ def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[lis
 
 
 def _booted(stack: ExitStack, asked: Asked, kernel: kernels.Kernel, nics: Sequence[Nic]) -> list[Guest]:
-    """Guests that answer; they end with the stack. That KVM is silent where emulation is not is remembered. Emulated
+    """Guests that answer; they end with the stack. KVM that fails where emulation works is remembered. Emulated
     boots fail now and then, and are tried twice."""
     first: LabkitError | None = None
+    without_kvm: LabkitError | None = None
     for accelerated in [True] * kvm.worth_trying() + [False, False]:
         with ExitStack() as attempt:
             try:
@@ -241,14 +242,15 @@ def _booted(stack: ExitStack, asked: Asked, kernel: kernels.Kernel, nics: Sequen
                 deadline = time.monotonic() + asked.boot_s
                 for one in made:
                     one.greet(deadline)
-                if isinstance(first, kvm.Silent):
-                    kvm.remember()
+                if without_kvm is not None:
+                    kvm.remember(str(without_kvm))
                 stack.push(attempt.pop_all())
                 return made
             except Failed as error:
                 if "in time" in str(error) or (first is not None and not accelerated):
                     raise
                 first = error
+                without_kvm = error if accelerated else without_kvm
     raise AssertionError("a loop that returns or raises")
 
 

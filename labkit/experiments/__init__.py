@@ -53,6 +53,12 @@ def _container_vs_vm() -> Experiment:
     return Experiment(one.ContainerVsVm, one.HELP, one.run, one.planned_s)
 
 
+def _what_does_it_cost() -> Experiment:
+    from labkit.experiments import what_does_it_cost as one
+
+    return Experiment(one.WhatDoesItCost, one.HELP, one.run, one.planned_s)
+
+
 def _virtual_tap() -> Experiment:
     from labkit.experiments import virtual_tap as one
 
@@ -64,6 +70,7 @@ TABLE = {
     "container_vs_vm": _container_vs_vm,
     "overlay": _overlay,
     "packet_size": _packet_size,
+    "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
 }
 

@@ -179,12 +179,12 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
             except BadInput as error:
                 raise BadInput(f"change {one.name}: {error}") from None
 
-    def with_change(self, change: Change | None) -> Self:
+    def with_change(self, change: Change | None) -> Datapaths:
         """The parameters of an arm with this change: those that it sets are its own. Raises BadInput."""
         if change is None or not change.parameters:
             return self
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        return type(self).of({**given, "change": (), **change.parameters})
+        given = {name: getattr(self, name) for name in Datapaths.__struct_fields__}
+        return Datapaths.of({**given, "change": (), **change.parameters})
 
     def _check_guests(self) -> None:
         from labkit.endpoints import guest  # what only guests need
@@ -332,3 +332,16 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
             return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
+
+
+def of_load(asked: Datapaths, load: str) -> Datapaths:
+    """The parameters of `datapaths` for a load, `udp:800` or `tcp`, of an experiment that has several. Raises BadInput
+    for what is no load."""
+    protocol, colon, size = load.partition(":")
+    is_size = size.isascii() and size.isdigit() and len(size) < 7
+    if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
+        raise BadInput(
+            f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
+        )
+    given = {name: getattr(asked, name) for name in Datapaths.__struct_fields__}
+    return Datapaths(**given | {"protocol": protocol, "length_bytes": int(size) if colon else None})

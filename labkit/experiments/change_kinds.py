@@ -211,8 +211,8 @@ class Conntrack(Nftables):
     example = "conntrack on at server"
     RULES = (
         "table inet labkit_conntrack {\n"
-        "  chain in { type filter hook prerouting priority -150; policy accept; ct state new }\n"
-        "  chain out { type filter hook output priority -150; policy accept; ct state new }\n"
+        "  chain in { type filter hook prerouting priority -150; policy accept; ct state new; }\n"
+        "  chain out { type filter hook output priority -150; policy accept; ct state new; }\n"
         "}\n"
     )
 
@@ -230,6 +230,38 @@ class Conntrack(Nftables):
         ended_well(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
+            ("no such file",),
+        )
+
+
+class Rules(Nftables):
+    """So many nftables rules that every arriving packet is held against, and that none matches."""
+
+    example = "rules 100 at server"
+    MOST = 10_000
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"count": _number("rules", text, 1, self.MOST)}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return dict(given)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if options.keys() != {"count"}:
+            raise BadInput("rules takes a number of rules")
+        _number("rules", options["count"], 1, self.MOST)
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        # 192.0.2.0/24 is for documentation (RFC 5737): nobody sends from there.
+        numbers = range(int(options["count"]))
+        lines = [
+            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop" for number in numbers
+        ]
+        chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
+        text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
+        ended_well(
+            place.program("nft", "-f", "-", text=text),
+            f"{options['count']} nftables rules",
             ("no such file",),
         )
 
@@ -720,6 +752,7 @@ class Parameter(Kind):
 KINDS: dict[str, Kind] = {
     "sysctl": Sysctl(),
     "nftables": Nftables(),
+    "rules": Rules(),
     "conntrack": Conntrack(),
     "offload": Offload(),
     "ring": Counts("ring", "-g", "-G"),

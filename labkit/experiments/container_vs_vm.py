@@ -7,7 +7,7 @@ the ends of every arm before they are taken down.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labkit.errors import BadInput
@@ -17,7 +17,6 @@ from labkit.experiments.asked import Datapaths
 from labkit.experiments.events import Event, Surroundings
 from labkit.experiments.measuring_loop import Load, Plan, Point
 from labkit.experiments.parameters import left_out
-from labkit.traffic import registry
 
 LOADS = ("udp:800", "tcp", "ping")
 UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
@@ -33,7 +32,8 @@ HELP = {
     "whole_runs": "not used: every round has whole runs",
     "half_width": "not used: all rounds are measured",
     "nodes": "not used: guests are of one host",
-    "observe": f"{usual.HELP['observe']}; with the first load",
+    "observe": f"{usual.HELP['observe']}; with the first load. What cannot be observed here is told,"
+    " and loads are measured all the same",
 }
 
 
@@ -65,20 +65,14 @@ class ContainerVsVm(Datapaths, frozen=True, kw_only=True):
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_load(self, load: str) -> Datapaths:
-        """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
-        protocol, colon, size = load.partition(":")
-        is_size = size.isascii() and size.isdigit() and len(size) < 7
-        if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
-            raise BadInput(
-                f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
-            )
-        given = {name: getattr(self, name) for name in Datapaths.__struct_fields__}
-        given |= {"protocol": protocol, "length_bytes": int(size) if colon else None}
-        return Datapaths(**given)
+        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        return usual.of_load(self, load)
 
 
-def plan(asked: ContainerVsVm, seed: int) -> Plan:
-    """What is measured, with the seed of its order."""
+def plan(asked: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
+    """What is measured, with the seed of its order. `blind` are observers that cannot be used on this machine, each
+    with the reason, which a row tells; the loads are measured all the same."""
+    asked = profiles.without(asked, blind)
     loads = [Load(asked.of_load(load), load) for load in asked.loads]
     points = [
         Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(asked, pairs, number))
@@ -86,14 +80,21 @@ def plan(asked: ContainerVsVm, seed: int) -> Plan:
     ]
     observed = [dataclasses.replace(one, asked=loads[0].asked) for one in profiles.points(asked)]
     finished = f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured"
-    return Plan(asked, points, observed, [load.asked for load in loads], finished)
+    return Plan(
+        asked,
+        points,
+        observed,
+        [load.asked for load in loads],
+        finished,
+        extra_rows=profiles.unobserved(blind),
+    )
 
 
 def planned_s(asked: ContainerVsVm) -> float:
     """About how many seconds all of it takes."""
-    return measuring_loop.planned_s(plan(asked, 0))
+    return measuring_loop.planned_s(plan(asked, 0, {}))
 
 
 def run(asked: ContainerVsVm, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    return measuring_loop.run(plan(asked, around.seed), around)
+    return measuring_loop.run(plan(asked, around.seed, profiles.unusable(asked)), around)

@@ -42,10 +42,13 @@ def words(asked: Datapaths, pairs: int, number: int) -> str:
 
 def plan(asked: Datapaths, seed: int) -> Plan:
     """What is measured, with the seed of its order."""
-    loads = [Load(asked)]
     points = [
         Point(
-            f"{pairs}-r{number}", pairs, number, loads, words(asked, pairs, number), ends_whole(asked, number)
+            f"{pairs}-r{number}",
+            pairs,
+            number,
+            [Load(asked, whole_runs=ends_whole(asked, number))],
+            words(asked, pairs, number),
         )
         for pairs, number in rounds(asked, seed)
     ]

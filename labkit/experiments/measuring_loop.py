@@ -7,6 +7,7 @@ of arms, the resumption of a run, progress, slices, whole runs, the early stop, 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,23 +24,22 @@ from labkit.experiments.profiles import Profile
 @dataclass(frozen=True)
 class Load:
     """What is run between the ends of every arm of a point; `name` tells it from the other loads of the point, and is
-    empty where there is one."""
+    empty where there is one. `whole_runs`: it ends with a whole run of every arm."""
 
     asked: Datapaths
     name: str = ""
+    whole_runs: bool = True
 
 
 @dataclass(frozen=True)
 class Point:
-    """One fresh set-up of all arms for one number of pairs, with its loads in random order. `what` says it in progress,
-    `whole_runs` whether each load ends with a whole run of every arm."""
+    """One fresh set-up of all arms for one number of pairs, its loads in random order; `what` names it in progress."""
 
     name: str
     pairs: int
     round: int
     loads: Sequence[Load]
     what: str
-    whole_runs: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _slices_s(point: Point, load: Load, arms_count: int) -> float:
 
 def _whole_s(point: Point, load: Load) -> float:
     """Of a whole run of one arm; 0 where there is none."""
-    return load.asked.omit_s + load.asked.duration_s + 0.3 + 0.02 * point.pairs if point.whole_runs else 0.0
+    return load.asked.omit_s + load.asked.duration_s + 0.3 + 0.02 * point.pairs if load.whole_runs else 0.0
 
 
 def run(plan: Plan, around: Surroundings) -> Iterator[Event]:
@@ -161,15 +161,13 @@ def _together(
             if load.asked.slices and live:
                 yield f"{before}slices of {len(live)} arms", _slices_s(point, load, len(live))
                 measured += [(load, one) for one in slices.measure(load.asked, live, rng, artefacts)]
-            for label in (
-                columns.order(around, point.pairs, point.round, list(of)) if point.whole_runs else ()
-            ):
+            for label in columns.order(around, point.pairs, point.round, list(of)) if load.whole_runs else ():
                 yield f"{before}{label}", _whole_s(point, load)
                 measured.append((load, whole.measure(load.asked, of[label], artefacts)))
 
 
 def _folder_of(point: Point, load: Load) -> str:
-    return f"{point.name}-{load.name.replace(':', '-')}" if load.name else point.name
+    return f"{point.name}-{re.sub('[:@]', '-', load.name)}" if load.name else point.name
 
 
 def _across(
@@ -178,7 +176,7 @@ def _across(
     """One arm after the other, each built afresh across two hosts: they share the two NICs."""
     assert around.peer is not None
     of = {arm.label: arm for arm in usable}
-    for load in point.loads if point.whole_runs else ():
+    for load in (one for one in point.loads if one.whole_runs):
         for label in columns.order(around, point.pairs, point.round, list(of)):
             yield label, _whole_s(point, load)
             try:

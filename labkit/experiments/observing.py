@@ -20,12 +20,14 @@ from labkit.observers import (
     guest_function_times,
     perf_record,
     perf_stat,
+    switch,
     tracefs,
 )
 from labkit.observers.counters import Counters, counters
 from labkit.observers.loss import losses
 from labkit.observers.receivers import IN_UDP
 from labkit.observers.told import Told, Watch
+from labkit.topologies import open_vswitch
 from labkit.topologies.ways import IN, OUT
 
 if TYPE_CHECKING:
@@ -165,10 +167,21 @@ def _check_traceable(asked: Datapaths, topology: topologies.Topology) -> None:
             guest_function_times.traced(one, asked.functions)
 
 
+def _switch(_asked: Datapaths, topology: topologies.Topology, _stem: Path) -> AbstractContextManager[Watch]:
+    return switch.switched(topology.switch)
+
+
+def _check_switch(asked: Datapaths) -> None:
+    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in asked.topology):
+        names = " or ".join(open_vswitch.NAMES)
+        raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
+
+
 TABLE = {
     "perf_stat": Observer(lambda asked: perf_stat.check(asked.events), _perf_stat),
     "perf_record": Observer(lambda _asked: perf_record.check(), _perf_record),
     "counters": Observer(lambda _asked: None, _counters),
+    "switch": Observer(_check_switch, _switch),
     "function_times": Observer(
         lambda _asked: function_times.check(),
         _function_times,

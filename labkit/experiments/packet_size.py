@@ -12,10 +12,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from labkit import records
-from labkit.errors import BadInput, Unsupported
+from labkit.errors import BadInput
 from labkit.experiments import asked as usual
 from labkit.experiments import datapaths, measuring_loop, profiles
 from labkit.experiments.asked import Datapaths
@@ -27,7 +24,6 @@ from labkit.traffic.iperf3 import LARGEST_DATAGRAM
 from labkit.units import many
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
-UNOBSERVED = "unobserved"  # the point whose rows say why
 UNUSED = ("half_width",)
 LEAST = 16  # what iperf3 takes, and what a ping needs to tell its time
 
@@ -86,29 +82,19 @@ class PacketSize(Datapaths, frozen=True, kw_only=True):
 def plan(asked: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
     """What is measured, with the seed of its order: round by round, everything shuffled in each. `blind` are observers
     that cannot be used on this machine, each with the reason, which a row tells; sizes are measured all the same."""
-    observe = tuple(name for name in asked.observe if name not in blind)
-    usable = msgspec.structs.replace(asked, observe=observe)
+    usable = profiles.without(asked, blind)
     points = []
     for number in range(asked.rounds):
         both = [(pairs, size) for pairs in asked.pairs for size in asked.size_bytes]
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(asked.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {asked.rounds}"
-            loads = [Load(asked.of_size(size))]
-            points.append(
-                Point(
-                    f"{size}b-{pairs}-r{number}",
-                    pairs,
-                    number,
-                    loads,
-                    what,
-                    datapaths.ends_whole(asked, number),
-                )
-            )
+            loads = [Load(asked.of_size(size), whole_runs=datapaths.ends_whole(asked, number))]
+            points.append(Point(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = f"all {many(asked.rounds, 'round')} of {many(len(asked.size_bytes), 'size')} were measured"
     return Plan(
         usable, points, _profiles(usable, seed), [usable], finished,
-        refused_columns={"length_bytes": None}, extra_rows=_unobserved(blind),
+        refused_columns={"length_bytes": None}, extra_rows=profiles.unobserved(blind),
     )  # fmt: skip
 
 
@@ -122,27 +108,6 @@ def _profiles(asked: PacketSize, seed: int) -> list[Profile]:
     return found
 
 
-def _unobserved(blind: Mapping[str, str]) -> dict[str, list[records.Row]]:
-    """The point whose rows say why an observer cannot be used."""
-    unseen = {"method": profiles.METHOD, "status": "unsupported"}
-    return (
-        {UNOBSERVED: [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]}
-        if blind
-        else {}
-    )
-
-
-def _blind(asked: PacketSize) -> dict[str, str]:
-    """The observers that cannot be used on this machine, and why."""
-    blind = {}
-    for name in asked.observe:
-        try:
-            profiles.check(msgspec.structs.replace(asked, observe=(name,)))
-        except Unsupported as error:
-            blind[name] = str(error)
-    return blind
-
-
 def planned_s(asked: PacketSize) -> float:
     """About how many seconds all of it takes."""
     return measuring_loop.planned_s(plan(asked, 0, {}))
@@ -150,4 +115,4 @@ def planned_s(asked: PacketSize) -> float:
 
 def run(asked: PacketSize, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    return measuring_loop.run(plan(asked, around.seed, _blind(asked)), around)
+    return measuring_loop.run(plan(asked, around.seed, profiles.unusable(asked)), around)

@@ -11,6 +11,8 @@ import msgspec
 
 from labkit.errors import BadInput
 
+MOST = 1 << 62  # an integer that is larger is none that JSON and the kernel have
+
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types
@@ -61,7 +63,11 @@ def _value(name: str, given: Any, kind: Any) -> Any:
     if isinstance(value, str) and value.lower() in ("none", "null", ""):
         value = None
     try:
-        return msgspec.convert(value, kind, strict=False)
+        found = msgspec.convert(value, kind, strict=False)
+        for number in found if isinstance(found, tuple) else (found,):
+            if isinstance(number, int) and abs(number) > MOST:
+                raise BadInput(f"{name}={str(given)[:30]}…: no parameter is as large as that")
+        return found
     except msgspec.ValidationError as error:
         raise BadInput(f"{name}={given}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
 

@@ -7,16 +7,16 @@ what an observer cost stands beside what it saw.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from labkit import machine, records, units
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, Unsupported
 from labkit.experiments import arms, columns, events, whole
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
@@ -26,6 +26,8 @@ from labkit.experiments.observing import DISTURBING, TABLE
 from labkit.units import many
 
 METHOD = "profile"
+UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
+Asked = TypeVar("Asked", bound=Datapaths)
 ARMING_S = 1.0  # about, and to read what was seen
 BETWEEN = 6  # namespaces between the ends whose settings are kept
 DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
@@ -62,6 +64,30 @@ def check(asked: Datapaths) -> None:
     """Raises Unsupported or BadInput, in one sentence, for an observer that cannot be used on this machine."""
     for name in asked.observe:
         TABLE[name].check(asked)
+
+
+def unusable(asked: Datapaths) -> dict[str, str]:
+    """The observers that cannot be used on this machine, each with the reason."""
+    found = {}
+    for name in asked.observe:
+        try:
+            TABLE[name].check(asked)
+        except Unsupported as error:
+            found[name] = str(error)
+    return found
+
+
+def without(asked: Asked, blind: Collection[str]) -> Asked:
+    """The parameters without these observers."""
+    left = tuple(name for name in asked.observe if name not in blind)
+    return msgspec.structs.replace(asked, observe=left)
+
+
+def unobserved(blind: Mapping[str, str]) -> dict[str, list[records.Row]]:
+    """The point whose rows say why observers cannot be used; none where all can."""
+    unseen = {"method": METHOD, "status": "unsupported"}
+    rows = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
+    return {UNOBSERVED: rows} if rows else {}
 
 
 def check_built(asked: Datapaths) -> None:

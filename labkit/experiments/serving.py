@@ -79,7 +79,7 @@ class Here:
             used.append(guests_cpu(self._ends))
             if begun < end < time.monotonic():
                 words = "what arrived was first read when the flows may have ended already"
-                raise Failed(f"{words}: make duration_s longer, or the pairs fewer")
+                raise Failed(f"{words}: make duration_s longer, or take fewer pairs")
             self._flows.wait(end)
 
         seen = window(self._counters, wait, until)

@@ -6,20 +6,17 @@ All arms of a round stand at once, and each load, in random order, is run throug
 
 from __future__ import annotations
 
-import random
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from labkit import records
 from labkit.errors import BadInput
-from labkit.experiments import arms, columns, datapaths, events, profiles, slices, whole
 from labkit.experiments import asked as usual
+from labkit.experiments import datapaths, measuring_loop, profiles
 from labkit.experiments.asked import Datapaths
-from labkit.experiments.columns import Arm, Measured
-from labkit.experiments.datapaths import Point
 from labkit.experiments.events import Event, Surroundings
-from labkit.experiments.looks import Live
+from labkit.experiments.measuring_loop import Load, Plan, Point
 from labkit.experiments.parameters import left_out, one_of, within
 from labkit.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.topologies.open_vswitch.words import HELP as SWITCH
@@ -125,77 +122,23 @@ class VirtualTap(Datapaths, frozen=True, kw_only=True):
         return self.of_arms(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
 
 
+def plan(asked: VirtualTap, seed: int) -> Plan:
+    """What is measured, with the seed of its order."""
+    loads = [Load(asked.of_load(load), load, whole_runs="@" in load) for load in asked.loads]
+    points = [
+        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(asked, pairs, number))
+        for pairs, number in datapaths.rounds(asked, seed)
+    ]
+    observed = [dataclasses.replace(one, asked=loads[0].asked) for one in profiles.points(asked)]
+    finished = f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured"
+    return Plan(asked.of_arms(), points, observed, [load.asked for load in loads], finished)
+
+
 def planned_s(asked: VirtualTap) -> float:
     """About how many seconds all of it takes."""
-    usable = arms.planned(asked.of_arms())
-    rounds = sum(_round_s(asked, point, usable) for point in datapaths.points(asked, 0))
-    observed = len(profiles.points(asked)) * profiles.planned_s(asked, usable)
-    return arms.survey_s(asked.of_arms()) + rounds + observed
-
-
-def _load_s(load: Datapaths, point: Point, arms_count: int) -> float:
-    if load.rate_bps is None:
-        return datapaths.slices_s(load, point, arms_count)
-    return arms_count * datapaths.whole_s(load, point)
-
-
-def _round_s(asked: VirtualTap, point: Point, usable: list[Arm]) -> float:
-    loads_s = sum(_load_s(asked.of_load(load), point, len(usable)) for load in asked.loads)
-    return datapaths.set_up_s(point, usable) + loads_s
+    return measuring_loop.planned_s(plan(asked, 0))
 
 
 def run(asked: VirtualTap, around: Surroundings) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
-    done = around.done()
-    loads = [asked.of_load(load) for load in asked.loads]
-    whole_of = loads[0]
-    profiles.check(whole_of)
-    usable, refused = arms.survey(whole_of, around)
-    profiles.check_built(whole_of)
-    yield from arms.refused_rows(loads, around, refused, done)
-    if not usable:
-        return
-    done -= arms.lacking(around, usable)
-    left = [point for point in datapaths.points(asked, around.seed) if point.name not in done]
-    observed = [point for point in profiles.points(asked) if point.name not in done]
-    each_s, spent_s = [_round_s(asked, point, usable) for point in left], arms.survey_s(whole_of)
-    total_s = spent_s + sum(each_s) + len(observed) * profiles.planned_s(asked, usable)
-    for point, round_s in zip(left, each_s, strict=True):
-        yield from _measured(asked, around, point, usable, (spent_s, total_s))
-        spent_s += round_s
-    yield from profiles.measure(whole_of, around, observed, usable, (spent_s, total_s))
-    for pairs in asked.pairs:
-        yield events.stopped(pairs, f"all {asked.rounds} rounds of {len(asked.loads)} loads were measured")
-
-
-def _measured(
-    asked: VirtualTap, around: Surroundings, point: Point, usable: list[Arm], spent_of: tuple[float, float]
-) -> Iterator[Event]:
-    """The rows of a round: all loads through the same switches."""
-    spent_s, total_s = spent_of
-    what = f"{point.pairs} pair{'s' * (point.pairs > 1)}, round {point.round + 1} of {asked.rounds}"
-    rng = random.Random(f"{around.seed} {point.name}")
-    rows: list[records.Row] = []
-    yield events.progress(f"{what}: set-up", spent_s, total_s)
-    with arms.built(asked.of_load(asked.loads[0]), around, point.pairs, usable, rng) as (live, refused):
-        spent_s += datapaths.set_up_s(point, usable)
-        for name in rng.sample(asked.loads, len(asked.loads)):
-            load = asked.of_load(name)
-            yield events.progress(f"{what}, {name}", spent_s, total_s)
-            found = [*refused, *_of_load(load, name, around, point, live, rng)]
-            told = {"point": point.name, "round": point.round}
-            rows += [columns.row_of(load, around, arm, point.pairs, told | metrics) for arm, metrics in found]
-            spent_s += _load_s(load, point, len(usable))
-    yield events.rows(point.name, rows)
-
-
-def _of_load(
-    load: Datapaths, name: str, around: Surroundings, point: Point, live: list[Live], rng: random.Random
-) -> list[Measured]:
-    """One load through every arm: in slices, or with a rate in a whole run of each."""
-    artefacts = around.folder / "artefacts" / f"{point.name}-{re.sub('[:@]', '-', name)}"
-    if load.rate_bps is None:
-        return slices.measure(load, live, rng, artefacts)
-    of = {one.arm.label: one for one in live}
-    order = columns.order(around, point.pairs, point.round, list(of))
-    return [whole.measure(load, of[label], artefacts) for label in order]
+    return measuring_loop.run(plan(asked, around.seed), around)

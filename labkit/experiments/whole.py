@@ -125,8 +125,9 @@ def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: di
     """Why the run does not count (METHOD: the flows must run together, and the offered load must be
     reached)."""
     if row["window_s"] < TOGETHER * asked.duration_s:
+        remedy = "make duration_s longer" + (", or take fewer pairs" if row["pairs"] > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
-        return f"the flows ran together for only {part}: make duration_s longer, or the pairs fewer"
+        return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:
         return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if asked.rate_bps is None:
@@ -144,9 +145,9 @@ def _doubts(asked: Datapaths, generator: FlowGenerator, row: dict[str, Any], flo
     reported_bps = row[generator.reported_bps]
     unsteady = asked.rate_bps is None and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps
     if unsteady:
-        doubts.append(
-            f"{generator.name}'s sum over flows that did not all run at the same time differs by more than 5 %"
-        )
+        differs = "differs by more than 5 % from what arrived in the window"
+        together = "" if flows == 1 else " over flows that did not all run at the same time"
+        doubts.append(f"{generator.name}'s own throughput{together} {differs}")
     if (
         asked.protocol == "udp"
         and asked.rate_bps is None

@@ -15,6 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit import theme
+from labkit.figures.change_prices import price_list, price_sentences, prices
 from labkit.figures.cost import cost, rates
 from labkit.figures.ends import ends, sides
 from labkit.figures.forest import forest, ratio_ticks
@@ -31,7 +32,7 @@ from labkit.figures.uplink import uplink
 
 __all__ = [
     "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "mirror_tax",
-    "overhead", "rates", "sides", "slices", "throughput", "timed", "uplink",
+    "overhead", "price_list", "price_sentences", "prices", "rates", "sides", "slices", "throughput", "timed", "uplink",
 ]  # fmt: skip
 
 SLICES_PX = 250

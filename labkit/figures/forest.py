@@ -27,16 +27,18 @@ MOST_TOLD = 999  # what is beyond is no number
 _FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interval would hide all others
 
 
-def forest(verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "") -> go.Figure:
+def forest(
+    verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "", reading: str | None = None
+) -> go.Figure:
     """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
-    `about` is said above how it is drawn.
+    `about` is said above how it is drawn, `reading` in the title of each panel: what right of 1 means.
 
     The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval holds
     1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator` and
     `peer_accelerator` mark emulated rows.
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
-    figure, height = _empty(parts)
+    figure, height = _empty(parts, reading)
     low, high = drawn_range(verdicts)
     ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
@@ -62,14 +64,15 @@ def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     return verdicts.assign(status=status, reason=verdicts["sentence"])
 
 
-def _empty(parts: list[Panel]) -> tuple[go.Figure, int]:
+def _empty(parts: list[Panel], reading: str | None) -> tuple[go.Figure, int]:
     """The grid, a titled plot below the other, as high as its lines need; and the height of all of them in pixels."""
     lines = [len(panel.table) for panel in parts] or [1]
     height = LINE_PX * sum(lines) + BETWEEN_PX * (len(lines) - 1)
     titles = {}
     for panel in parts:
         words = " · ".join(filter(None, [panel.title, panel.host]))
-        titles[panel.at] = f"<b>{words}: {'left' if panel.protocol == 'ping' else 'right'} of 1 is faster</b>"
+        usual = f"{'left' if panel.protocol == 'ping' else 'right'} of 1 is faster"
+        titles[panel.at] = f"<b>{words}: {reading or usual}</b>"
     spacing = BETWEEN_PX / height if len(lines) > 1 else 0
     grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
     return grid, height

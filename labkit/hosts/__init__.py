@@ -3,6 +3,8 @@ labkit process on it."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -128,3 +130,11 @@ __all__ = [
     "measuring_lock",
     "resolved",
 ]
+
+
+def lent_scratch() -> str | None:
+    """The folder of the lab VM that a sweep lends to this process; the words of its QEMU name it. None without one."""
+    from labkit.hosts import vm
+
+    found: str | None = json.loads(os.environ.get(vm.LENT) or "{}").get("scratch")
+    return found

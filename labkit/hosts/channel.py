@@ -44,7 +44,7 @@ class Guest:
 
     def ended(self) -> str:
         """How it ended, with the last words of its console."""
-        words = "has ended"
+        words = "it has ended"
         for line in self.holder.lines() if self.holder else ():
             event = msgspec.json.decode(line)
             words = event.get("words", words)
@@ -152,7 +152,7 @@ class Talk:
             except OSError:
                 data = b""
             if not data:
-                return self._suspect(f"went with its lab VM, of which {self._guest.ended()}")
+                return self._suspect(f"ended together with its lab VM: {self._guest.ended()}")
             self._rest += data
 
     def _suspect(self, how: str) -> None:

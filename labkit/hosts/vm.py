@@ -76,15 +76,14 @@ def conversation(
 def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
 ) -> tuple[Guest, Talk]:
-    """A guest that has greeted; both end with the stack. That KVM is silent where emulation is not is remembered."""
+    """A guest that has greeted; both end with the stack. KVM that fails where emulation works is remembered."""
     if kvm.worth_trying():
         try:
             return _attempt(stack, where, folder, say, wire, accelerated=True)
         except Failed as error:
             say(f"{error}; trying without KVM")
             found = _attempt(stack, where, folder, say, wire, accelerated=False)
-            if isinstance(error, kvm.Silent):
-                kvm.remember()
+            kvm.remember(str(error))
             return found
     try:
         return _attempt(stack, where, folder, say, wire, accelerated=False)

@@ -5,6 +5,7 @@ All of it is read as the calling process sees it: sysctls, for one, are those of
 
 from labkit.machine.background import Background
 from labkit.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
+from labkit.machine.host_load import HostLoad, with_host_load
 from labkit.machine.interfaces import offloads, qdisc
 from labkit.machine.privilege import is_root
 from labkit.machine.programs import asking_versions, needed, program, versions
@@ -24,6 +25,7 @@ from labkit.machine.settings import of_namespace as settings_of_namespace
 __all__ = [
     "Background",
     "CpuTimes",
+    "HostLoad",
     "accelerator",
     "asking_versions",
     "bpf_settings",
@@ -46,4 +48,5 @@ __all__ = [
     "stolen",
     "sysctls",
     "versions",
+    "with_host_load",
 ]

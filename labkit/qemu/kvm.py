@@ -49,8 +49,16 @@ def check(console: Path, first_words: str, ended: Callable[[], str | None]) -> N
     raise Silent(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
 
 
-def remember() -> None:
-    """From now on KVM is not tried on this machine with this kernel."""
+def remember(why: str) -> None:
+    """From now on KVM is not tried on this machine with this kernel; `why` is for the doctor."""
     with suppress(OSError):
         remembered().parent.mkdir(parents=True, exist_ok=True)
-        remembered().touch()
+        remembered().write_text(" ".join(why.split())[:300] + "\n")
+
+
+def reason() -> str | None:
+    """Why KVM is not tried; None where it has not failed."""
+    try:
+        return remembered().read_text(errors="replace").strip() or "a kernel was tried and hung in it"
+    except OSError:
+        return None

@@ -18,10 +18,11 @@ from labkit.errors import BadInput
 from labkit.flame import runs, speedscope
 from labkit.report.notebook import PLOTLY
 from labkit.why import conclusion, conclusion_tables, counts, lost, packets, sides, times, verdict
+from labkit.why.arms import each_arm
 from labkit.why.conclusion import Conclusion
 from labkit.why.sides import Point
 
-__all__ = ["page"]
+__all__ = ["each_arm", "page"]
 
 Cell = dict[str, Any]
 

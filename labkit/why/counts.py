@@ -37,6 +37,7 @@ def tables(point: Point) -> Iterator[Table]:
     yield from _events(point)
     yield _counters(point)
     yield _cpu_time(point)
+    yield from _switch(point)
     yield _overhead(point)
 
 
@@ -143,6 +144,44 @@ def _cpu_time(point: Point) -> Table:
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
     words = f"Per {of.words}; the kernel counts it in steps of a tick.{left_out}"
     return title, words, table if len(table) else None
+
+
+def _switch(point: Point) -> Iterator[Table]:
+    """What Open vSwitch counted, where an arm is one: for each packet that its datapath looked up."""
+    seen = seen_by(point, "switch")
+    if not any(told for side in seen for told, _ in side):
+        return
+    title = "Open vSwitch"
+    counts: Counted = []
+    for rounds in seen:
+        own = [(_of_switch(told), told.get("datapath", {})) for told, _ in rounds]
+        counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
+    said = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
+    if all(_usable(counts)):
+        table, left_out = _compared(point, counts, everything=False, one=float(THOUSAND))
+        words = f"Per 1,000 packets that the switch looked up: what differs most.{left_out} {' '.join(said)}"
+        yield title, words, table if len(table) else None
+    else:
+        yield title, " ".join(said), None
+
+
+def _of_switch(told: dict[str, Any]) -> dict[str, int]:
+    """Counters of a switch by place, as one level."""
+    found = {f"coverage {name}": count for name, count in told.get("coverage", {}).items()}
+    found |= {f"cache: {name}": count for name, count in told.get("caches", {}).items()}
+    found |= {f"datapath: {name}": count for name, count in told.get("datapath", {}).items()}
+    for port, counters in told.get("ports", {}).items():
+        found |= {f"{port}: {name}": count for name, count in counters.items() if name.endswith("dropped")}
+    found |= {f"{port}: its packet socket dropped": n for port, n in told.get("sockets_dropped", {}).items()}
+    return found
+
+
+def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
+    """The actions of the flow that took most packets in the last round."""
+    flows = rounds[-1][0].get("flows", []) if rounds else []
+    if not flows:
+        return f"{name}: no switch, or no flow in it."
+    return f"{name}: the busiest flow has the actions `{flows[0]['actions']}`."
 
 
 def _work(point: Point, told: dict[str, Any], row: pd.Series) -> float:

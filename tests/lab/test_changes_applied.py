@@ -15,6 +15,7 @@ CHANGES = [
     "gro: offload gro on at server",
     "rules: nftables {rules} at server",
     "tracked: conntrack on at server",
+    "hundred: rules 100 at server",
     "filter: sysctl net.ipv4.conf.all.rp_filter=1 at both",
     "tbf: qdisc tbf rate 1gbit burst 256kb latency 10ms at client",
     "small: mtu 1400 at both",
@@ -75,6 +76,8 @@ def test_what_was_changed_is_read_back_from_the_kernel(rows: list[Row]) -> None:
     [(at, setting, before, after)] = effects(rows, "rules")
     assert (at, setting, before) == ("server", "nftables ruleset", "none")
     assert after.startswith("1 lines of rules, sha256:")
+    assert effects(rows, "hundred")[0][3].startswith("100 lines of rules")
+    assert {at for at, _, _, _ in effects(rows, "tracked")} == {"server"}
     [(_, _, before, after)] = effects(rows, "tbf")
     assert before == "noqueue root"
     assert after.startswith("tbf root rate 1Gbit")

@@ -160,3 +160,33 @@ def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) ->
 def test_a_switch_with_two_pairs_is_there_quickly() -> None:
     """At most a second, of which the programs themselves take a third; the best of three, on a busy machine."""
     assert min(found["built_s"] for found in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
+
+
+def test_the_switch_is_observed(tmp_path: Path) -> None:
+    """Its flows with their actions, its caches and its mirrors' ports; nothing of an arm without a switch."""
+    words = (
+        "topology=veth_bridge,ovs_netdev+mirrors=1",
+        "protocol=udp",
+        "length_bytes=512",
+        "rounds=1",
+        "slices=0",
+    )
+    with world(tmp_path) as machine:
+        rows = machine.rows(*words, "duration_s=1", "omit_s=0", "observe=switch", "profile_rounds=1")
+    seen = {row["arm"]: row["observed"] for row in rows if row["observer"] == "switch"}
+    assert seen["veth_bridge"] == {}
+    found = seen["ovs_netdev+mirrors=1"]
+    # The datapath's order of actions is free, but the copy and the packet itself both go out.
+    assert {frozenset(flow["actions"].split(",")) for flow in found["flows"]} >= {
+        frozenset(("mirror0", "port1"))
+    }
+    packets = found["datapath"]["hit"]
+    assert found["ports"]["mirror0"]["tx_packets"] == pytest.approx(packets, rel=0.05)
+    assert found["caches"]["emc hits"] > 0
+    assert found["coverage"]["netdev_received"] > 0
+
+
+def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
+    assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"

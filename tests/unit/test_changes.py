@@ -199,6 +199,7 @@ def test_tables_name_arms_by_what_differs() -> None:
     four = row("veth+four", change="four", streams=4, changed=[effect])
     found = loading.complete(pd.DataFrame([plain, again, four]))
     assert list(found["topology"]) == ["veth", "veth", "four"]
+    assert list(found["arm"]) == ["veth", "veth (again)", "four"]
     assert list(found["streams"]) == [1, 1, 1]  # the point's, at which arms are compared
     other = row("veth_bridge", topology="veth_bridge", changed=None)
     found = loading.complete(loading.complete(pd.DataFrame([plain, again, four, other])))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import nbformat
 import pytest
 
-from labkit import cli, execution, records, run, sweep
+from labkit import cli, execution, hosts, records, run, sweep
+from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import arms
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm
@@ -141,3 +145,72 @@ def test_a_sweep_measures_failed_points_again(
     sweep.run(cast(Any, made), bar, bar.say, keep_failed=keep)
     assert executed == expected
     assert [one["status"] for one in sweep.rows(made.folder)] == ["ok", "failed"]
+
+
+def test_a_kernel_that_does_not_boot_fails_its_point_and_the_sweep_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, executed = made_sweep(tmp_path, monkeypatch)
+    made.points = [sweep.Point(name, {"where": f"vm:{name}"}) for name in ("old", "new")]
+    records.write_json(made.folder / "sweep.json", {"seed": 1, "points": ["old", "new"]})
+    broken = {"vm:old"}
+
+    @contextlib.contextmanager
+    def lending(_folder: Path, _say: Any) -> Iterator[Any]:
+        def lend(where: str) -> bool:
+            if where in broken:
+                raise Failed("the lab VM did not boot")
+            return False
+
+        yield lend
+
+    monkeypatch.setattr(hosts, "lending", lending)
+    monkeypatch.setattr(hosts, "resolved", lambda where: where)
+    told: list[str] = []
+    bar: Any = SimpleNamespace(say=told.append)
+    sweep.run(cast(Any, made), bar, bar.say)
+    assert sorted(executed) == ["new", "report"]
+    assert sweep.failed(made.folder) == {"old": "the lab VM did not boot"}
+    assert any(line.startswith("point old could not be measured") for line in told)
+    assert sweep.rows(made.folder) == []  # and no complaint that a point is not there
+    assert cli._judge_sweep(made.folder) == 2
+    assert capsys.readouterr().err == "labkit: point old could not be measured: the lab VM did not boot\n"
+    broken.clear()
+    sweep.run(cast(Any, made), bar, bar.say)
+    assert sorted(executed) == ["new", "new", "old", "report", "report"]
+    assert sweep.failed(made.folder) == {}
+    assert cli._judge_sweep(made.folder) == 0
+    broken.update({"vm:old", "vm:new"})
+    with pytest.raises(Failed, match="did not boot"):
+        sweep.run(cast(Any, made), bar, bar.say)
+
+
+def test_a_sweep_chooses_its_kernel_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that the notebook was saved with: it may be a lab VM's, or one that is not there."""
+    cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
+    lab_vm = {"kernelspec": {"name": "labkit-vm-9.9", "display_name": "gone", "language": "python"}}
+    written = nbformat.v4.new_notebook(cells=[cell], metadata=lab_vm)
+    nbformat.write(written, tmp_path / "01_x.ipynb")
+    bar: Any = SimpleNamespace(say=print, see=print, stop=lambda: None)
+    execution.execute(tmp_path / "01_x.ipynb", tmp_path / "out", {}, bar, "x")
+    [ran] = [one for one in nbformat.read(tmp_path / "out/notebook.ipynb", as_version=4).cells if one.outputs]
+    assert ran.outputs[0].text.strip() == sys.executable
+
+
+@pytest.mark.parametrize("kind", [BadInput, Unsupported])
+def test_a_refused_run_leaves_no_folder(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: Any) -> Iterator[Any]:
+        raise kind("not here")
+        yield
+
+    monkeypatch.setattr(run, "ask", ask)
+    with pytest.raises(kind, match="not here"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", lambda _: None)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/mine.txt").touch()
+    with pytest.raises(kind, match="not here"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "old", lambda _: None)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]

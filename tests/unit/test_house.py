@@ -40,7 +40,7 @@ DRIVERS = {
     "execution": 10, "notebook": 10, "live": 10,
     "sweep": 11, "why": 11, "boundary": 11, "arguments": 11, "bootable": 11,
     "fleet": 12,
-    "cli": 13,
+    "cli": 13, "start": 14,
 }  # fmt: skip
 FLOORS = MEASURING | READING | DRIVERS
 # what the reading wing may have from the measuring wing

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from numpy._core._multiarray_umath import __cpu_baseline__
 
-from labkit import hosts
+from labkit import cli, hosts
 from labkit.errors import BadInput, Failed, Unsupported
-from labkit.hosts import initramfs
+from labkit.hosts import initramfs, vm
 from labkit.qemu import archive, command, kvm, shape
 from labkit.qemu.kernels import Kernel
 from labkit.qemu.shape import Shape
@@ -135,8 +136,47 @@ def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(Failed, match="KVM does not work here"):
         kvm.check(console, initramfs.FIRST_WORDS, lambda: None)
     assert kvm.worth_trying()
-    kvm.remember()
+    assert kvm.reason() is None
+    kvm.remember("it ended with SIGABRT:\nout of luck")
     assert not kvm.worth_trying()
+    assert kvm.reason() == "it ended with SIGABRT: out of luck"
+
+
+def test_kvm_that_aborts_is_remembered_where_emulation_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = {False: True, True: False}
+
+    def attempt(*_: object, accelerated: bool) -> tuple[str, str]:
+        if not works[accelerated]:
+            raise Failed("qemu was ended by SIGABRT")
+        return "guest", "talk"
+
+    told: list[str] = []
+    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
+    monkeypatch.setattr(kvm, "remember", told.append)
+    monkeypatch.setattr(vm, "_attempt", attempt)
+    with ExitStack() as stack:
+        vm.booted(stack, "vm:x", None, lambda _: None, None)
+        assert told == ["qemu was ended by SIGABRT"]
+        works[False] = False
+        with pytest.raises(Failed):
+            vm.booted(stack, "vm:x", None, lambda _: None, None)
+    assert len(told) == 1, "where emulation fails as well, KVM is not to blame"
+
+
+def test_the_doctor_tries_everything_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `labkit kernels --ask`: modules may stay loaded, and arming tracers is safe with one thread for all CPUs."""
+    asked: list[object] = []
+
+    def ask(where: str, request: dict[str, object], say: object) -> object:
+        asked.append((where, request))
+        raise Unsupported("no answer")
+
+    monkeypatch.setattr(cli.run, "ask", ask)
+    for where in ("vm:debian", "vm:debian,profile=traffic", "here"):
+        assert cli.main(["doctor", "--where", where]) == 2
+    alone = {"do": "doctor", "alone": True}
+    expected = [("vm:debian,profile=tracing", alone), ("vm:debian,profile=traffic", alone)]
+    assert asked == [*expected, ("here", {"do": "doctor"})]
 
 
 def test_tracing_is_refused_where_it_panics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> N
 )
 def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     asked = Datapaths.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
-    assert [point.whole_runs for point in plan(asked, 1).points] == expected
+    assert [point.loads[0].whole_runs for point in plan(asked, 1).points] == expected
 
 
 def test_every_parameter_of_every_experiment_is_explained() -> None:

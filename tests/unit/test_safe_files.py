@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Need
 
-from labkit import execution, process, records, safe_files, scratch
+from labkit import execution, process, records, run, safe_files, scratch
 from labkit.errors import BadInput, Failed
 from labkit.fleet import folders
 
@@ -312,3 +312,21 @@ def test_the_current_folder_is_on_no_path(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", f":{ROOT}:.")
     code = "import random, labkit, sys; print([folder for folder in sys.path if folder in ('', sys.argv[1])])"
     assert process.output(process.python("-c", code, str(tmp_path))) == "[]\n"
+
+
+@pytest.mark.parametrize("part", ["rows", "artefacts"])
+def test_a_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / part).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match=f"{part} is a link"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_a_run_is_not_written_into_another_users_folder(tmp_path: Path, need: Need) -> None:
+    need("root")
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", NOBODY, NOBODY)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")

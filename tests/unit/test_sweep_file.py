@@ -117,6 +117,9 @@ def test_the_files_of_the_project(name: str, project: Path) -> None:
     elif found.experiment == "container_vs_vm":
         watched = [name for point in found.points for name in point.parameters["observe"]]
         assert set(watched) == {"perf_record", "guest_function_times", "function_times"}
+    elif found.experiment == "virtual_tap":
+        outputs = [point.parameters.get("output", "veth") for point in found.points]
+        assert (len(outputs), outputs.count("gre")) == (6, 2)
     else:
         assert found.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.errors import BadInput
-from labkit.experiments.virtual_tap import VirtualTap
+from labkit.experiments.virtual_tap import VirtualTap, plan
 
 
 def test_arms_are_every_number_of_mirrors_with_every_reader() -> None:
@@ -62,3 +62,12 @@ def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str)
     with pytest.raises(BadInput) as caught:
         VirtualTap.of(given)
     assert words in str(caught.value)
+
+
+def test_loads_with_a_rate_are_whole_runs_and_the_others_slices() -> None:
+    """A point holds every load, so that all switches stand once in a round."""
+    found = plan(VirtualTap.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
+    assert [len(point.loads) for point in found.points] == [2, 2]
+    assert {(load.name, bool(load.asked.slices), load.whole_runs) for load in found.points[0].loads} == {
+        ("udp:64", True, False), ("udp:512@1e6", False, True),
+    }  # fmt: skip

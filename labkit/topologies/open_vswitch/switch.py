@@ -41,6 +41,7 @@ class Switch:
         self._control: Connection | None = None
         self._daemon: process.Running | None = None
         self._config = 0
+        self.kernel = False  # whether the datapath is the kernel's
 
     @property
     def pid(self) -> int:
@@ -80,7 +81,7 @@ class Switch:
         They name the row of Open_vSwitch `root`. Raises as `settled`; Unsupported where the kernel's datapath is wanted
         and this kernel has none.
         """
-        self._config = 1
+        self._config, self.kernel = 1, kernel
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))

@@ -1,0 +1,13 @@
+"""The entry of the command `labkit`: an interrupt during the imports, which take half a second, is no traceback."""
+
+from __future__ import annotations
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        from labkit import cli
+
+        return cli.main()
+    except KeyboardInterrupt:
+        return 130

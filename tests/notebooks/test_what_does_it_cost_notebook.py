@@ -1,0 +1,99 @@
+"""The notebook of prices, small and for real: every change is in it, with its effect or the reason why not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import ROOT
+from worlds import World, world
+
+from labkit import loading
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
+
+SMALL = """
+change:
+- "rules-10: rules 10 at server"
+- {name: mtu-1280, parameter: {mtu_bytes: 1280}}
+- "nothing: offload gro off at server"
+rounds: 2
+slices: 2
+whole_runs: 0
+omit_s: 0
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine")) as made:
+        shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def outputs(machine: World) -> list[dict[str, object]]:
+    """The outputs of the executed notebook, by MIME type."""
+    words = [
+        "09_what_does_it_cost.ipynb",
+        str(machine.folder / "out.ipynb"),
+        "-y",
+        SMALL,
+        "--no-progress-bar",
+    ]
+    done = machine.run(
+        sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks", timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    cells = nbformat.read(machine.folder / "out.ipynb", as_version=4).cells
+    return [one["data"] for cell in cells for one in cell.get("outputs", []) if "data" in one]
+
+
+def texts(outputs: list[dict[str, object]]) -> str:
+    return "\n".join(str(one["text/markdown"]) for one in outputs if "text/markdown" in one)
+
+
+def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object]], machine: World) -> None:
+    assert outputs
+    [folder] = (machine.data / "what_does_it_cost").iterdir()
+    rows = loading.load(folder)
+    ok = rows[rows["status"].eq("ok")]
+    assert set(zip(ok["arm"], ok["protocol"], strict=True)) == {
+        (arm, protocol)
+        for arm in ("veth_bridge", "veth_bridge (again)", "rules-10", "mtu-1280")
+        for protocol in ("tcp", "udp")
+    }
+    assert set(ok["mtu_bytes"]) == {1500}  # of the point; the arm's own is in `changed`
+
+
+def test_prices_and_effects_are_shown(outputs: list[dict[str, object]]) -> None:
+    said = texts(outputs)
+    for name in ("rules-10", "mtu-1280"):
+        assert name in said
+    assert "tcp, 1 pair" in said
+    assert "udp, 1 pair" in said
+    assert "No profiles were taken" in said
+    tables = "\n".join(str(one.get("text/html", "")) for one in outputs)
+    assert "10 lines of rules" in tables
+    assert "change nothing: offload at server0:eth0 has no effect" in tables
+
+
+def test_both_figures_are_drawn(outputs: list[dict[str, object]]) -> None:
+    drawn = [
+        one["application/vnd.plotly.v1+json"] for one in outputs if "application/vnd.plotly.v1+json" in one
+    ]
+    titles = [figure["layout"]["title"]["text"] for figure in drawn]  # type: ignore[index]
+    assert titles == ["CPU time for each GB (TCP) or packet (UDP) that arrived", "Ratios to the baseline"]
+
+
+def test_the_full_price_list_can_be_asked_for() -> None:
+    from labkit import experiments, sweep
+
+    [point] = sweep.load(Path(ROOT / "params" / "what_does_it_cost.yaml")).points
+    asked = experiments.find("what_does_it_cost").parameters.of({})
+    assert len(asked.asdict()["change"]) >= 10
+    assert point.parameters["observe"] == ["perf_record", "counters"]
