@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -183,6 +184,26 @@ def full_kernel() -> str:
     """The release of a kernel with everything."""
     require("qemu", "full kernel")
     return str(kernel(""))
+
+
+class SharedVm(NamedTuple):
+    """A lab VM that is booted once for all tests of a session: its `where`, and the folder into which it may write."""
+
+    where: str
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
+    """A lab VM with a kernel with everything, and one CPU: emulated kernels with two now and then panic when the first
+    capture begins, or the first tunnel of a kind changes the kernel's code (jump labels). Tests leave nothing in it."""
+    from labkit import hosts
+
+    folder = tmp_path_factory.mktemp("shared-vm")
+    where = f"vm:{full_kernel},cpus=1"
+    with hosts.lending(folder, print) as lend:
+        lend(where)
+        yield SharedVm(where, folder)
 
 
 @pytest.fixture(autouse=True)
