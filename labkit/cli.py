@@ -22,6 +22,7 @@ from labkit import agent, arguments, hosts, process, records, run, topologies, w
 from labkit.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.hosts import debian
 from labkit.printable import printable, printable_json
+from labkit.qemu import kernels
 
 if TYPE_CHECKING:
     from labkit.progress import Bar
@@ -35,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         _standard_streams()
-        given = arguments.parsed(argv)
         _current_folder()
+        given = arguments.parsed(argv)
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
         return code
@@ -152,6 +153,7 @@ def _run(given: argparse.Namespace) -> int:
         terminal.show_rows(terminal.show_parts(found))
         profiles = loading.profiles(folder)
         terminal.show_sizes(found, profiles)
+        terminal.show_rates(found)
         terminal.show_profiles(profiles)
     return _judge(records.read_rows(folder))
 
@@ -182,6 +184,7 @@ def _sweep(given: argparse.Namespace) -> int:
     terminal.show_verdicts(terminal.show_parts(found))
     profiles = loading.profiles(folder)
     terminal.show_sizes(found, profiles)
+    terminal.show_rates(found)
     terminal.show_profiles(profiles)
     print(f"report: {printable(records.shown(page))}")
     return _judge_sweep(folder)
@@ -288,9 +291,20 @@ def _kernels(given: argparse.Namespace) -> int:
 
 
 def _kernels_get(given: argparse.Namespace) -> int:
+    before = _debians_kernel()
     kernel = debian.get(given.name, _note)
+    if before not in (None, after := _debians_kernel()):
+        _note(f"vm:debian now means {after}; it was {before}: name that release to keep it")
     print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
     return 0
+
+
+def _debians_kernel() -> str | None:
+    """The release that vm:debian means; None where there is none."""
+    try:
+        return kernels.find("debian").release
+    except BadInput:
+        return None
 
 
 def _kernels_install(given: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from labkit import records
 from labkit.errors import BadInput
-from labkit.units import si
+from labkit.units import percent, si
 
 # Where rows ran: what was asked for, and what it turned out to be
 RAN_ON = ["kernel", "kernel_build", "accelerator", "machine", "cpu"]
@@ -29,6 +29,7 @@ HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
 GROUP = [
     *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
     "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "frame", "flows_count", "loss_goal_ratio",
 ]  # fmt: skip
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
@@ -42,6 +43,7 @@ WORDS = [
     "sysctl_digest", "iperf3", "labkit", "git_revision",
     "time", "folder", "observer", "artefact", "settings",
     "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
+    "frame", "phase",
 ]  # fmt: skip
 NUMBERS = [
     "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
@@ -54,6 +56,8 @@ NUMBERS = [
     "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
     "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
     "copies_unread_count",
+    "flows_count", "loss_goal_ratio", "asked_pps", "offered_pps", "loss_ratio", "lower_bound_pps", "upper_bound_pps",
+    "latency_p90_s", "latency_p999_s", "cpu_per_packet_s", "repeated_count", "trials_count",
 ]  # fmt: skip
 # What else has to be alike among rows of one host that are compared
 PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
@@ -319,6 +323,10 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []
+    words += [f"frames {of['frame']}"] if of["frame"] is not None else []
+    words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
+    if of["loss_goal_ratio"] is not None:
+        words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
     fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(
         of["family"], 0
     )

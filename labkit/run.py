@@ -24,6 +24,7 @@ from labkit.topologies import Network, check_network
 
 Watch = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
+ALLOW = "LABKIT_ALLOW"  # what a change may do to the machine, by name
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
 
 
@@ -117,6 +118,7 @@ def measure(
     parameters = written.with_changes(parameters, Path.cwd())
     asked = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(asked["where"])
+    _check_machine_sysctls(asked)
     if _traces(asked):
         hosts.check_tracing(asked["where"])
     # Resolved: on another host the current folder is another one, and links lead elsewhere.
@@ -203,10 +205,32 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "seed": description["seed"],
         "traces": _traces(asked),
+        "changes_machine": bool(_machine_sysctls(asked)),
     }
     if asked.get("nodes") == "two":
         request |= {"peer": asked["peer"] or asked["where"], "command": secrets.token_hex(8)}
     return request
+
+
+def _machine_sysctls(asked: dict[str, Any]) -> list[str]:
+    """The sysctls of the whole machine that changes set while their arms are measured."""
+    steps = [step for change in asked.get("change", ()) for step in change["steps"]]
+    return [name for step in steps if step["kind"] == "machine_sysctl" for name in step["options"]]
+
+
+def _check_machine_sysctls(asked: dict[str, Any]) -> None:
+    """Raises BadInput where a change touches this machine and its user has not allowed it: parameters may be of
+    somebody else. A lab VM is thrown away."""
+    names = _machine_sysctls(asked)
+    if (
+        names
+        and not asked["where"].startswith("vm:")
+        and "machine_sysctl" not in os.environ.get(ALLOW, "").split(",")
+    ):
+        raise BadInput(
+            f"machine_sysctl {', '.join(names)} changes the whole machine while an arm is measured: allow it with"
+            f" {ALLOW}=machine_sysctl in the environment, or measure in a lab VM (where=vm:debian)"
+        )
 
 
 def _traces(asked: dict[str, Any]) -> bool:

@@ -10,7 +10,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import loading, overlay, packet_size, profiled, sizes, stats, tables, units, virtual_tap
+from labkit import (
+    loading,
+    loss_rates,
+    overlay,
+    packet_size,
+    profiled,
+    sizes,
+    stats,
+    tables,
+    units,
+    virtual_tap,
+)
 from labkit.printable import printable
 
 WIDTH = 110  # where standard output is no terminal
@@ -77,6 +88,15 @@ def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
         console.print(packet_size.plain(f"- {sentence}"))
 
 
+def show_rates(df: pd.DataFrame) -> None:
+    """At which rates loss begins, in sentences, where that was the question."""
+    rows = df[df["experiment"].eq("throughput")]
+    trials = rows["part"].eq("trials")
+    console = _console()
+    for sentence in loss_rates.told(rows[~trials], rows[trials]) if len(rows) else []:
+        console.print(f"- {sentence}")
+
+
 def show_profiles(profiles: pd.DataFrame) -> None:
     """What was measured beside observers and failed, in sentences."""
     console = _console()
@@ -114,7 +134,7 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
-            if len(ok)
+            if ok["window_s"].sum() > 0
             else "–"
         )
         table.add_row(str(arm), *_point(of), measured, rate, busy, str(len(ok)), words)

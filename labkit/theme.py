@@ -92,6 +92,7 @@ JOINS = {
     "port": {"color": _BROWN, "dash": "dot", "width": 2},
     "lower": {"color": _VERMILLION, "dash": "6px,4px", "width": 2},
     "tunnel": {"color": _GREEN, "dash": "solid", "width": 5},
+    "mirror": {"color": _PURPLE, "dash": "dashdot", "width": 2},
 }
 
 # Headers of a packet, whose names stand on their colours: opaque pale fills with a border, so that dark text reads on

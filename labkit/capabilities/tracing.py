@@ -21,7 +21,7 @@ from labkit import machine
 from labkit.capabilities import perf
 from labkit.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
 from labkit.errors import LabkitError
-from labkit.machine import undo
+from labkit.machine import sysctl_journal, undo
 
 # The numbers are the same on all architectures (asm-generic/unistd.h).
 FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
@@ -58,7 +58,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
 def _left() -> str | None:
     """What is told of tracers that a killed run has left; they are put back as they were, where that is allowed."""
     try:
-        changed = undo.left()
+        changed = [*undo.left(), *sysctl_journal.put_back_left()]
     except (OSError, LabkitError) as error:
         raise NotTried(f"a run of labkit's that was killed has left tracing on ({error})", AS_ROOT) from None
     return (

@@ -18,6 +18,7 @@ WAYS = {
     "port": "port of a bridge",
     "lower": "made on a lower device",
     "tunnel": "tunnel",
+    "mirror": "copied by a mirror",
 }
 FEW = 8  # pairs that a picture has room for
 
@@ -50,6 +51,8 @@ def _joined(space: Namespace, one: Interface) -> Iterator[tuple[str, Place]]:
         yield "port", Place(space.name, one.master)
     if one.lower is not None:
         yield "lower", one.lower
+    for source in one.copies:
+        yield "mirror", source
     for peer in one.tunnel.peers if one.tunnel is not None else ():
         yield "tunnel", peer
 

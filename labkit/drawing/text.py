@@ -21,8 +21,10 @@ from labkit.drawing.layout import Layout
 from labkit.topologies import State
 from labkit.topologies.told import Interface, Namespace, Place, Tunnel
 
-_DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold"}
-_MERMAID_LINES = {"veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ==="}
+_DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed"}
+_MERMAID_LINES = {
+    "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
+}  # fmt: skip
 
 
 def tree(state: State) -> str:
@@ -36,7 +38,7 @@ def tree(state: State) -> str:
     for space in state.namespaces:
         lines += ["", space.name]
         for one in space.interfaces:
-            start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes:<5}"
+            start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes or '–':<5}"
             lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
         lines += [f"  route {line}" for line in _routes(space)]
     return "\n".join(lines) + "\n"
@@ -52,6 +54,8 @@ def _facts(one: Interface) -> Iterator[str]:
         yield f"on {_at(one.lower)}"
     if one.tunnel is not None:
         yield _tunnel(one.tunnel)
+    if one.copies:
+        yield f"copies of {', '.join(place.interface for place in one.copies)}"
     yield from condition(one)
 
 
@@ -119,8 +123,9 @@ def mermaid(state: State) -> str:
     numbers: dict[Place, str] = {}
     for number, space in enumerate(state.namespaces):
         lines.append(f"  subgraph n{number}[{_escaped(space.name)}]")
-        for one in space.interfaces:
-            name = numbers[Place(space.name, one.name)] = f"n{number}i{one.index}"
+        for position, one in enumerate(space.interfaces):
+            own = one.index or f"x{position}"  # what only a switch knows has no index
+            name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
             lines.append(f"    {name}[{_escaped(*label(one))}]")
         lines.append("  end")
     for join in _from_left_to_right(state):

@@ -65,6 +65,12 @@ def _virtual_tap() -> Experiment:
     return Experiment(one.VirtualTap, one.HELP, one.run, one.planned_s)
 
 
+def _throughput() -> Experiment:
+    from labkit.experiments.throughput_search import experiment, parameters
+
+    return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
@@ -72,6 +78,7 @@ TABLE = {
     "packet_size": _packet_size,
     "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
+    "throughput": _throughput,
 }
 
 

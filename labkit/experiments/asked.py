@@ -161,7 +161,8 @@ class Datapaths(Parameters, frozen=True, kw_only=True):
         for name in self.endpoint:
             one_of("endpoint", name, topologies.ENDPOINTS)
         if self.in_guests:
-            topologies.check_guests(self.topology)
+            for endpoint in sorted({*topologies.IN_GUESTS} & {*self.endpoint}):
+                topologies.check_guests(self.topology, endpoint)
             self._check_guests()
         elif self.guest is not None:
             raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")

@@ -27,6 +27,7 @@ from labkit.experiments.change_kind import (
     refused,
     text_options,
 )
+from labkit.machine import sysctl_journal
 
 # A word of tc's: nothing that is an option or a path. A prefix such as 10.0.0.0/8 may hold one slash.
 WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
@@ -749,8 +750,32 @@ class Parameter(Kind):
         return
 
 
+class MachineSysctl(Sysctl):
+    """A sysctl of the whole machine, which has this value only while the arm is measured (`machine.sysctl_journal`)."""
+
+    placed = False
+    example = "machine_sysctl net.core.high_order_alloc_disable=1"
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            raise BadInput("machine_sysctl needs NAME=VALUE")
+        for name, value in options.items():
+            if not re.fullmatch(sysctl_journal.ALLOWED, name):
+                raise BadInput(
+                    f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
+                )
+            if not isinstance(value, str) or not re.fullmatch(SYSCTL_VALUE, value):
+                raise BadInput(
+                    f"machine_sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -"
+                )
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return
+
+
 KINDS: dict[str, Kind] = {
     "sysctl": Sysctl(),
+    "machine_sysctl": MachineSysctl(),
     "nftables": Nftables(),
     "rules": Rules(),
     "conntrack": Conntrack(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from labkit.endpoints import Endpoint
 from labkit.errors import BadInput, Failed, Unsupported
 from labkit.experiments import change_kinds
 from labkit.experiments.change_kind import Files, Place
+from labkit.machine import sysctl_journal
 from labkit.topologies import Topology
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
@@ -43,6 +45,16 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     steps: tuple[Step, ...]
+
+    @property
+    def machine_sysctls(self) -> dict[str, str]:
+        """The sysctls of the whole machine that this change sets while its arm is measured."""
+        return {
+            name: value
+            for one in self.steps
+            if one.kind == "machine_sysctl"
+            for name, value in one.options.items()
+        }
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -175,6 +187,13 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
     Raises Unsupported for what the kernel lacks, Failed for what it refuses and for a step without effect.
     """
     found: Counter[tuple[str, str, str, str, str]] = Counter()
+    with while_measured(change, topology) as machine:
+        for name, (was, now) in (machine or {}).items():
+            if was == now:
+                raise Failed(
+                    f"change {change.name}: machine_sysctl {name}={now} has no effect, it is so already"
+                )
+            found["machine", "machine_sysctl", name, was, now] += 1
     for step in change.steps:
         kind = change_kinds.find(step.kind)
         for place in _places(step.at, topology, kind.per_interface) if kind.placed else ():
@@ -198,6 +217,15 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             found.update(effects)
     names = ("at", "kind", "setting", "before", "after")
     return [{**dict(zip(names, one, strict=True)), "count": count} for one, count in found.items()]
+
+
+def while_measured(
+    change: Change | None, topology: Topology
+) -> AbstractContextManager[dict[str, tuple[str, str]] | None]:
+    """What a change sets only while its arm is measured, because the whole machine has it: until the block ends."""
+    if change is None or not change.machine_sysctls:
+        return nullcontext()
+    return sysctl_journal.changed(change.machine_sysctls, topology.spec.machine_netns)
 
 
 def parameter_effect(name: str, before: Any, after: Any) -> dict[str, Any]:

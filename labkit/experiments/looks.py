@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit import machine, topologies
 from labkit.endpoints import Endpoint, FarPair, Pair
-from labkit.experiments import columns
+from labkit.experiments import changes, columns
 from labkit.experiments.asked import Datapaths
 from labkit.experiments.columns import Arm, Measured
 from labkit.experiments.serving import Here, There, guests_cpu
@@ -65,6 +65,10 @@ class Standing(abc.ABC):
         """From now on, the CPU time of the other host, where there is one: what is called afterwards, with the seconds
         that counted, gives columns."""
         return lambda _window_s: {}
+
+    def while_measured(self) -> AbstractContextManager[object]:
+        """What has to be so only while this arm is measured (`changes.while_measured`)."""
+        return nullcontext()
 
     def metered(self) -> Callable[[], dict[str, Any]]:
         """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
@@ -142,6 +146,10 @@ class Live(Standing):
         """From now on, the CPU time of guests: what is called afterwards, with the seconds that counted, gives
         columns."""
         return guests_cpu(self._ends)
+
+    def while_measured(self) -> AbstractContextManager[object]:
+        """What has to be so only while this arm is measured (`changes.while_measured`)."""
+        return changes.while_measured(self.arm.change, self.topology)
 
     def metered(self) -> Callable[[], dict[str, Any]]:
         """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""

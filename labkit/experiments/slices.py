@@ -102,7 +102,8 @@ def measure(asked: Datapaths, live: list[Live], rng: random.Random, artefacts: P
                 rows.append((one.arm, _failed(str(error))))
         for number in range(asked.slices):
             for sender in rng.sample(senders, len(senders)):
-                rows.append(sender.slice(number))
+                with sender.live.while_measured():
+                    rows.append(sender.slice(number))
                 if sender.problem:
                     rows[-1] = (sender.live.arm, _failed(sender.problem) | {"slice": number})
                     senders.remove(sender)

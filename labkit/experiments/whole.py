@@ -43,11 +43,12 @@ def measure(
     """
     asked = live.arm.parameters(asked)
     try:
-        generator = asked.load_generator
-        if isinstance(generator, LatencyGenerator):
-            return _round_trips(asked, generator, live, counting)
-        assert isinstance(generator, FlowGenerator)
-        return _flows(asked, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
+        with live.while_measured():
+            generator = asked.load_generator
+            if isinstance(generator, LatencyGenerator):
+                return _round_trips(asked, generator, live, counting)
+            assert isinstance(generator, FlowGenerator)
+            return _flows(asked, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting)
     except Failed as error:
         return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
@@ -125,7 +126,7 @@ def _invalid(asked: Datapaths, generator: FlowGenerator, live: Standing, row: di
     """Why the run does not count (METHOD: the flows must run together, and the offered load must be
     reached)."""
     if row["window_s"] < TOGETHER * asked.duration_s:
-        remedy = "make duration_s longer" + (", or take fewer pairs" if row["pairs"] > 1 else "")
+        remedy = "make duration_s longer" + (", or take fewer pairs" if len(live.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {asked.duration_s} s"
         return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:

@@ -23,6 +23,7 @@ from labkit.figures.function_times import function_times
 from labkit.figures.functions import functions
 from labkit.figures.kernels import kernels
 from labkit.figures.lines import CPU, FAINT, THROUGHPUT, against_pairs
+from labkit.figures.load_loss import load_loss
 from labkit.figures.mirror_tax import mirror_tax
 from labkit.figures.overhead import overhead
 from labkit.figures.panels import Panel, arms, finish, grid, panels
@@ -31,8 +32,9 @@ from labkit.figures.timed import timed
 from labkit.figures.uplink import uplink
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "mirror_tax",
-    "overhead", "price_list", "price_sentences", "prices", "rates", "sides", "slices", "throughput", "timed", "uplink",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "load_loss",
+    "mirror_tax", "overhead", "price_list", "price_sentences", "prices", "rates", "sides", "slices", "throughput",
+    "timed", "uplink",
 ]  # fmt: skip
 
 SLICES_PX = 250

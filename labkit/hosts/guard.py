@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from labkit import process
-from labkit.machine import undo
+from labkit.machine import sysctl_journal, undo
 
 PATIENCE_S = 10.0
 
@@ -33,6 +33,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
+    sysctl_journal.put_back_left()
     undo.left(PATIENCE_S)
 
 

@@ -64,7 +64,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
             stack.callback(os.close, pass_fds[0])
             told["machine_netns"] = pass_fds[0]
-        if request.get("traces"):
+        if request.get("traces") or request.get("changes_machine"):
             watcher = stack.enter_context(guard.standing())
             pass_fds.append(watcher.fileno())
         argv = [*prefix(), *process.python("-m", "labkit.agent")]

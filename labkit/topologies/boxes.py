@@ -59,13 +59,13 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
             between.netlink.do(
                 netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)
             )
-            nics.append(_nic(spec, number, tap.fds))
+            nics.append(nic_of(spec, number, tap.fds))
         made = stack.enter_context(guests(spec.guest, nics))
         ends = [
             Endpoint(one.name, between, "eth0", EDGE, nic.address.partition("/")[0], one, f"port{number}")
             for number, one, nic in zip(numbers(spec), made, nics, strict=True)
         ]
-        yield Topology(name, spec, _paired(ends), [between])
+        yield Topology(name, spec, paired(ends), [between])
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.endpoints.guest import More, Nic, guests
     from labkit.endpoints.shared import MODULES, PROGRAMS, rooms
 
-    nics = [_nic(spec, number, ()) for number in numbers(spec)]
+    nics = [nic_of(spec, number, ()) for number in numbers(spec)]
     machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
     with namespaces([SHARED], family=spec.family) as [outside]:
         with guests(spec.guest, [machine], More(len(nics), MODULES, PROGRAMS)) as [guest]:
@@ -83,10 +83,11 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
                 Endpoint(nic.name, outside, "eth0", EDGE, nic.address.partition("/")[0], room)
                 for nic, room in zip(nics, made, strict=True)
             ]
-            yield Topology(name, spec, _paired(ends), [outside])
+            yield Topology(name, spec, paired(ends), [outside])
 
 
-def _nic(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
+def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
+    """The NIC of the guest that is end `number`; `fds` are its tap's."""
     from labkit.endpoints.guest import Nic
 
     partner = number ^ 1
@@ -94,5 +95,6 @@ def _nic(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
     return Nic(end_name(number), fds, spec.mtu_bytes, *ends, mac(number), mac(partner))
 
 
-def _paired(ends: list[Endpoint]) -> list[Pair]:
+def paired(ends: list[Endpoint]) -> list[Pair]:
+    """The pairs of ends that stand client, server, client, server …"""
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]

@@ -14,6 +14,7 @@ from typing import Any
 from labkit import endpoints, netlink
 from labkit.topologies.base import Topology
 from labkit.topologies.lower import IPVLAN_MODES
+from labkit.topologies.open_vswitch.state import with_switch
 from labkit.topologies.peers import with_peers
 from labkit.topologies.told import End, Hop, Interface, Namespace, Place, Route, State, Tunnel
 
@@ -53,6 +54,8 @@ def state(topology: Topology) -> State:
         }
         found = [_namespace(one, used) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
+    if topology.switch is not None:
+        found = with_switch(found, topology.switch)
     return State(topology.name, os.uname().release, ends, with_peers(found))
 
 

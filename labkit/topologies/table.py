@@ -28,7 +28,10 @@ TABLE: dict[str, Builder] = {
 # Whose names may go on with options: what raises BadInput for those that cannot be.
 OPTIONS = dict.fromkeys(open_vswitch.NAMES, open_vswitch.options)
 # With ends in guests: a topology's own builder for each kind of them.
-GUESTS: dict[str, dict[str, Builder]] = {"veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside}}
+GUESTS: dict[str, dict[str, Builder]] = {
+    "veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside},
+    **{name: {"guest": open_vswitch.ovs_guests} for name in open_vswitch.NAMES},
+}
 IN_GUESTS = ("guest", "shared_guest")
 ENDPOINTS = ("namespace", "container", *IN_GUESTS)
 TAKES_PARENT = {macvlan, ipvlan}
@@ -73,19 +76,21 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
         raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
-            check_guests([name])
-            yield entered(stack, GUESTS[name][spec.endpoint](name, spec))
+            check_guests([name], spec.endpoint)
+            yield entered(stack, GUESTS[name.partition("+")[0]][spec.endpoint](name, spec))
             return
         topology = entered(stack, builder(name, spec))
         yield stack.enter_context(boxed(topology)) if spec.endpoint == "container" else topology
 
 
-def check_guests(asked: Iterable[str]) -> None:
-    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable."""
+def check_guests(asked: Iterable[str], endpoint: str = "guest") -> None:
+    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable, or for
+    what ends share (`endpoint`)."""
     for name in asked:
-        if name not in GUESTS:
+        if endpoint not in GUESTS.get(name.partition("+")[0], {}):
+            there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
             raise BadInput(
-                f"{name} has no place for a guest's tap: with endpoint=guest there is {', '.join(GUESTS)}"
+                f"{name} has no place for a guest's tap: with endpoint={endpoint} there is {there}"
             )
 
 

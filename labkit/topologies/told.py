@@ -29,7 +29,8 @@ class Tunnel(msgspec.Struct, frozen=True, kw_only=True):
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """An interface. `kind` is the kernel's word, `loopback` or `nic`; `up` is what was asked for, `carrier` whether it
     can carry; `master` the bridge that it is a port of, `peer` the far end of a veth, `lower` the device that it is
-    made on."""
+    made on; `copies` the ports whose packets a mirror copies to it. An MTU or index of 0: the kernel knows no such
+    interface, only the switch does."""
 
     name: str
     index: int
@@ -44,6 +45,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     peer: Place | None = None
     lower: Place | None = None
     tunnel: Tunnel | None = None
+    copies: list[Place] = []
 
 
 class Hop(msgspec.Struct, frozen=True):

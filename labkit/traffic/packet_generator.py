@@ -28,7 +28,8 @@ from labkit.traffic.packet_sender import FCS_BYTES, PORT, PROBE_PORT, Mix, Wire
 
 TABLE, COUNTER = "labkit_load", "arrived"
 ETHERNET_BYTES = 14
-EXPERIMENTAL = b"\x88\xb5"  # an EtherType that nobody takes (IEEE 802, local experiments)
+# The beginning of an ARP reply for IPv4 over Ethernet (RFC 826), which a host takes without asking or counting a drop
+ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 LEAST_FRAME, LARGEST_FRAME = (
     64,
     9018,
@@ -192,8 +193,10 @@ class _Learning:
     one direction alone would then be flooded to every port."""
 
     def __init__(self, end: Endpoint, wire: Wire) -> None:
-        macs = "".join((wire.target_mac, wire.source_mac)).replace(":", "")
-        self._frame = bytes.fromhex(macs) + EXPERIMENTAL + bytes(46)
+        target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (wire.target_mac, wire.source_mac))
+        addresses = [wire.source_ip, wire.target_ip]
+        own, other = (socket.inet_aton(address) if ":" not in address else bytes(4) for address in addresses)
+        self._frame = (target + source + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
         with netlink.inside(end.namespace.fd):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             self._socket.bind((end.interface, 0))

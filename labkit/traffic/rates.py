@@ -14,7 +14,7 @@ from labkit.errors import BadInput
 from labkit.units import si
 
 PREAMBLE_BYTES, GAP_BYTES = 8, 12
-TAGS_BYTES = {"none": 0, "vlan": 4, "vxlan": 50, "vxlan6": 70}  # IEEE 802.1Q; RFC 7348 over IPv4, over IPv6
+TAGS_BYTES = {"vlan": 4, "vxlan": 50, "vxlan6": 70}  # IEEE 802.1Q; RFC 7348 over IPv4, over IPv6
 # Frames of a mix in turn, with FCS: 7, 4 and 1 of them, as the traffic generators' simple IMIX has them; the order
 # spreads the sizes.
 IMIX = (64, 594, 64, 594, 64, 594, 64, 594, 64, 64, 64, 1518)
@@ -28,11 +28,16 @@ class Line:
     """A link: its rate in bit/s (None: no limit is known), and what encapsulation adds to each frame on it."""
 
     rate_bps: float | None = None
-    tag: str = "none"
+    tag: str | None = None
+
+    @property
+    def tag_bytes(self) -> int:
+        """What encapsulation adds to a frame."""
+        return 0 if self.tag is None else TAGS_BYTES[self.tag]
 
     def wire_bytes(self, frame_bytes: float) -> float:
         """What a frame of this size takes on the line."""
-        return frame_bytes + TAGS_BYTES[self.tag] + PREAMBLE_BYTES + GAP_BYTES
+        return frame_bytes + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
 
     def most_pps(self, frame_bytes: float) -> float | None:
         """The frames of this size that fill the line in a second."""
@@ -40,7 +45,7 @@ class Line:
 
     def arithmetic(self, frame_bytes: float) -> str:
         """`64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`"""
-        tag = TAGS_BYTES[self.tag]
+        tag = self.tag_bytes
         parts = [
             f"{frame_bytes:g}",
             *([f"{tag} ({self.tag})"] if tag else []),

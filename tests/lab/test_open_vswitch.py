@@ -190,3 +190,64 @@ def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
     assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["endpoint=guest", "guest=debian"],
+            "guest=debian: ovs_netdev receives by packet sockets, which need complete packets: say"
+            " guest=debian,offloads=off",
+        ),
+        (["endpoint=shared_guest"], "with endpoint=shared_guest there is veth_bridge"),
+    ],
+)
+@pytest.mark.needs("qemu")
+def test_guests_that_a_switch_cannot_serve(words: list[str], sentence: str, tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        done = machine.labkit("run", "datapaths", "topology=ovs_netdev", *words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+@pytest.mark.needs("runc", "root")
+def test_containers_are_ends_of_a_switch(tmp_path: Path) -> None:
+    with world(tmp_path, user=False) as machine:
+        words = (
+            "endpoint=container",
+            "rounds=1",
+            "slices=1",
+            "whole_runs=0",
+            "protocol=udp",
+            "length_bytes=512",
+        )
+        rows = machine.rows("topology=ovs_netdev,ovs_netdev+mirrors=1", *words)
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["endpoint"] for row in rows} == {"container"}
+    assert all(row["switched_count"] > 0 for row in rows)
+
+
+def drawn(name: str, *words: str) -> str:
+    argv = [*LABKIT, "draw", name, *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_switch_is_drawn_from_its_own_database() -> None:
+    """The kernel knows no master of a port in user space; the database does, and its mirrors."""
+    lines = drawn("ovs_netdev+mirrors=1").splitlines()
+    [port] = [line for line in lines if line.strip().startswith("port0 ")]
+    assert "port of switch" in port
+    assert "peer client0/eth0" in port
+    [output] = [line for line in lines if line.strip().startswith("mirror0 ") and "port of switch" in line]
+    assert "copies of port0" in output
+    assert any(line.strip().startswith("switch ") and "openvswitch" in line for line in lines)
+
+
+def test_a_tunnel_that_only_the_switch_knows_is_drawn() -> None:
+    [tunnel] = [line for line in drawn("ovs_netdev+mirrors=1+output=gre").splitlines() if " gre " in line]
+    assert "mirror0" in tunnel
+    assert "tunnel 198.18.0.1 to 198.18.0.2" in tunnel
+    assert "copies of port0" in tunnel

@@ -29,7 +29,7 @@ MEASURING = {
 }  # fmt: skip
 READING = {
     "stats": 1, "mirror_tax": 3, "theme": 2, "loading": 2, "fitting": 2,
-    "conditions": 3, "flame": 3, "sizes": 3, "ends": 3,
+    "conditions": 3, "flame": 3, "sizes": 3, "ends": 3, "loss_rates": 3,
     "tables": 4, "figures": 4, "timed": 4, "profiled": 4,
     "comparison": 5, "contrasts": 5,
 }  # fmt: skip

@@ -273,3 +273,24 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
     assert full.count("?") == len(bootable.TELLING) - 2
     bootable.ask_all(said.append)
     assert asked == [f"vm:{name}" for name in ("6.1.0-56-cloud-amd64", AMD64, "6.1.0-56-cloud-amd64")]
+
+
+def test_another_meaning_of_debian_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    there = [kernels.in_store("6.1.0-56-amd64")]
+    monkeypatch.setattr(kernels, "installed", lambda: there)
+    monkeypatch.setattr(kernels, "release_of", lambda image: image.name)
+
+    def get(name: str, say: object) -> kernels.Kernel:
+        there[:] = [*there, kernels.in_store(name)]
+        return there[-1]
+
+    monkeypatch.setattr(cli.debian, "get", get)
+    assert cli.main(["kernels", "get", "6.12.9-cloud-amd64"]) == 0
+    said = "vm:debian now means 6.12.9-cloud-amd64; it was 6.1.0-56-amd64: name that release to keep it"
+    assert capsys.readouterr().err == f"labkit: {said}\n"
+    there[:] = there[:1]
+    assert cli.main(["kernels", "get", "6.1.0-56-amd64"]) == 0  # it was there
+    assert capsys.readouterr().err == ""

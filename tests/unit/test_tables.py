@@ -235,7 +235,8 @@ def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, oth
 def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
     compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
-    asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON}
+    of_a_search = {"frame", "flows_count", "loss_goal_ratio"}
+    asked = set(tables.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
     observed |= {"functions", "graph_functions"}
     assert set(Datapaths.__struct_fields__) == asked | compared | how_it_is_measured | observed

@@ -4,7 +4,7 @@
 until they are ready, `topology` builds the ports and mirrors and joins the endpoints to them.
 """
 
-from labkit.topologies.open_vswitch.topology import NAMES, ovs
+from labkit.topologies.open_vswitch.topology import NAMES, ovs, ovs_guests
 from labkit.topologies.open_vswitch.words import SwitchOptions, options
 
-__all__ = ["NAMES", "SwitchOptions", "options", "ovs"]
+__all__ = ["NAMES", "SwitchOptions", "options", "ovs", "ovs_guests"]

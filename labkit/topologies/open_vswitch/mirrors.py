@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
@@ -18,7 +18,7 @@ from typing import Any
 from labkit import machine, netlink, process
 from labkit.endpoints import Endpoint, Namespace, Pair
 from labkit.errors import BadInput, Failed
-from labkit.topologies.base import PORT, Meter, Spec, mac, numbers
+from labkit.topologies.base import PORT, Meter, Spec, mac
 from labkit.topologies.encapsulation import ETHERNET, GRE, IPV4, Header, headers, length_bytes
 from labkit.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.topologies.open_vswitch.readers import reading
@@ -66,11 +66,18 @@ class Mirrors:
     """The mirrors of one switch, from the ports that they need to the counts of their copies."""
 
     def __init__(
-        self, asked: SwitchOptions, spec: Spec, datapath: str, between: Namespace, monitor: Namespace | None
+        self,
+        asked: SwitchOptions,
+        spec: Spec,
+        datapath: str,
+        between: Namespace,
+        monitor: Namespace | None,
+        indices: Mapping[int, int],
     ) -> None:
         self._asked, self._spec, self._between, self._monitor = asked, spec, between, monitor
         self._arriving, self._leaving = selected(asked, spec)
         self.outputs = [f"mirror{number}" for number in range(asked.mirrors)]
+        self._indices = indices  # of the ends' ports, by the ends' numbers
         self._userspace = datapath == "netdev"
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indices in `monitor`
@@ -226,7 +233,7 @@ class Mirrors:
         """What was counted up to now."""
         # A pair talks to itself alone: what comes in at one end's port goes out at the other's. What goes out
         # is work that was done, and needs no second counter, read at another moment, to be taken from it.
-        taken = {number: self._counters(number ^ 1).sent_count for number in numbers(self._spec)}
+        taken = {number: self._counters(number ^ 1).sent_count for number in self._indices}
         arrived = sum(taken[number] for number in self._arriving)
         left = sum(taken[number ^ 1] for number in self._leaving)
         copies = unread = 0
@@ -238,7 +245,7 @@ class Mirrors:
         return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
 
     def _counters(self, number: int) -> netlink.LinkCounters:
-        return self._between.netlink.counters(PORT + number)
+        return self._between.netlink.counters(self._indices[number])
 
     def meter(self, switch: Switch) -> Meter:
         """Reads the counters; what it returns gives the columns of a row for the time since."""

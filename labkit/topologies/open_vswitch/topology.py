@@ -8,13 +8,16 @@ import ctypes
 import fcntl
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from labkit import netlink
-from labkit.endpoints import Namespace, namespaces
+from labkit.endpoints import Endpoint, Namespace, namespaces
+from labkit.errors import BadInput
 from labkit.topologies.base import (
     BETWEEN,
+    EDGE,
+    PORT,
     Spec,
     Topology,
     give_addresses,
@@ -23,10 +26,11 @@ from labkit.topologies.base import (
     pairs_of,
     sides,
 )
+from labkit.topologies.boxes import nic_of, paired
 from labkit.topologies.open_vswitch import words
 from labkit.topologies.open_vswitch.configuration import Port, operations
 from labkit.topologies.open_vswitch.mirrors import MONITOR, Mirrors
-from labkit.topologies.open_vswitch.switch import switch
+from labkit.topologies.open_vswitch.switch import Switch, switch
 from labkit.topologies.veth import port
 
 # Where the datapath is: the kernel's module, or ovs-vswitchd, which receives by packet sockets.
@@ -40,32 +44,85 @@ SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO = 0x8946, 0x17, 0x1F
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
     """A veth from every end to one switch. Raises BadInput for options that cannot be (`words.options`), Unsupported
     where Open vSwitch or its datapath is missing, Failed with its words."""
-    asked = words.options(name)
-    datapath = NAMES[name.partition("+")[0]]
-    monitors = [MONITOR] if asked.mirrors else []
-    with namespaces([*names(spec), BETWEEN, *monitors], family=spec.family) as made, ExitStack() as stack:
+    count = len(names(spec))
+    with (
+        namespaces([*names(spec), BETWEEN, *_monitors(name)], family=spec.family) as made,
+        ExitStack() as stack,
+    ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
-        count = len(names(spec))
-        ends, between, monitor = made[:count], made[count], next(iter(made[count + 1 :]), None)
+        ends, between = made[:count], made[count]
         between.netlink.do(*(port(spec, space, number, None) for space, _, number in sides(spec, ends)))
-        if datapath == "netdev":
+        if _datapath(name) == "netdev":
             for space in ends:
                 complete_packets(space, "eth0")
-        mirrors = Mirrors(asked, spec, datapath, between, monitor)
-        mirrors.lay_cables()
-        ports = [
-            Port(f"port{number}", number=number + 1, vlan=vlan_of(number, asked)) for number in numbers(spec)
-        ]
-        one = stack.enter_context(switch(between))
-        one.start(*operations(mirrors.bridges(BRIDGE, ports)), kernel=datapath == "system")
+        indices = {number: PORT + number for number in numbers(spec)}
+        one, mirrors = stack.enter_context(_switched(name, spec, made[count:], indices))
         give_addresses(spec, ends)
         pairs = pairs_of(spec, ends)
-        mirrors.connect(one)
-        stack.enter_context(mirrors.counted())
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
         yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+
+
+@contextmanager
+def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
+    """A tap from every guest to one switch; raises as `ovs`, and BadInput for guests that send what the userspace
+    datapath cannot carry."""
+    from labkit.endpoints.guest import guests, parse  # what only guests need
+
+    asked = parse(spec.guest)
+    if _datapath(name) == "netdev" and asked.offloads:
+        raise BadInput(
+            f"guest={spec.guest}: {name} receives by packet sockets, which need complete packets: say"
+            f" guest={spec.guest},offloads=off"
+        )
+    with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
+        for space in made:
+            space.netlink.do(netlink.set_link(1))
+        between, nics, indices = made[0], [], {}
+        for number in numbers(spec):
+            tap = netlink.Tap(between.fd, f"port{number}", asked.queues)
+            stack.callback(tap.close)
+            between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
+            nics.append(nic_of(spec, number, tap.fds))
+            indices[number] = tap.index
+        one, mirrors = stack.enter_context(_switched(name, spec, made, indices))
+        boxes = stack.enter_context(guests(spec.guest, nics))
+        ends = [
+            Endpoint(box.name, between, "eth0", EDGE, nic.address.partition("/")[0], box, f"port{number}")
+            for number, box, nic in zip(numbers(spec), boxes, nics, strict=True)
+        ]
+        pairs = paired(ends)
+        mirrors.prove(one, pairs)
+        stack.enter_context(mirrors.read())
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+
+
+def _datapath(name: str) -> str:
+    return NAMES[name.partition("+")[0]]
+
+
+def _monitors(name: str) -> list[str]:
+    """The namespace where copies arrive, where there are mirrors."""
+    return [MONITOR] if words.options(name).mirrors else []
+
+
+@contextmanager
+def _switched(
+    name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int]
+) -> Iterator[tuple[Switch, Mirrors]]:
+    """The switch in the first of these namespaces, with the ends' interfaces there (`indices`, by the ends' numbers) as
+    ports, and its mirrors, whose copies arrive in the second."""
+    asked, between = words.options(name), spaces[0]
+    mirrors = Mirrors(asked, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
+    mirrors.lay_cables()
+    ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, asked)) for number in indices]
+    with switch(between) as one:
+        one.start(*operations(mirrors.bridges(BRIDGE, ports)), kernel=_datapath(name) == "system")
+        mirrors.connect(one)
+        with mirrors.counted():
+            yield one, mirrors
 
 
 def vlan_of(number: int, asked: words.SwitchOptions) -> int | None:

@@ -1,0 +1,94 @@
+"""Rates at which datapaths begin to lose packets (experiment `throughput`), in sentences: each with its interval over
+the searches, and latency beside the load."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit import stats
+from labkit.loading import groups
+from labkit.units import many, percent, si
+
+BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
+FEWEST = 3  # searches, for an interval
+PHASE = r"latency at ([\d.]+) %"
+
+
+def rates(rows: pd.DataFrame) -> pd.DataFrame:
+    """What was found, a line for each arm, what was sent (BY) and goal (`loss_goal_ratio`): `median_pps`, `low_pps` and
+    `high_pps` (95 % by Student's t on logarithms; NaN of fewer than three searches), `spread_ratio` (greatest to least,
+    less 1), `searches_count`, `limited_count` (searches that ended at the generator's limit), `repeated_ratio`.
+    rows: `loading.load` of a run of the experiment."""
+    found = []
+    some = rows[rows["loss_goal_ratio"].notna()]
+    for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
+        line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
+        values = group.loc[group["status"].eq("ok"), "throughput_pps"].dropna().to_numpy(float)
+        limited = group["reason"].astype("str").str.startswith("generator-limited")
+        effect = (
+            stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
+        )
+        known = effect is not None and effect.low is not None and len(values) >= FEWEST
+        found.append(
+            line
+            | {
+                "median_pps": float(np.median(values)) if len(values) else math.nan,
+                "low_pps": effect.low if known and effect is not None else math.nan,
+                "high_pps": effect.high if known and effect is not None else math.nan,
+                "spread_ratio": float(values.max() / values.min() - 1) if len(values) else math.nan,
+                "searches_count": len(values),
+                "limited_count": int(limited.sum()),
+                "most_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
+                "repeated_ratio": float(
+                    group["repeated_count"].sum() / max(1.0, group["trials_count"].sum())
+                ),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def goal(loss_ratio: float) -> str:
+    """`NDR`, `PDR 0.5 %`"""
+    return f"PDR {percent(loss_ratio)}" if loss_ratio else "NDR"
+
+
+def told(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
+    """What the searches found, a sentence each. trials: `loading.load` with part "trials"."""
+    said = [_rate(line) for _, line in rates(rows).iterrows()]
+    phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
+    beside = trials[phases.notna() & trials["status"].eq("ok")].assign(share=phases)
+    for (arm, frame, flows, share), some in beside.groupby(
+        ["arm", "frame", "flows_count", "share"], sort=False
+    ):
+        quantiles = ", ".join(
+            f"{name} {si(some[f'latency_{name}_s'].median(), 's')}"
+            for name in ("p50", "p90", "p99", "p999", "max")
+        )
+        said.append(
+            f"{arm}, frames {frame}, {flows:g} flows: one-way latency at {share} % of the rate found: {quantiles}"
+            f" (medians of {many(len(some), 'trial')})"
+        )
+    return said
+
+
+def _rate(line: pd.Series[Any]) -> str:
+    where = f"{line['arm']}, frames {line['frame']}, {line['flows_count']:g} flows: {goal(line['loss_goal_ratio'])}"
+    if not line["searches_count"]:
+        if line["limited_count"]:
+            return (
+                f"{where} is not known: generator-limited, no such loss up to {si(line['most_pps'], 'pps')}"
+            )
+        return f"{where} was not found"
+    words = f"{where} {si(line['median_pps'], 'pps')}"
+    if math.isnan(line["low_pps"]):
+        words += f" ({many(line['searches_count'], 'search').replace('searchs', 'searches')}: no interval)"
+    else:
+        words += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
+        words += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
+    if line["repeated_ratio"]:
+        words += f"; {percent(line['repeated_ratio'])} of the attempts were repeats of disturbed trials"
+    return words

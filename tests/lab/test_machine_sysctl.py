@@ -1,0 +1,141 @@
+"""A sysctl of the whole machine as a change: allowed by name, set only while its arm is measured, put back whatever
+happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import World, world
+
+from labkit import netlink
+from labkit.errors import Unsupported
+from labkit.machine import sysctl_journal
+
+NAME = "net.ipv4.tcp_notsent_lowat"  # of a namespace, which stands for the machine here
+CHANGE = f"change=wait: machine_sysctl {NAME}=131072"
+HELD = """
+import os, sys, time
+from labkit import netlink
+from labkit.machine import sysctl_journal
+from pathlib import Path
+sysctl_journal.JOURNAL = Path(sys.argv[1])
+with sysctl_journal.changed({sys.argv[2]: "131072"}, os.open("/proc/self/ns/net", os.O_RDONLY)):
+    print("set", flush=True)
+    time.sleep(60)
+"""
+
+pytestmark = pytest.mark.needs("root", "iperf3", "ip", "ping", "veth", "bridge")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("machine"), user=False) as made:
+        yield made
+
+
+def value(machine: World) -> str:
+    return machine.run("sysctl", "-n", NAME).stdout.strip()
+
+
+def test_it_is_refused_unless_it_is_allowed_by_name(machine: World) -> None:
+    done = machine.labkit("run", "datapaths", CHANGE)
+    assert done.returncode == 2
+    assert "LABKIT_ALLOW=machine_sysctl" in done.stderr
+
+
+def test_it_is_set_while_its_arm_is_measured_and_put_back(machine: World) -> None:
+    before = value(machine)
+    words = (CHANGE, "slices=1", "whole_runs=0")
+    rows = machine.rows(*words, LABKIT_ALLOW="machine_sysctl")
+    [effect] = next(row["changed"] for row in rows if row["change"])
+    assert (effect["at"], effect["setting"], effect["after"]) == ("machine", NAME, "131072")
+    assert effect["before"] == before != "131072"
+    assert value(machine) == before
+
+
+def test_a_killed_owner_s_value_is_put_back_by_whoever_comes_next(
+    machine: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, before = tmp_path / "journal", value(machine)
+    held = machine.start(sys.executable, "-c", HELD, str(journal), NAME)
+    assert held.stdout is not None
+    assert held.stdout.readline() == "set\n"
+    assert value(machine) == "131072"
+    held.send_signal(signal.SIGKILL)
+    held.communicate()
+    assert value(machine) == "131072"
+    monkeypatch.setattr(sysctl_journal, "JOURNAL", journal)
+    netns = os.open(f"/proc/{machine.keeper.pid}/ns/net", os.O_RDONLY)
+    try:
+        with netlink.inside(netns):
+            assert sysctl_journal.put_back_left() == [NAME]
+    finally:
+        os.close(netns)
+    assert value(machine) == before
+    assert sysctl_journal.put_back_left() == []
+
+
+def test_the_guard_puts_it_back_when_all_of_a_run_is_killed(machine: World) -> None:
+    before = value(machine)
+    words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0"]
+    run = machine.start(sys.executable, "-m", "labkit.cli", *words, LABKIT_ALLOW="machine_sysctl")
+    deadline = time.monotonic() + 120
+    while value(machine) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+    while value(machine) != before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_another_one_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysctl_journal, "JOURNAL", tmp_path / "journal")
+    monkeypatch.setattr(sysctl_journal, "GRACE_S", 0.1)
+    netns = os.open("/proc/self/ns/net", os.O_RDONLY)
+    name = "net.core.somaxconn"
+    now = Path("/proc/sys/net/core/somaxconn").read_text().strip()
+    try:
+        with (
+            sysctl_journal.changed({name: now}, netns),
+            pytest.raises(Unsupported, match="another labkit changes"),
+            sysctl_journal.changed({name: now}, netns),
+        ):
+            pass
+    finally:
+        os.close(netns)
+
+
+def test_a_journal_of_somebody_else_writes_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x"
+    target.write_text("mine")
+    journal = tmp_path / "journal"
+    journal.write_text('{"name":"kernel.core_pattern","value":"|x"}\n{"name":"../x","value":"theirs"}\n')
+    monkeypatch.setattr(sysctl_journal, "JOURNAL", journal)
+    monkeypatch.setattr(sysctl_journal, "ROOT", tmp_path)
+    assert sysctl_journal.put_back_left() == []
+    assert target.read_text() == "mine"
+
+
+def test_only_settings_of_the_network_and_the_scheduler() -> None:
+    from labkit.errors import BadInput
+    from labkit.experiments import changes
+
+    for name in (
+        "kernel.core_pattern",
+        "kernel.modprobe",
+        "fs.suid_dumpable",
+        "net.core",
+        "net/core/somaxconn",
+    ):
+        with pytest.raises(BadInput, match="may be changed"):
+            changes.parse(f"x: machine_sysctl {name}=1")

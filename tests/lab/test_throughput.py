@@ -1,0 +1,90 @@
+"""Searches on real datapaths: a planted rate limit is found, a path that never loses is told, bad input and kills."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from worlds import LABKIT, Row, one_sentence, until, world
+
+from labkit import records
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge")
+
+LIMITED = "change=limited: qdisc tbf rate 40mbit burst 20kb limit 20kb at between:port1"
+LIMIT_PPS = 40e6 / 8 / 508  # tbf counts frames without FCS
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """The rows of one search of a bridge as it is, and of one whose port is limited."""
+    with world(tmp_path_factory.mktemp("searched"), user=False) as made:
+        folder = made.folder / "run"
+        words = ["frame_bytes=512", "rounds=1", "sum_s=1", "limit_s=30", LIMITED, "--folder", str(folder)]
+        done = made.labkit("run", "throughput", *words, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return records.read_rows(folder)
+
+
+def test_a_planted_limit_is_the_ndr(searched: list[Row]) -> None:
+    [ndr, pdr] = [row for row in searched if row["method"] == "search" and row["change"] == "limited"]
+    assert (ndr["loss_goal_ratio"], pdr["loss_goal_ratio"]) == (0, 0.005)
+    for row in (ndr, pdr):
+        assert row["status"] == "ok", row["reason"]
+        # What the bucket and its queue hold is 4 % of what passes in a trial, and bounds are 5 % apart.
+        assert row["throughput_pps"] == pytest.approx(LIMIT_PPS, rel=0.12)
+        assert row["lower_bound_pps"] < row["upper_bound_pps"]
+        assert row["throughput_bps"] == pytest.approx(row["throughput_pps"] * 512 * 8)
+
+
+def test_a_path_that_never_loses_is_the_generators_limit(searched: list[Row]) -> None:
+    found = [row for row in searched if row["method"] == "search" and row["change"] is None]
+    assert {row["role"] for row in found} == {"baseline", "control"}
+    for row in found:
+        assert row["status"] == "invalid"
+        assert row["throughput_pps"] is None
+        assert row["reason"].startswith("generator-limited: ")
+
+
+def test_every_trial_is_a_row(searched: list[Row]) -> None:
+    assert len({frozenset(row) for row in searched}) == 1  # each has every column
+    for arm in {row["arm"] for row in searched}:
+        own = [row for row in searched if row["arm"] == arm and row["method"] == "trial"]
+        [count] = {row["trials_count"] for row in searched if row["arm"] == arm and row["method"] == "search"}
+        assert len([row for row in own if row["phase"] == "search"]) == count
+        for row in own:
+            assert row["offered_count"] == row["sent_count"] >= row["received_frames_count"]
+            assert row["lost_count"] == row["offered_count"] - row["received_frames_count"]
+            assert row["status"] == "ok" or row["reason"].startswith(("disturbed: ", "generator-limited: "))
+    beside = [row for row in searched if row["phase"] == "latency at 50 %" and row["status"] == "ok"]
+    for row in beside:
+        assert 0 < row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"] * 1.01
+        assert row["histogram"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["flows=0"], "flows=0 is outside 1 to 1000000"),
+        (["frame_bytes=9000"], "a frame of 9000 bytes is outside 64 to 1518"),
+        (["most_rate=2Mpps", "line_rate_bps=1e9"], "more than the link carries"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    with world(tmp_path) as made:
+        assert sentence in one_sentence(made.labkit("run", "throughput", *words))
+
+
+def test_a_killed_search_leaves_nothing(tmp_path: Path) -> None:
+    with world(tmp_path) as made:
+        folder = made.folder / "run"
+        running = made.start(*LABKIT, "run", "throughput", "rounds=1", "--folder", str(folder))
+        # The command, the experiment, and copies of it that send.
+        assert until(lambda: len(made.pids(lambda words: "labkit.agent" in words)) >= 2, 30), made.processes()
+        time.sleep(1)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        assert until(lambda: not made.processes(), 10), made.processes()
+        assert until(made.only_namespace, 10)

@@ -1,0 +1,101 @@
+"""Rates at which loss begins, from rows of searches: intervals, limits, sentences, and the figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from labkit import figures, loading, loss_rates
+
+SENT = {
+    "experiment": "throughput",
+    "frame": "64",
+    "flows_count": 1000,
+    "pairs": 1,
+    "mtu_bytes": 1500,
+    "family": 4,
+}
+
+
+def search(pps: float | None, goal: float = 0.0, arm: str = "ovs", **more: Any) -> dict[str, Any]:
+    return {
+        **SENT, "arm": arm, "role": "baseline", "topology": arm, "status": "ok" if pps else "invalid",
+        "method": "search", "throughput_pps": pps, "loss_goal_ratio": goal, "repeated_count": 5,
+        "trials_count": 50, **more,
+    }  # fmt: skip
+
+
+def trial(offered: float, loss: float, **more: Any) -> dict[str, Any]:
+    return {
+        **SENT, "arm": "ovs", "role": "baseline", "topology": "ovs", "status": "ok", "method": "trial",
+        "part": "trials", "phase": "search", "offered_pps": offered, "loss_ratio": loss, **more,
+    }  # fmt: skip
+
+
+LIMIT = "generator-limited: loss of at most 0 % up to 300 kpps, the most that the generator offers here"
+ROWS = loading.complete(
+    pd.DataFrame(
+        [
+            *(search(pps) for pps in (190e3, 200e3, 210e3)),
+            *(search(pps, 0.005) for pps in (210e3, 220e3)),
+            search(None, 0.0, "veth", reason=LIMIT, lower_bound_pps=300e3),
+        ]
+    )
+)
+TRIALS = loading.complete(
+    pd.DataFrame(
+        [
+            trial(300e3, 0.2),
+            trial(100e3, 0.0),
+            trial(200e3, 0.05, status="invalid", reason="disturbed: a thread of the datapath waited 9 ms for a CPU"),
+            trial(
+                100e3, 0.0, phase="latency at 50 %", latency_p50_s=6e-5, latency_p90_s=8e-5, latency_p99_s=1.5e-4,
+                latency_p999_s=3e-4, latency_max_s=1e-3,
+            ),
+        ]
+    )
+)  # fmt: skip
+
+
+def test_rates_have_intervals_over_searches() -> None:
+    found = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
+    ndr = found.loc[("ovs", 0.0)]
+    assert ndr["median_pps"] == 200e3
+    # Student's t of three on logarithms: 199,833 times exp(± 4.303 · 0.0500 / √3)
+    assert (ndr["low_pps"], ndr["high_pps"]) == (
+        pytest.approx(176.4e3, rel=0.01),
+        pytest.approx(226.4e3, rel=0.01),
+    )
+    assert ndr["spread_ratio"] == pytest.approx(210 / 190 - 1)
+    assert ndr["repeated_ratio"] == pytest.approx(0.1)
+    pdr = found.loc[("ovs", 0.005)]
+    assert pdr["searches_count"] == 2
+    assert pd.isna(pdr["low_pps"])
+    assert found.loc[("veth", 0.0), "limited_count"] == 1
+
+
+def test_sentences() -> None:
+    said = "\n".join(loss_rates.told(ROWS, TRIALS))
+    assert (
+        "ovs, frames 64, 1000 flows: NDR 200 kpps [176 kpps, 226 kpps] over 3 searches, which spread by 11 %"
+        in said
+    )
+    assert "PDR 0.5 % 215 kpps (2 searches: no interval)" in said
+    assert (
+        "veth, frames 64, 1000 flows: NDR is not known: generator-limited, no such loss up to 300 kpps"
+        in said
+    )
+    assert (
+        "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in said
+    )
+
+
+def test_the_figure_draws_every_trial_and_tells_those_that_do_not_count() -> None:
+    figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
+    counted, others = figure.data
+    assert sorted(counted.x) == [100e3, 300e3]
+    assert list(others.x) == [200e3]
+    assert min(counted.y) == pytest.approx(1e-6)
+    assert {line.x0 for line in figure.layout.shapes} == {200e3, 215e3}

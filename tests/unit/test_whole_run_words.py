@@ -1,0 +1,31 @@
+"""What a whole run says of flows that did not run together: of one pair nothing that only several have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.experiments import whole
+from labkit.experiments.asked import Datapaths
+
+ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "ends"), [(1, "make duration_s longer"), (2, "longer, or take fewer pairs")]
+)
+def test_the_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
+    live: Any = SimpleNamespace(pairs=[None] * pairs)
+    found = whole._invalid(Datapaths(duration_s=1), SimpleNamespace(), live, ROW)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.startswith("the flows ran together for only 0.20 of 1 s: ")
+    assert found.endswith(ends)
+
+
+@pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
+def test_one_flow_is_not_compared_with_others(flows: int, several: bool) -> None:
+    generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
+    [doubt] = whole._doubts(Datapaths(), generator, ROW, flows)
+    assert ("at the same time" in doubt) is several

@@ -1,0 +1,55 @@
+"""Open vSwitch with the kernel's datapath, on a kernel that has it: one lab VM for the whole of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from labkit import live
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
+
+Answer = dict[str, Any]
+PATIENCE_S = 400
+PINGS = 50
+ASKED = {
+    "plain": "ovs",
+    "veth": "ovs+mirrors=2",
+    "internal": "ovs+mirrors=2+output=internal",
+    "gre": "ovs+mirrors=2+output=gre",
+    "vxlan": "ovs+mirrors=2+output=vxlan",
+    "vlan": "ovs+mirrors=2+output=vlan",
+    "count": "ovs+mirrors=2+readers=count",
+}
+
+
+@pytest.fixture(scope="module")
+def found(full_kernel: str) -> dict[str, Answer]:
+    """What was found in each switch."""
+    requests = [{"name": name} for name in ASKED.values()]
+    program = [sys.executable, str(ROOT / "tests/lab/switched.py"), json.dumps(requests)]
+    # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
+    with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
+        told = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
+    return dict(zip(ASKED, json.loads(told), strict=True))
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_switch(name: str, found: dict[str, Answer]) -> None:
+    told = found[name]
+    assert "error" not in told, told
+    assert (told["reachable"], told["datapath"]) == (None, "system")
+    assert "flows" in told
+    if name == "plain":
+        assert "copies_count" not in told["counted"]
+        return
+    assert told["counted"]["copies_expected_count"] == told["counted"]["copies_count"] == 2 * 2 * PINGS
+
+
+def test_segmentation_stays_on(found: dict[str, Answer]) -> None:
+    """The kernel's datapath carries frames that are segmented later; only the userspace datapath cannot."""
+    assert "tcp-segmentation-offload: on" in found["plain"]["offloads"]
