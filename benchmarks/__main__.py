@@ -39,16 +39,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(TABLE)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: shorter, and less sure")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a promise is broken")
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.names if name not in TABLE]:
+    parameters = parser.parse_args()
+    if unknown := [name for name in parameters.names if name not in TABLE]:
         parser.error(f"there is no benchmark {unknown[0]}; there are: {', '.join(TABLE)}")
     begin, load = time.monotonic(), os.getloadavg()[0]
-    found = [promise for name in asked.names or TABLE for promise in measured(name, asked.quick)]
-    print(table(found))
-    broken = sum(promise.kept is False for promise in found)
-    said = f"{broken} broken" if broken else "every promise kept"
-    note(f"{said}; {time.monotonic() - begin:.0f} s; load {load:.1f} on {os.cpu_count()} CPUs when it began")
-    return 1 if broken and asked.check else 0
+    result = [promise for name in parameters.names or TABLE for promise in measured(name, parameters.quick)]
+    print(table(result))
+    broken = sum(promise.kept is False for promise in result)
+    lines = f"{broken} broken" if broken else "every promise kept"
+    note(f"{lines}; {time.monotonic() - begin:.0f} s; load {load:.1f} on {os.cpu_count()} CPUs when it began")
+    return 1 if broken and parameters.check else 0
 
 
 if __name__ == "__main__":

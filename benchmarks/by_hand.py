@@ -22,15 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, inside, note, output
-from labkit import machine, stats
-from labkit.endpoints import Pair, Reading
-from labkit.experiments import arms
-from labkit.experiments.asked import Datapaths
-from labkit.experiments.columns import Arm
-from labkit.experiments.events import Surroundings
-from labkit.experiments.slices import SETTLE_S, SLICE_S, Sender
-from labkit.observers.receivers import receivers
-from labkit.traffic import iperf3
+from labkit.analysis import stats
+from labkit.measure.endpoints import Pair, Reading
+from labkit.measure.experiments import survey
+from labkit.measure.experiments.context import RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.slices import SETTLE_S, SLICE_S, Sender
+from labkit.measure.observers.counters.receive_counters import receivers
+from labkit.measure.traffic import iperf3
+from labkit.system import machine
 
 WIDTH = 0.04
 BUDGET_S, QUICK_S = 80.0, 25.0
@@ -44,21 +45,21 @@ def promises(quick: bool) -> Iterator[Promise]:
     """The ratio with its interval, and one whole run whose row must say what iperf3's JSON says."""
     note("a row beside iperf3 typed by hand")
     yield _whole()
-    found = inside("benchmarks.by_hand", QUICK_S if quick else BUDGET_S)
-    # The control of a comparison is judged at 99 % (labkit.stats), so is this: at 95 % one honest run in twenty fails.
-    holds_one = found["wide_low"] <= 1 <= found["wide_high"]
-    narrow = found["half_width"] <= WIDTH
-    interval = f"[{found['low']:.3f}, {found['high']:.3f}] at 95 %"
-    wide = f"[{found['wide_low']:.3f}, {found['wide_high']:.3f}] at 99 %"
+    result = inside("benchmarks.by_hand", QUICK_S if quick else BUDGET_S)
+    # The control of a comparison is judged at 99 % (labkit.analysis.stats), so is this: at 95 % one honest run in twenty fails.
+    holds_one = result["wide_low"] <= 1 <= result["wide_high"]
+    narrow = result["half_width"] <= WIDTH
+    interval = f"[{result['low']:.3f}, {result['high']:.3f}] at 95 %"
+    wide = f"[{result['wide_low']:.3f}, {result['wide_high']:.3f}] at 99 %"
     yield Promise(
         "throughput of a row, by slices",
-        f"{found['labkit_bps'] / 1e9:.3g} Gbit/s",
-        f"iperf3 typed by hand: {found['hand_bps'] / 1e9:.3g} Gbit/s",
-        found["ratio"],
+        f"{result['labkit_bps'] / 1e9:.3g} Gbit/s",
+        f"iperf3 typed by hand: {result['hand_bps'] / 1e9:.3g} Gbit/s",
+        result["ratio"],
         f"within ±{WIDTH:.0%}, holds 1",
         # A quick look that was too short to tell breaks nothing.
         None if quick and holds_one and not narrow else holds_one and narrow,
-        f"{interval}, {wide}; {found['how']}, {found['seconds']:.0f} s",
+        f"{interval}, {wide}; {result['how']}, {result['seconds']:.0f} s",
     )
 
 
@@ -69,14 +70,14 @@ def _whole() -> Promise:
         rows = output([*LABKIT, "run", "datapaths", *words, "--json", "--folder", str(folder)])
         row = json.loads(rows.splitlines()[0])
         (page,) = json.loads(gzip.decompress(next(folder.glob("artefacts/*/*.json.gz")).read_bytes()))
-    said = page["client"]["end"]["sum_received"]["bits_per_second"]
+    lines = page["client"]["end"]["sum_received"]["bits_per_second"]
     return Promise(
         "a whole run: the kernel's counters and iperf3",
         f"{row['throughput_bps']:.0f} bit/s",
-        f"iperf3's JSON: {said:.0f} bit/s",
-        row["throughput_bps"] / said,
+        f"iperf3's JSON: {lines:.0f} bit/s",
+        row["throughput_bps"] / lines,
         "within ±5%, and iperf3's sum is iperf3's",
-        row["iperf3_bps"] == said and abs(row["throughput_bps"] / said - 1) <= 0.05,
+        row["iperf3_bps"] == lines and abs(row["throughput_bps"] / lines - 1) <= 0.05,
     )
 
 
@@ -166,19 +167,19 @@ class Found:
 
 def main() -> None:
     """In the namespaces of an experiment: set-up after set-up until it is enough; what was found as JSON."""
-    budget_s, begin, found, number = float(sys.argv[1]), time.monotonic(), Found(), 0
+    budget_s, begin, result, number = float(sys.argv[1]), time.monotonic(), Found(), 0
     rng = random.Random()
     while True:
-        _one_setup(number, rng, found)
+        _one_setup(number, rng, result)
         number += 1
         passed = time.monotonic() - begin
-        effect = found.effect()
+        effect = result.effect()
         narrow = number >= LEAST_SETUPS and _wide(effect) < WIDTH
         if narrow or passed * (number + 1) / number > budget_s:
             break
     answer = vars(effect) | {
-        "labkit_bps": statistics.median(found.labkit),
-        "hand_bps": statistics.median(found.hand),
+        "labkit_bps": statistics.median(result.labkit),
+        "hand_bps": statistics.median(result.hand),
         "half_width": stats.half_width(effect),
         "seconds": passed,
     }
@@ -192,12 +193,12 @@ def _wide(effect: stats.Effect) -> float:
     return math.sqrt(effect.wide_high / effect.wide_low) - 1
 
 
-def _one_setup(number: int, rng: random.Random, found: Found) -> None:
-    asked = Datapaths(topology=("veth_bridge",), slices=SLICES)
+def _one_setup(number: int, rng: random.Random, result: Found) -> None:
+    parameters = DatapathParameters(topology=("veth_bridge",), slices=SLICES)
     arm = Arm("veth_bridge", "baseline")
     with tempfile.TemporaryDirectory() as folder:
-        around = Surroundings("datapaths", Path(folder), 0, machine.describe())
-        with arms.built(asked, around, 1, [arm], rng) as ((live,), _failed):
+        run_context = RunContext("datapaths", Path(folder), 0, machine.describe())
+        with survey.built(parameters, run_context, 1, [arm], rng) as ((live,), _failed):
             pairs = live.topology.pairs
             with (
                 receivers(pairs, "tcp", None) as counters,
@@ -210,7 +211,7 @@ def _one_setup(number: int, rng: random.Random, found: Found) -> None:
                     by_hand_first = rng.random() < 0.5
                     hand_bps = hand.slice_bps() if by_hand_first else 0.0
                     _, row = sender.slice(place)
-                    found.add(number, row["throughput_bps"], hand_bps if by_hand_first else hand.slice_bps())
+                    result.add(number, row["throughput_bps"], hand_bps if by_hand_first else hand.slice_bps())
 
 
 if __name__ == "__main__":

@@ -93,10 +93,10 @@ def promises(quick: bool) -> Iterator[Promise]:
         name, argv = reference()
         own, theirs = [], []
         for _ in range(3):
-            told, seconds = _taken(python("-c", OURS, str(path)))
+            report, seconds = _taken(python("-c", OURS, str(path)))
             own.append(seconds)
             theirs.append(_taken([*argv, str(path)])[1])
-    seen = json.loads(told)
+    seen = json.loads(report)
     more = f"CPU time; {seen['samples_count']:,} samples, {seen['stacks_count']} stacks, {seen['unread_count']} unread"
     yield at_most(f"folding {megabytes} MB of perf script", median(own), median(theirs), name, BOUND, more)
     memory = seen["kB"] / 1000
@@ -127,13 +127,13 @@ def _large(seconds: int) -> Promise:
             output(["sh", "-c", '"$@" || [ $? = 124 ]', "sh", "perf", "record", *options, "--", *loop])
             size = data.stat().st_size
             note(f"folding a perf.data of {size / 1e6:.0f} MB")
-            told = json.loads(output(python("-c", LARGE, str(data))))
+            report = json.loads(output(python("-c", LARGE, str(data))))
         except (NotMeasuredError, FileNotFoundError) as error:
             return Promise(what, "not measured", more=str(error))
-    own, script = told["kB"] / 1000, told["script_kB"] / 1000
-    more = f"{size / 1e6:.0f} MB, {told['samples_count']:,} samples, {told['stacks_count']} stacks, {told['s']:.1f} s"
-    found = f"{own:.0f} MB, and perf script's {script:.0f} MB"
-    return Promise(what, found, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
+    own, script = report["kB"] / 1000, report["script_kB"] / 1000
+    more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, {report['stacks_count']} stacks, {report['s']:.1f} s"
+    result = f"{own:.0f} MB, and perf script's {script:.0f} MB"
+    return Promise(what, result, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
 
 
 def text(path: Path, megabytes: int) -> None:

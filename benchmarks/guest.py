@@ -14,9 +14,10 @@ from collections.abc import Iterator
 
 from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median, note
 from benchmarks.vm import USER_SPACE_S, WHERE, user_space_s
-from labkit import process, topologies
-from labkit.errors import LabkitError
-from labkit.hosts import here
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.hosts import local
+from labkit.system import process
 
 PROMISED_S = 10.0
 
@@ -26,7 +27,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     note("a guest: to its first answer")
     kernel, times = WHERE.removeprefix("vm:"), range(1 if quick else 3)
     try:
-        with here.measuring_lock(note):
+        with local.measuring_lock(note):
             reference_s = median(user_space_s() for _ in times)
     except LabkitError as error:
         raise NotMeasuredError(str(error)) from None

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.promise import LABKIT, Promise, note, output
-from labkit import records, stats
+from labkit.analysis import stats
+from labkit.common import run_folder
 
 WIDTH, WITHIN_S = 0.04, 60.0
 # Three arms (the baseline is measured twice), slices of 100 ms. Of what fits into the minute many set-ups with few
@@ -31,8 +32,8 @@ def promises(quick: bool) -> Iterator[Promise]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         output([*LABKIT, "run", "datapaths", *ASKED, f"rounds={rounds}", "--json", "--folder", str(folder)])
-        seconds = records.read_json(folder / "run.json")["measuring_s"]
-        arm, control, setups = log_ratios(records.read_rows(folder))
+        seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
+        arm, control, setups = log_ratios(run_folder.read_rows(folder))
     effect, again = stats.effect(arm, setups, slices=True), stats.effect(control, setups, slices=True)
     width = stats.half_width(effect)
     yield Promise(
@@ -47,14 +48,14 @@ def promises(quick: bool) -> Iterator[Promise]:
     )
 
 
-def log_ratios(rows: list[records.Row]) -> tuple[stats.Floats, stats.Floats, list[int]]:
+def log_ratios(rows: list[run_folder.Row]) -> tuple[stats.Floats, stats.Floats, list[int]]:
     """macvlan_bridge to veth_bridge, and veth_bridge to itself, slice by slice, with the set-up of each."""
     slices: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         if row["status"] == "ok" and row["throughput_bps"]:
             slices.setdefault((row["round"], row["slice"]), {})[row["arm"]] = row["throughput_bps"]
-    whole = {place: found for place, found in slices.items() if len(found) == len(ARMS)}
-    baseline, control, variant = ([found[arm] for found in whole.values()] for arm in ARMS)
+    whole = {place: result for place, result in slices.items() if len(result) == len(ARMS)}
+    baseline, control, variant = ([result[arm] for result in whole.values()] for arm in ARMS)
     arm, again = stats.log_ratios(variant, baseline, control)
     return arm, again, [setup for setup, _slice in whole]
 

@@ -1,5 +1,5 @@
 """How much CPU time a process needs for its imports before it is ready: the measuring wing beside pyroute2's message
-classes as anybody else imports them, with all of pyroute2 (labkit.netlink.rtnl leaves that out); the analysis and the
+classes as anybody else imports them, with all of pyroute2 (labkit.system.netlink.rtnl leaves that out); the analysis and the
 report beside pandas and plotly.
 
 CPU time, not wall-clock time: the figure is nearly the same when other programs share the CPUs.
@@ -31,8 +31,8 @@ class Imports:
 
 TABLE = (
     Imports(
-        "import of the measuring wing (labkit.agent)",
-        "import labkit.agent",
+        "import of the measuring wing (labkit.measure.agent.main)",
+        "import labkit.measure.agent.main",
         "pyroute2 alone",
         "from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg",
         1.1,
@@ -40,7 +40,7 @@ TABLE = (
     ),
     Imports(
         "import of the analysis and the report",
-        "import labkit.tables, labkit.report",
+        "import labkit.analysis.verdicts, labkit.analysis.report",
         "pandas, plotly, nbformat",
         "import pandas, plotly.graph_objects, nbformat",
         1.5,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, note, python
 from benchmarks.set_up import all_gone
-from labkit.hosts import here
+from labkit.measure.hosts import local
 
 PAIRS = 128
 START_S = 120.0
@@ -26,10 +26,10 @@ def promises(_quick: bool) -> Iterator[Promise]:
     note(f"kill -9 with {PAIRS} pairs")
     with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
         argv = [*LABKIT, "run", "datapaths", *ASKED, "--folder", f"{scratch}/run"]
-        said = Path(scratch) / "said"
-        with said.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
+        lines = Path(scratch) / "said"
+        with lines.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
             try:
-                pids = _standing(owner, said)
+                pids = _built(owner, lines)
             finally:
                 owner.kill()
                 killed = time.monotonic()
@@ -43,12 +43,12 @@ def promises(_quick: bool) -> Iterator[Promise]:
     )
 
 
-def _standing(owner: subprocess.Popen[bytes], said: Path) -> list[int]:
+def _built(owner: subprocess.Popen[bytes], lines: Path) -> list[int]:
     """Open descriptors of all processes below the owner, once every flow has both its ends."""
     deadline = time.monotonic() + START_S
     while True:
         if owner.poll() is not None or time.monotonic() > deadline:
-            last = "".join(said.read_text().strip().splitlines()[-1:])
+            last = "".join(lines.read_text().strip().splitlines()[-1:])
             raise NotMeasuredError(f"{PAIRS} flows did not come to stand within {START_S:.0f} s: {last}")
         below = _below(owner.pid)
         if sum(name == "iperf3" for name in below.values()) == 2 * PAIRS:
@@ -67,10 +67,10 @@ def _below(root: int) -> dict[int, str]:
                 continue
             pid, (name, rest) = int(entry.name), text.split("(", 1)[1].rsplit(")", 1)
             names[pid], parents[pid] = name, int(rest.split()[1])
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {pid: names[pid] for pid in found - {root}}
+    result = {root}
+    while more := {pid for pid, parent in parents.items() if parent in result} - result:
+        result |= more
+    return {pid: names[pid] for pid in result - {root}}
 
 
 def _ended(pidfds: list[int]) -> None:
@@ -81,7 +81,7 @@ def _ended(pidfds: list[int]) -> None:
 
 def _last_in_line() -> subprocess.Popen[bytes]:
     """A process that ends when told to go and all namespaces that were let go before are taken down."""
-    argv = [*here.prefix(), *python("-m", "benchmarks.kill")]
+    argv = [*local.prefix(), *python("-m", "benchmarks.kill")]
     line = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert line.stdout is not None
     line.stdout.readline()

@@ -1,7 +1,7 @@
 """The seconds of a sweep that are not measuring, per point, and what its notebooks cost beside.
 
 A point is one arm in one round for one number of pairs: what a person would call one measurement. Not measuring is
-all the time of `labkit.run.measure` (start of the process, survey of the topologies, set-up, reachability, starting
+all the time of `labkit.runner.run.measure` (start of the process, survey of the topologies, set-up, reachability, starting
 and ending iperf3, writing rows) but for the slices, 0.1 s each, and the seconds that whole runs were asked to last.
 The report over all points, papermill's start among it, is paid once per notebook and told apart.
 """
@@ -19,8 +19,8 @@ import papermill
 import yaml
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, note, output, python
-from labkit import records
-from labkit.experiments.slices import SLICE_S
+from labkit.common import run_folder
+from labkit.measure.experiments.slices import SLICE_S
 
 BOUND_S = 0.5
 PARAMETERS = {
@@ -50,14 +50,18 @@ def promises(quick: bool) -> Iterator[Promise]:
     with tempfile.TemporaryDirectory() as scratch:
         start_s = _empty_notebook_s(Path(scratch))
         file = Path(scratch) / "overhead.yaml"
-        asked = {"notebook": "01_datapaths", "parameters": parameters, "grid": [{"protocol": ["tcp"]}]}
-        file.write_text(yaml.safe_dump(asked))
+        datapath_parameters = {
+            "notebook": "01_datapaths",
+            "parameters": parameters,
+            "grid": [{"protocol": ["tcp"]}],
+        }
+        file.write_text(yaml.safe_dump(datapath_parameters))
         begin = time.monotonic()
         output([*LABKIT, "sweep", str(file)], LABKIT_DATA=scratch)
         whole_s = time.monotonic() - begin
         (run,) = Path(scratch).rglob("run.json")
-        measure_s = records.read_json(run)["measuring_s"]
-        windows_s, points = windows(records.read_rows(run.parent))
+        measure_s = run_folder.read_json(run)["measuring_s"]
+        windows_s, points = windows(run_folder.read_rows(run.parent))
     each_s = (measure_s - windows_s) / points
     beside_s = whole_s - measure_s
     yield Promise(
@@ -88,7 +92,7 @@ def main() -> None:
     print(time.monotonic() - begin)
 
 
-def windows(rows: list[records.Row]) -> tuple[float, int]:
+def windows(rows: list[run_folder.Row]) -> tuple[float, int]:
     """The seconds of measuring that were asked for and done, and the number of points."""
     seconds, points = 0.0, set()
     for row in rows:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.hosts import here
+from labkit.measure.hosts import local
 
 ROOT = Path(__file__).resolve().parents[1]
 LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
@@ -99,8 +99,8 @@ def inside(module: str, *arguments: object) -> Any:
 
     Under the machine's measuring lock, which what labkit's own commands measure takes by itself.
     """
-    argv = [*here.prefix(), *python("-m", module, *map(str, arguments))]
-    with here.measuring_lock(note):
+    argv = [*local.prefix(), *python("-m", module, *map(str, arguments))]
+    with local.measuring_lock(note):
         return json.loads(output(argv))
 
 

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median
-from labkit import netlink, topologies
-from labkit.topologies import Spec, Topology
-from labkit.topologies.base import address
+from labkit.measure import topologies
+from labkit.measure.topologies import Spec, Topology
+from labkit.measure.topologies.base import address
+from labkit.system import netlink
 
 SIZES = {8: 7, 32: 5, 128: 3}  # pairs, and how often each way
 BOUND = 1.0
@@ -38,12 +39,12 @@ IPV6 = "/proc/sys/net/ipv6/conf"
 def promises(quick: bool) -> Iterator[Promise]:
     """A promise for each size; the absolute time of the largest is information."""
     for pairs, repeats in SIZES.items():
-        found = inside("benchmarks.set_up", pairs, 3 if quick else repeats)
+        result = inside("benchmarks.set_up", pairs, 3 if quick else repeats)
         what = f"set-up of {pairs} pairs on veth_bridge"
-        if found["differ"]:
-            yield Promise(what, "", found["differ"], None, "the same end state", False)
+        if result["differ"]:
+            yield Promise(what, "", result["differ"], None, "the same end state", False)
             continue
-        labkit_s, ip_s = median(found["labkit"]), median(found["ip"])
+        labkit_s, ip_s = median(result["labkit"]), median(result["ip"])
         yield at_most(what, labkit_s, ip_s, "ip -batch", BOUND, TOLD.get(pairs, ""))
 
 
@@ -128,13 +129,13 @@ def _state(spaces: dict[str, str], pairs: int) -> Any:
     return seen
 
 
-def _link(told: dict[str, Any]) -> dict[str, Any]:
+def _link(report: dict[str, Any]) -> dict[str, Any]:
     # Not operstate: the kernel's link watch brings it up to date at its leisure.
-    kept = {key: told.get(key) for key in ("ifname", "mtu", "master", "qdisc")}
-    addresses = sorted(f"{one['local']}/{one['prefixlen']}" for one in told["addr_info"])
+    kept = {key: report.get(key) for key in ("ifname", "mtu", "master", "qdisc")}
+    addresses = sorted(f"{one['local']}/{one['prefixlen']}" for one in report["addr_info"])
     return kept | {
-        "kind": told.get("linkinfo", {}).get("info_kind"),
-        "up": "UP" in told["flags"],
+        "kind": report.get("linkinfo", {}).get("info_kind"),
+        "up": "UP" in report["flags"],
         "at": addresses,
     }
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, at_most, median, note
-from labkit.errors import LabkitError
-from labkit.hosts import here, initramfs, vm
-from labkit.qemu import kernels, shape
+from labkit.common.errors import LabkitError
+from labkit.measure.hosts import local, vm, vm_initramfs
+from labkit.system.qemu import kernels, vm_spec
 
 WHERE = "vm:debian"
 FIRST_S, USER_SPACE_S, FURTHER_S = 15.0, 2.5, 0.3  # promised; seen on the reference machine; promised
@@ -27,7 +27,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     """Two lines."""
     note("a lab VM: to its user space, to the first row, and on")
     try:
-        with here.measuring_lock(note):
+        with local.measuring_lock(note):
             boot_s = median(user_space_s() for _ in range(1 if quick else 3))
     except LabkitError as error:
         raise NotMeasuredError(str(error)) from None
@@ -43,13 +43,13 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 def user_space_s() -> float:
     """From QEMU's start to the first words of the initramfs."""
-    asked = shape.parse(WHERE)
-    kernel = kernels.find(asked.kernel)
+    parameters = vm_spec.parse(WHERE)
+    kernel = kernels.find(parameters.kernel)
     begun = time.monotonic()
-    with vm.started(WHERE, asked, kernel, None, None, False) as guest:
+    with vm.started(WHERE, parameters, kernel, None, None, False) as guest:
         deadline = begun + vm.BOOT_S
         console = guest.scratch / "console"
-        while initramfs.FIRST_WORDS.encode() not in (console.read_bytes() if console.exists() else b""):
+        while vm_initramfs.FIRST_WORDS.encode() not in (console.read_bytes() if console.exists() else b""):
             if time.monotonic() > deadline:
                 raise NotMeasuredError(f"{kernel.release} did not boot: {guest.scratch}")
             time.sleep(0.01)

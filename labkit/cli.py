@@ -18,15 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from labkit import agent, arguments, hosts, process, records, run, topologies, written
-from labkit.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.hosts import debian
-from labkit.printable import printable, printable_json
-from labkit.qemu import kernels
+from labkit.commands import arguments
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.printable import printable, printable_json
+from labkit.measure import hosts, topologies
+from labkit.measure.agent import main as agent_main
+from labkit.measure.hosts import debian_kernels
+from labkit.runner import run, yaml_files
+from labkit.system import process
+from labkit.system.qemu import kernels
 
 if TYPE_CHECKING:
-    from labkit.progress import Bar
-    from labkit.sweep import Measure
+    from labkit.runner.progress import Bar
+    from labkit.runner.sweep import Measure
 
 INTERRUPTED = 130
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # of a stream without a name
@@ -100,7 +105,7 @@ def _sorry(text: str) -> int:
 
 def _doctor(given: argparse.Namespace) -> int:
     # The console's library is read while the probes run.
-    reading = threading.Thread(target=importlib.import_module, args=("labkit.doctor",))
+    reading = threading.Thread(target=importlib.import_module, args=("labkit.commands.doctor",))
     reading.start()
 
     try:
@@ -117,10 +122,10 @@ def _doctor(given: argparse.Namespace) -> int:
             raise
         # The doctor is needed most where no namespace can be made: then it asks from outside of one.
         _note(str(error))
-        answer = next(agent.doctor({}))
+        answer = next(agent_main.doctor({}))
     del answer["event"]
     reading.join()
-    from labkit import doctor
+    from labkit.commands import doctor
 
     print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
     return 0
@@ -128,8 +133,8 @@ def _doctor(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     # Who types a command may name any file; what a YAML file names stays in its folder.
-    parameters = written.with_changes(arguments.named(given.parameters), None)
-    from labkit.progress import Bar
+    parameters = yaml_files.with_changes(arguments.name_value_pairs(given.parameters), None)
+    from labkit.runner.progress import Bar
 
     bar = Bar()
     if parameters.get("where", "here") == "here":
@@ -147,23 +152,24 @@ def _run(given: argparse.Namespace) -> int:
     finally:
         bar.stop()
     if not given.json:
-        from labkit import loading, terminal
+        from labkit.analysis import load
+        from labkit.commands import terminal_tables
 
-        found = loading.load(folder, None)
-        terminal.show_rows(terminal.show_parts(found))
-        profiles = loading.profiles(folder)
-        terminal.show_sizes(found, profiles)
-        terminal.show_rates(found)
-        terminal.show_profiles(profiles)
-    return _judge(records.read_rows(folder))
+        result = load.load(folder, None)
+        terminal_tables.show_rows(terminal_tables.show_parts(result))
+        profiles = load.profiles(folder)
+        terminal_tables.show_sizes(result, profiles)
+        terminal_tables.show_rates(result)
+        terminal_tables.show_profiles(profiles)
+    return _judge(run_folder.read_rows(folder))
 
 
 def _say_limits(bar: Bar) -> None:
-    if said := hosts.here.limits():
-        bar.say(said)
+    if lines := hosts.local.limits():
+        bar.say(lines)
 
 
-def _judge(rows: list[records.Row]) -> int:
+def _judge(rows: list[run_folder.Row]) -> int:
     """0, or 2 with the first sentence when something failed or nothing could be measured."""
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
@@ -172,27 +178,31 @@ def _judge(rows: list[records.Row]) -> int:
 
 
 def _sweep(given: argparse.Namespace) -> int:
-    from labkit import loading, report, sweep, terminal
-    from labkit.progress import Bar
+    from labkit.analysis import load, report
+    from labkit.commands import terminal_tables
+    from labkit.runner import sweep
+    from labkit.runner.progress import Bar
 
     bar = Bar()
-    asked = sweep.load(given.file)
+    parameters = sweep.load(given.file)
     _say_limits(bar)
-    folder = sweep.run(asked, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
+    folder = sweep.run(
+        parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
+    )
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
-    found = loading.load(folder, None)
-    terminal.show_verdicts(terminal.show_parts(found))
-    profiles = loading.profiles(folder)
-    terminal.show_sizes(found, profiles)
-    terminal.show_rates(found)
-    terminal.show_profiles(profiles)
-    print(f"report: {printable(records.shown(page))}")
+    result = load.load(folder, None)
+    terminal_tables.show_verdicts(terminal_tables.show_parts(result))
+    profiles = load.profiles(folder)
+    terminal_tables.show_sizes(result, profiles)
+    terminal_tables.show_rates(result)
+    terminal_tables.show_profiles(profiles)
+    print(f"report: {printable(run_folder.shown(page))}")
     return _judge_sweep(folder)
 
 
 def _judge_sweep(folder: Path) -> int:
     """As `_judge` of all rows; 2 with a sentence for each point that could not be measured."""
-    from labkit import sweep
+    from labkit.runner import sweep
 
     failed = sweep.failed(folder)
     for name, why in failed.items():
@@ -203,7 +213,7 @@ def _judge_sweep(folder: Path) -> int:
 def _fleet(address: str) -> Measure:
     """What measures the points of a sweep on a Dask cluster."""
     try:
-        from labkit.fleet import caller  # half a second of imports, and only for this
+        from labkit.runner.cluster import caller  # half a second of imports, and only for this
     except ModuleNotFoundError as error:
         if error.name != "distributed":
             raise
@@ -214,22 +224,23 @@ def _fleet(address: str) -> Measure:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from labkit import report, sweep
-    from labkit.progress import Bar
+    from labkit.analysis import report
+    from labkit.runner import sweep
+    from labkit.runner.progress import Bar
 
     notebook = given.run / "notebook.ipynb"
     if not given.run.is_dir():
         raise BadInput(
             f"{given.run} is not there: name the folder of a run or a sweep;"
-            f" they are in {records.shown(records.data_root())}"
+            f" they are in {run_folder.shown(run_folder.data_root())}"
         )
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")
-    print(f"report: {printable(records.shown(page))}")
+    print(f"report: {printable(run_folder.shown(page))}")
     if given.images:
-        for path in report.images(notebook, records.project_root() / "figures" / _name(given.run)):
-            print(f"figure: {printable(records.shown(path))}")
+        for path in report.images(notebook, run_folder.project_root() / "figures" / _name(given.run)):
+            print(f"figure: {printable(run_folder.shown(path))}")
     return 0
 
 
@@ -240,59 +251,63 @@ def _name(run: Path) -> str:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from labkit import comparison, terminal
+    from labkit.analysis import compare_runs
+    from labkit.commands import terminal_tables
 
-    table, sentences = comparison.compare(given.left, given.right)
-    terminal.show_comparison(table, sentences)
+    table, sentences = compare_runs.compare(given.left, given.right)
+    terminal_tables.show_comparison(table, sentences)
     return 0
 
 
 def _why(given: argparse.Namespace) -> int:
-    from labkit import why
+    from labkit.analysis import why
 
-    path, found = why.page(given.left, given.right, given.out, given.processes, given.export)
-    for sentence in found:
+    path, result = why.page(given.left, given.right, given.out, given.processes, given.export)
+    for sentence in result:
         print(f"- {printable(sentence)}")
-    print(f"page: {printable(records.shown(path))}")
+    print(f"page: {printable(run_folder.shown(path))}")
     return 0
 
 
 def _shell(given: argparse.Namespace) -> int:
-    request = run.one_topology(given.topology, arguments.named(given.parameters))
+    request = run.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
         raise BadInput(f"where={where}: a shell is on this kernel: leave where out")
     fds: tuple[int, ...] = ()
-    if hosts.here.privileged():
+    if hosts.local.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
         request["machine_netns"] = fds[0]
     argv = [
-        *hosts.here.prefix(),
-        *process.python("-m", "labkit.agent", msgspec.json.encode(request).decode()),
+        *hosts.local.prefix(),
+        *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request).decode()),
     ]
     return process.interactive(argv, pass_fds=fds)
 
 
 def _attach(given: argparse.Namespace) -> int:
-    from labkit.endpoints import attach
+    from labkit.commands import attach
 
     kind = next(name for name in attach.KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
-    found = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
-    print(printable(f"{given.container}: {given.interface}{f' {found}' if found else ''}"))
+    result = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
+    print(printable(f"{given.container}: {given.interface}{f' {result}' if result else ''}"))
     return 0
 
 
 def _kernels(given: argparse.Namespace) -> int:
-    from labkit import bootable
+    from labkit.commands import kernels as kernels_command
 
-    failed = bootable.ask_all(_note) if given.ask else []
-    print(printable_json(bootable.as_json()) if given.json else printable(bootable.as_text()), end="")
+    failed = kernels_command.ask_all(_note) if given.ask else []
+    print(
+        printable_json(kernels_command.as_json()) if given.json else printable(kernels_command.as_text()),
+        end="",
+    )
     return 2 if failed else 0
 
 
 def _kernels_get(given: argparse.Namespace) -> int:
     before = _debians_kernel()
-    kernel = debian.get(given.name, _note)
+    kernel = debian_kernels.get(given.name, _note)
     if before not in (None, after := _debians_kernel()):
         _note(f"vm:debian now means {after}; it was {before}: name that release to keep it")
     print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
@@ -308,9 +323,9 @@ def _debians_kernel() -> str | None:
 
 
 def _kernels_install(given: argparse.Namespace) -> int:
-    from labkit import kernelspecs
+    from labkit.jupyter import kernelspecs
 
-    for name, display in kernelspecs.install(given.asked).items():
+    for name, display in kernelspecs.install(given.parameters).items():
         print(printable(f"{name}: {display}"))
     if not kernelspecs.newest():
         _note(
@@ -324,16 +339,16 @@ def _note(text: str) -> None:
 
 
 def _draw(given: argparse.Namespace) -> int:
-    from labkit import drawing
+    from labkit.analysis import drawing
 
-    request = run.one_topology(given.topology, arguments.named(given.parameters))
+    request = run.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     [answer] = run.ask(request["parameters"]["where"], {"do": "draw", **request}, _note)
     state = msgspec.convert(answer["state"], topologies.State)
     if given.html:
-        from labkit.drawing import figure
+        from labkit.analysis.drawing import figure
 
-        records.write(given.html, figure.topology(state).to_html(include_mathjax=False).encode())
-        print(f"drawing: {printable(records.shown(given.html))}")
+        run_folder.write(given.html, figure.topology(state).to_html(include_mathjax=False).encode())
+        print(f"drawing: {printable(run_folder.shown(given.html))}")
     elif given.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
     else:

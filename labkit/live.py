@@ -22,11 +22,14 @@ from typing import Any, Self
 
 import msgspec
 
-from labkit import drawing, errors, hosts, packets, records, run
-from labkit.errors import Failed, LabkitError
-from labkit.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
-from labkit.printable import printable
-from labkit.topologies import Network, State
+from labkit.analysis import drawing
+from labkit.common import errors, packets, run_folder
+from labkit.common.errors import Failed, LabkitError
+from labkit.common.printable import printable
+from labkit.measure import hosts
+from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
+from labkit.measure.topologies import Network, State
+from labkit.runner import run
 
 PATIENCE_S = 60.0
 STOP_S = 2.0  # for a program to end by itself when it is asked to
@@ -37,7 +40,7 @@ GRACE_S = 30.0  # beyond the time of a request, until whoever waits for its answ
 class Endpoint:
     """A place in a live topology where programs run. `address`: of what carries the load, None between the ends."""
 
-    def __init__(self, topology: Live, name: str, address: str | None) -> None:
+    def __init__(self, topology: LiveTopology, name: str, address: str | None) -> None:
         self._topology = topology
         self.name = name
         self.address = address
@@ -63,7 +66,7 @@ class Endpoint:
 class Program:
     """A program that runs in the background of a live topology."""
 
-    def __init__(self, topology: Live, number: int, argv: Sequence[str]) -> None:
+    def __init__(self, topology: LiveTopology, number: int, argv: Sequence[str]) -> None:
         self._topology, self._number, self.argv = topology, number, tuple(argv)
 
     @property
@@ -102,7 +105,7 @@ class Program:
         return f"{' '.join(self.argv)}, {'running' if self.is_running else 'ended'}"
 
 
-class Seen:
+class CapturedPackets:
     """What passed the interfaces of a live topology; there after the block of `Live.capture`.
 
     `packets`: a row for each packet at each interface that saw it, for pandas.DataFrame; `counts` of every interface;
@@ -117,22 +120,22 @@ class Seen:
 
     def save(self, path: str | Path) -> None:
         """Write the capture as a pcapng file, for Wireshark and the like."""
-        records.write(Path(path), self._file)
+        run_folder.write(Path(path), self._file)
 
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
         self._file = file
         recorded = packets.read(file)
         self.counts = recorded.counts
         self.doubt = doubt(self.counts, rate_pps)
-        found = packets.journeys(recorded.frames, state.ports())
-        self.packets = packets.rows(found, self.counts, state.owners())
+        result = packets.journeys(recorded.frames, state.ports())
+        self.packets = packets.rows(result, self.counts, state.owners())
 
     def __repr__(self) -> str:
-        told = (f"{name} {one.captured_count}" for name, one in self.counts.items())
-        return f"packets at {', '.join(told)}" + (f"; {self.doubt}" if self.doubt else "")
+        report = (f"{name} {one.captured_count}" for name, one in self.counts.items())
+        return f"packets at {', '.join(report)}" + (f"; {self.doubt}" if self.doubt else "")
 
 
-class Live:
+class LiveTopology:
     """A topology that stands until it is closed. Its endpoints and namespaces are attributes, by their names. Several
     threads may use it at the same time."""
 
@@ -168,7 +171,7 @@ class Live:
         rate_pps: int = RATE_PPS,
         total_bytes: int = 4 << 20,
         settle_s: float = SETTLE_S,
-    ) -> Iterator[Seen]:
+    ) -> Iterator[CapturedPackets]:
         """What passes these interfaces (`"client0:eth0"`), or all when none is named, during the block.
 
         Of each packet the first `snap_bytes`, of an interface `rate_pps` packets in a second, of all `total_bytes`; at
@@ -177,15 +180,15 @@ class Live:
         """
         check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
-        asked = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
-        seen = Seen()
+        parameters = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
+        seen = CapturedPackets()
         try:
             yield seen
         except BaseException:
             with suppress(LabkitError):
-                self._ask("captured", capture=asked["number"])
+                self._ask("captured", capture=parameters["number"])
             raise
-        file = b64decode(self._ask("captured", capture=asked["number"])["file"])
+        file = b64decode(self._ask("captured", capture=parameters["number"])["file"])
         seen._fill(file, self.state, rate_pps)
 
     def close(self) -> None:
@@ -214,7 +217,7 @@ class Live:
         """Its drawing where one can be shown, and always its text."""
         if not self._open:
             return {"text/plain": repr(self)}
-        from labkit.drawing import figure
+        from labkit.analysis.drawing import figure
 
         state = self.state
         shown: dict[str, Any] = figure.topology(state)._repr_mimebundle_(include, exclude) or {}
@@ -249,7 +252,7 @@ class Live:
             with self._lock:
                 self._answers.pop(number, None)
         if event["event"] in ("error", "refused"):
-            raise errors.named(event["kind"], event["text"])
+            raise errors.error_by_name(event["kind"], event["text"])
         return event
 
     def _listen(self) -> None:
@@ -294,14 +297,14 @@ class Live:
         return msgspec.convert(answer["state"], State)
 
 
-def build(topology: str | Network, where: str = "here", **parameters: Any) -> Live:
+def build(topology: str | Network, where: str = "here", **parameters: Any) -> LiveTopology:
     """A live topology: its name and parameters as on the command line (`pairs`, `mtu_bytes`, `family`, `parent`); or a
     Network of one's own, put together of parts.
 
     Raises BadInput for what cannot be, Unsupported and Isolated where the kernel has it not or keeps the ends apart.
     """
     request = run.one_topology(topology, {"where": where, **parameters})
-    return Live(where, {"do": "live", **request})
+    return LiveTopology(where, {"do": "live", **request})
 
 
 @contextmanager

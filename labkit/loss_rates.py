@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import stats
-from labkit.loading import groups
-from labkit.units import many, percent, si
+from labkit.analysis import stats
+from labkit.analysis.load import groups
+from labkit.common.units import many, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
 FEWEST = 3  # searches, for an interval
@@ -23,7 +23,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     `high_pps` (95 % by Student's t on logarithms; NaN of fewer than three searches), `spread_ratio` (greatest to least,
     less 1), `searches_count`, `limited_count` (searches that ended at the generator's limit), `repeated_ratio`.
     rows: `loading.load` of a run of the experiment."""
-    found = []
+    result = []
     some = rows[rows["loss_goal_ratio"].notna()]
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
@@ -33,7 +33,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
             stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
         )
         known = effect is not None and effect.low is not None and len(values) >= FEWEST
-        found.append(
+        result.append(
             line
             | {
                 "median_pps": float(np.median(values)) if len(values) else math.nan,
@@ -48,7 +48,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
                 ),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(result)
 
 
 def goal(loss_ratio: float) -> str:
@@ -56,9 +56,9 @@ def goal(loss_ratio: float) -> str:
     return f"PDR {percent(loss_ratio)}" if loss_ratio else "NDR"
 
 
-def told(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
+def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     """What the searches found, a sentence each. trials: `loading.load` with part "trials"."""
-    said = [_rate(line) for _, line in rates(rows).iterrows()]
+    lines = [_rate(line) for _, line in rates(rows).iterrows()]
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
     beside = trials[phases.notna() & trials["status"].eq("ok")].assign(share=phases)
     for (arm, frame, flows, share), some in beside.groupby(
@@ -68,11 +68,11 @@ def told(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
             f"{name} {si(some[f'latency_{name}_s'].median(), 's')}"
             for name in ("p50", "p90", "p99", "p999", "max")
         )
-        said.append(
+        lines.append(
             f"{arm}, frames {frame}, {flows:g} flows: one-way latency at {share} % of the rate found: {quantiles}"
             f" (medians of {many(len(some), 'trial')})"
         )
-    return said
+    return lines
 
 
 def _rate(line: pd.Series[Any]) -> str:

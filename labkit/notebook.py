@@ -13,12 +13,16 @@ import plotly.graph_objects as go
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit import experiments, figures, loading, overlay, profiled, records, stats, tables, units
-from labkit import run as running
-from labkit.drawing import figure as drawings
-from labkit.errors import BadInput
-from labkit.figures import overlay as seen
-from labkit.topologies import State
+from labkit.analysis import figures, load, profile_doubts, stats
+from labkit.analysis import verdicts as verdict_tables
+from labkit.analysis.drawing import figure as drawings
+from labkit.analysis.figures import overlay as seen
+from labkit.analysis.findings import overlay
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput
+from labkit.measure import experiments
+from labkit.measure.topologies import State
+from labkit.runner import run as running
 
 LARGE = 3.0  # a ratio that is told as such
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
@@ -30,13 +34,13 @@ class Part:
     def __init__(self, heading: str, rows: pd.DataFrame) -> None:
         self.heading = heading
         self.rows = rows
-        self.verdicts = tables.verdicts(rows)
+        self.verdicts = verdict_tables.verdicts(rows)
 
     def kernels(self) -> go.Figure | None:
         """The figure of ratios side by side over kernels, where a point was measured in more than one."""
-        asked = [name for name in loading.GROUP if name not in loading.HOST]
+        parameters = [name for name in load.GROUP if name not in load.HOST]
         several = any(
-            len(loading.hosts(group)) > 1 for _, group in loading.groups(self.verdicts, [*asked, "topology"])
+            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
         )
         return figures.kernels(self.verdicts) if several else None
 
@@ -55,7 +59,7 @@ class Shown:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.all = tables.load(folder, None)
+        self.all = verdict_tables.load(folder, None)
         self.rows = self.part("cost")
 
     def part(self, name: str) -> pd.DataFrame:
@@ -66,10 +70,10 @@ class Shown:
     @functools.cached_property
     def profiles(self) -> pd.DataFrame:
         """The rows that were measured beside an observer (`loading.profiles`)."""
-        return loading.profiles(self.folder)
+        return load.profiles(self.folder)
 
     @staticmethod
-    def said(sentences: Sequence[str]) -> Markdown:
+    def sentences(sentences: Sequence[str]) -> Markdown:
         """Sentences as a list."""
         return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in sentences))
 
@@ -81,13 +85,13 @@ class Shown:
     def headline(self) -> Markdown:
         """How much was measured, on which hosts, when, and why it stopped."""
         rows, ok = self.all, self.rows[self.rows["status"].eq("ok")]
-        said = [
-            _host(there.iloc[0], bool(there["where"].ne("here").any())) for _, there in loading.hosts(rows)
+        sentences = [
+            _host(there.iloc[0], bool(there["where"].ne("here").any())) for _, there in load.hosts(rows)
         ]
-        if len(said) > 1:
-            said = [
-                f"Measured on {len(said)} hosts. Between them only ratios are compared, never speeds:\n",
-                *(f"- {host}" for host in said),
+        if len(sentences) > 1:
+            sentences = [
+                f"Measured on {len(sentences)} hosts. Between them only ratios are compared, never speeds:\n",
+                *(f"- {host}" for host in sentences),
                 "\n",
             ]
         topologies = ok["topology"].nunique()
@@ -98,7 +102,7 @@ class Shown:
         ]
         words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())
-        return Markdown("\n".join(said) + " " + " ".join(words) + "\n\n" + reasons)
+        return Markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
 
     def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
         """What was found in one part, as sentences, and each figure or table of its rows."""
@@ -125,7 +129,7 @@ class Shown:
             return None
         capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:
-            state = msgspec.convert(records.read_json(capture.with_name("state.json")), State)
+            state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
         except (BadInput, msgspec.ValidationError):  # its files were cleared, or are another version's
             display(
                 Markdown("*What the kernel told of the network is not here any more, or another labkit's.*")
@@ -136,28 +140,28 @@ class Shown:
     def parts(self) -> list[Part]:
         """The halves of the paper: local and switched; what was measured of them, and a heading only if it was both,
         or the second."""
-        found = dict(tuple(self.rows.groupby("nodes", sort=True)))
-        headed = set(found) - {"one"}
+        result = dict(tuple(self.rows.groupby("nodes", sort=True)))
+        headed = set(result) - {"one"}
         return [
-            Part(heading if headed else "", found[nodes])
+            Part(heading if headed else "", result[nodes])
             for nodes, heading in PARTS.items()
-            if nodes in found
+            if nodes in result
         ]
 
     def _stops(self) -> list[str]:
         """Why each run stopped, the same reason once."""
-        found: dict[str, dict[str, None]] = {}
+        result: dict[str, dict[str, None]] = {}
         for path in sorted(self.folder.rglob("run.json")):
-            run = records.read_json(path)
+            run = run_folder.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
-                asked = run["parameters"]
-                where = f"{', '.join(asked.get('loads') or [asked['protocol']])} at MTU {asked['mtu_bytes']}"
-                where += " on two nodes" if asked.get("nodes") == "two" else ""
-                where += f" in {asked['where']}" if asked.get("where", "here") != "here" else ""
-                found.setdefault(f"{why} ({where})", {})[pairs] = None
+                parameters = run["parameters"]
+                where = f"{', '.join(parameters.get('loads') or [parameters['protocol']])} at MTU {parameters['mtu_bytes']}"
+                where += " on two nodes" if parameters.get("nodes") == "two" else ""
+                where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
+                result.setdefault(f"{why} ({where})", {})[pairs] = None
         return [
             f"{_list(sorted(pairs, key=int))} pair{'s' * (list(pairs) != ['1'])}: {why}"
-            for why, pairs in found.items()
+            for why, pairs in result.items()
         ]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
@@ -168,10 +172,10 @@ class Shown:
         lines = []
         for nodes, part in verdicts.groupby("nodes", sort=True):
             lines += [f"\n### {PARTS[str(nodes)]}\n"] if verdicts["nodes"].ne("one").any() else []
-            there = loading.hosts(part)
-            for name, found in there:
+            there = load.hosts(part)
+            for name, result in there:
                 lines += [f"\n**{name}**\n"] if len(there) > 1 or "emulated" in name else []
-                lines += _findings(found)
+                lines += _findings(result)
         return Markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
@@ -189,11 +193,11 @@ class Shown:
 
     def doubts(self) -> Markdown:
         """Every reason for doubt, as a list."""
-        found = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
-        found += tables.doubts(self.rows) if len(self.rows) else []
-        found += profiled.told(self.profiles, self.rows)
+        result = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
+        result += verdict_tables.doubts(self.rows) if len(self.rows) else []
+        result += profile_doubts.profile_doubts(self.profiles, self.rows)
         return Markdown(
-            "\n".join(f"- {doubt}" for doubt in found)
+            "\n".join(f"- {doubt}" for doubt in result)
             or "Nothing was noticed that would cast doubt on these numbers."
         )
 
@@ -204,14 +208,14 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not (folder / "sweep.json").exists():
         fields = experiments.find(experiment).parameters.__struct_fields__
-        asked = {name: names[name] for name in fields if name in names}
-        folder = running.measure(experiment, asked, folder)
+        parameters = {name: names[name] for name in fields if name in names}
+        folder = running.measure(experiment, parameters, folder)
     return Shown(folder)
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
     """A host in full, from a row of it."""
-    emulated = " **Emulated CPU: speeds are not those of hardware.**" if loading.emulated(row) else ""
+    emulated = " **Emulated CPU: speeds are not those of hardware.**" if load.emulated(row) else ""
     where = f" `{row['where']}`:" if is_elsewhere else ""
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
     if peer and not pd.isna(row["peer_kernel"]):
@@ -224,10 +228,10 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     """A line for each topology and whatever else differs but numbers of pairs, of one host."""
     lines = []
     known = verdicts[verdicts["ratio"].notna()]
-    at = [name for name in loading.GROUP if name not in (*loading.HOST, "pairs")]
-    for key, group in loading.groups(known, at):
+    at = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
+    for key, group in load.groups(known, at):
         of = dict(zip(at, key, strict=True))
-        words = [str(of["protocol"]).upper(), f"MTU {of['mtu_bytes']:g}", *loading.unusual(of)]
+        words = [str(of["protocol"]).upper(), f"MTU {of['mtu_bytes']:g}", *load.unusual(of)]
         for topology, one in group.groupby("topology", sort=False):
             lines.append(f"- **{', '.join(words)}:** {_claims(str(topology), one)}")
     for topology, one in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
@@ -252,9 +256,9 @@ def _claims(topology: str, lines: pd.DataFrame) -> str:
             size = "" if pd.isna(line["low"]) else f" ({_interval(line)})"
             each.append(f"{line['pairs']:g}{' pair' * bool(line['pairs'] == 1 == len(same))}{size}")
         claims.append(f"{word} for {_list(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
-    said = [f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."]
-    said += [f"    - {sentence}." for sentence in lines.loc[lines["word"].eq("no evidence"), "sentence"]]
-    return "\n".join(said)
+    sentences = [f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."]
+    sentences += [f"    - {sentence}." for sentence in lines.loc[lines["word"].eq("no evidence"), "sentence"]]
+    return "\n".join(sentences)
 
 
 def _interval(line: pd.Series[Any]) -> str:

@@ -17,9 +17,9 @@ ARGUMENTS = [
 def watched(browser: Any, address: str) -> Iterator[Any]:
     """An opened page; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
     page = browser.new_page()
-    asked: list[str] = []
+    parameters: list[str] = []
     wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: parameters.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -27,8 +27,8 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
     yield page
     page.close()
     assert not wrong
-    assert asked
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert parameters
+    assert [url for url in parameters if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 @contextmanager

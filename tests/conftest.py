@@ -54,14 +54,14 @@ def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
 def kernel(flavour: str) -> str | None:
     """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
     there; without a network the newest one that is there; None where there is none."""
-    from labkit.errors import LabkitError
-    from labkit.hosts import debian
-    from labkit.qemu import kernels
+    from labkit.common.errors import LabkitError
+    from labkit.measure.hosts import debian_kernels
+    from labkit.system.qemu import kernels
 
     try:
-        return debian.get(flavour or debian.ARCHITECTURE, print).release
+        return debian_kernels.get(flavour or debian_kernels.ARCHITECTURE, print).release
     except LabkitError:
-        wanted = f"{flavour}-{debian.ARCHITECTURE}".removeprefix("-")
+        wanted = f"{flavour}-{debian_kernels.ARCHITECTURE}".removeprefix("-")
         there = [each for each in kernels.installed() if kernels.flavour(each.release) == wanted]
         return there[-1].release if there else None
 
@@ -76,7 +76,7 @@ def lists_can_be_fetched() -> bool:
 
 def ovs_in_kernel() -> bool:
     """Tell if this kernel has the datapath of Open vSwitch."""
-    from labkit.capabilities import genetlink
+    from labkit.measure.capabilities import genetlink
 
     return genetlink.generic_family("ovs_datapath") == 0
 
@@ -197,7 +197,7 @@ class SharedVm(NamedTuple):
 def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
     """A lab VM with a kernel with everything, and one CPU: emulated kernels with two now and then panic when the first
     capture begins, or the first tunnel of a kind changes the kernel's code (jump labels). Tests leave nothing in it."""
-    from labkit import hosts
+    from labkit.measure import hosts
 
     folder = tmp_path_factory.mktemp("shared-vm")
     where = f"vm:{full_kernel},cpus=1"
@@ -211,7 +211,7 @@ def _needs_of_mark(request: pytest.FixtureRequest) -> Iterator[None]:
     needs = [name for mark in request.node.iter_markers("needs") for name in mark.args]
     with ExitStack() as stack:
         if "apt" in needs and MACHINES_NETWORK in request.config.stash:
-            from labkit import netlink
+            from labkit.system import netlink
 
             stack.enter_context(netlink.inside(request.config.stash[MACHINES_NETWORK]))
         require(*needs)
@@ -225,7 +225,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Put a worker into a network namespace of its own, in which only lo is up."""
     if not AS_ROOT or not hasattr(config, "workerinput"):
         return
-    from labkit import netlink
+    from labkit.system import netlink
 
     config.stash[MACHINES_NETWORK] = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     [(own, socket)] = netlink.new_namespaces(1)

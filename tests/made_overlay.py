@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from made_rows import MACHINE
 
-from labkit.loading import complete
+from labkit.analysis.load import complete
 
 Row = dict[str, Any]
 PAYLOAD = 56
@@ -50,15 +50,15 @@ def _row(part: str, **more: Any) -> Row:
 
 def layers(texts: list[str], payload_bytes: int = PAYLOAD) -> list[Row]:
     """The layers of a frame with these headers, from the outside in."""
-    found: list[Row] = []
+    result: list[Row] = []
     length = payload_bytes
     for text in reversed(texts):
         name = text.split()[0]
         length += HEADER[name]
-        found.append(
+        result.append(
             {"name": name.lower(), "text": text, "header_bytes": HEADER[name], "length_bytes": length}
         )
-    return found[::-1]
+    return result[::-1]
 
 
 def reply(texts: list[str]) -> list[str]:
@@ -81,10 +81,10 @@ def journey(
     **more: Any,
 ) -> list[Row]:
     """One packet over these hops, 4 µs from each to the next."""
-    found = []
+    result = []
     for position, (namespace, interface, direction, texts) in enumerate(hops):
         stack = layers(texts, payload_bytes)
-        found.append(
+        result.append(
             _row(
                 "path", packet=packet, what=what, hop=f"{namespace}:{interface}", namespace=namespace,
                 interface=interface, position=position, direction=direction, time_s=position * 4e-6,
@@ -92,7 +92,7 @@ def journey(
                 skipped_count=0, **more,
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def path(**more: Any) -> pd.DataFrame:
@@ -146,13 +146,13 @@ OUTAGES: dict[tuple[str, str, bool], tuple[float, bool]] = {
 
 def _probes(outage_s: float, late: bool) -> list[list[float | None]]:
     """A probe every 20 ms for 3 s, the first 1.1 s as usual."""
-    found: list[list[float | None]] = []
+    result: list[list[float | None]] = []
     for number in range(150):
         at = round(0.02 * number, 2)
         usual = 60e-6 + 1e-6 * (number % 7)
         gone = 1.1 <= at < 1.1 + outage_s
-        found.append([at, (2.1 - at + usual if late else None) if gone else usual])
-    return found
+        result.append([at, (2.1 - at + usual if late else None) if gone else usual])
+    return result
 
 
 def failure(**more: Any) -> pd.DataFrame:

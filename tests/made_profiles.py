@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from labkit.flame import Arm, Round
+from labkit.analysis.flame import Arm, Round
 
 PERIOD_S = 0.001
 PACKETS = 200_000.0
@@ -15,12 +15,12 @@ PACKETS = 200_000.0
 def stacks(frames: int = 2000, seed: int = 1, processes: int = 4) -> list[str]:
     """Folded stacks that grow by chance into a tree of about so many frames, with names that come again elsewhere."""
     chance = np.random.default_rng(seed)
-    found = [f"process{number}" for number in range(processes)]
-    while len(found) < frames:
-        above = found[int(chance.integers(len(found)))]
+    result = [f"process{number}" for number in range(processes)]
+    while len(result) < frames:
+        above = result[int(chance.integers(len(result)))]
         if above.count(";") < 40:
-            found.append(f"{above};function{int(chance.integers(frames // 3))}_[k]")
-    return found
+            result.append(f"{above};function{int(chance.integers(frames // 3))}_[k]")
+    return result
 
 
 def arm(

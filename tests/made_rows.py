@@ -33,22 +33,22 @@ def rows(
 ) -> list[Row]:  # fmt: skip
     """Rows of an experiment whose arms are `ratios` times 10 Gbit/s (or 1 ms), with log-normal noise."""
     rng = np.random.default_rng(seed)
-    found = []
+    result = []
     for number in range(rounds):
         kinds = [("slice", place) for place in range(slices)] + [("whole", None)] * (number < whole)
         for method, place in kinds:
             for arm, ratio in ratios.items():
                 value = ratio * math.exp(rng.normal(0, noise))
                 role = "control" if "again" in arm else "baseline" if arm == next(iter(ratios)) else "variant"
-                found.append(
+                result.append(
                     ROW
                     | {"arm": arm, "topology": arm.split()[0], "role": role, "round": number, "slice": place}
                     | {"method": method, "throughput_bps": 1e10 * value, "latency_p50_s": 1e-3 * value}
                     | changes
                 )
-    for row in found:
+    for row in result:
         row["point"] = f"{row['pairs']}-r{row['round']}"
-    return found
+    return result
 
 
 def save(folder: Path, some: list[Row], **run: Any) -> Path:
@@ -84,8 +84,8 @@ SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "fleet": 1e3}  # far apar
 
 def on_hosts(*names: str, ratios: dict[str, float] = PREPARED, **changes: Any) -> list[Row]:
     """The same measurement on several hosts, whose speeds are SPEED times each other's."""
-    found: list[Row] = []
+    result: list[Row] = []
     for seed, name in enumerate(names or HOSTS):
         speeds = {arm: ratio * SPEED[name] for arm, ratio in ratios.items()}
-        found += rows(speeds, **{"seed": seed, "run": name} | HOSTS[name] | changes)
-    return found
+        result += rows(speeds, **{"seed": seed, "run": name} | HOSTS[name] | changes)
+    return result

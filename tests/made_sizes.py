@@ -8,7 +8,7 @@ import made_rows
 import numpy as np
 import pandas as pd
 
-from labkit.sizes import fragments_count
+from labkit.analysis.packet_cost.cost_model import fragments_count
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 FIXED, BYTE, FIRST, FRAGMENT = 20e-6, 3e-9, 30e-6, 4e-6  # s, of veth
@@ -30,7 +30,7 @@ def rows(
     """Rows of the experiment `packet_size`: each datagram takes a time of FIXED + BYTE * size, or FIRST + FRAGMENT for
     each further fragment, and more by `arms` (fixed, byte, fragment); both CPUs are busy all the time. `places`: slices
     of an arm and size in a round."""
-    rng, found = np.random.default_rng(seed), []
+    rng, result = np.random.default_rng(seed), []
     mtu, family = changes.get("mtu_bytes", 1500), changes.get("family", 4)
     for number in range(rounds):
         mood = 1 + noise * rng.standard_normal()
@@ -40,7 +40,7 @@ def rows(
                 straight = FIXED + fixed + (BYTE + byte) * size
                 each = straight if many == 1 else FIRST + (FRAGMENT + fragment) * (many - 1)
                 for place in range(places):
-                    found.append(
+                    result.append(
                         _row(
                             arm,
                             size,
@@ -51,7 +51,7 @@ def rows(
                             lost,
                         )
                     )
-    return pd.DataFrame([made_rows.ROW | row | changes for row in found])
+    return pd.DataFrame([made_rows.ROW | row | changes for row in result])
 
 
 def _row(
@@ -75,7 +75,7 @@ def profiles(
 ) -> pd.DataFrame:
     """Rows beside function_times in which `ip_rcv` took so long (p50) at each size; `again`: times as long in the
     control."""
-    rng, found = np.random.default_rng(4), []
+    rng, result = np.random.default_rng(4), []
     for number in range(rounds):
         for size, long_s in took_s.items():
             for arm, role, factor in (("veth", "baseline", 1.0), ("veth (again)", "control", again)):
@@ -94,5 +94,5 @@ def profiles(
                     "point": f"{size}b-1-p{number}", "observer": "function_times", "overhead_ratio": 0.93,
                     "observed": {"tracer": "function_graph", "functions": {"ip_rcv": one, "never": {"count": 0}}},
                 }  # fmt: skip
-                found.append(row | changes)
-    return pd.DataFrame(found)
+                result.append(row | changes)
+    return pd.DataFrame(result)

@@ -5,37 +5,45 @@ from __future__ import annotations
 import msgspec
 from conftest import ROOT
 
-from labkit.topologies import State
-from labkit.topologies.told import End, Hop, Interface, Namespace, Place, Route, Tunnel
+from labkit.common.topology_state import (
+    InterfaceState,
+    Namespace,
+    NextHop,
+    PairEnd,
+    Place,
+    Route,
+    TunnelState,
+)
+from labkit.measure.topologies import State
 
-LO = Interface(
+LO = InterfaceState(
     name="lo", index=1, kind="loopback", up=True, carrier=True, mtu_bytes=65536, addresses=["127.0.0.1/8"]
 )
 
 
-def veth(name: str, index: int, peer: Place, **more: object) -> Interface:
+def veth(name: str, index: int, peer: Place, **more: object) -> InterfaceState:
     return msgspec.convert(
         {
             "name": name, "index": index, "kind": "veth", "up": True, "carrier": True, "mtu_bytes": 1500,
             "peer": msgspec.to_builtins(peer), **more,
         },
-        Interface,
+        InterfaceState,
     )  # fmt: skip
 
 
 def bridged(pairs: int) -> State:
     """Ends on one bridge, as veth_bridge has them."""
-    bridge = Interface(name="bridge", index=101, kind="bridge", up=True, carrier=True, mtu_bytes=1500)
+    bridge = InterfaceState(name="bridge", index=101, kind="bridge", up=True, carrier=True, mtu_bytes=1500)
     spaces, ports, ends = [], [LO, bridge], []
     for number in range(2 * pairs):
         name = f"{('client', 'server')[number % 2]}{number // 2}"
         address = f"10.{1 + number % 2}.0.{number // 2 + 1}"
-        ends.append(End(name, name, "eth0", address))
+        ends.append(PairEnd(name, name, "eth0", address))
         addresses = [f"{address}/8", "fe80::1/64"]
         eth0 = veth("eth0", 100, Place("between", f"port{number}"), addresses=addresses)
         spaces.append(Namespace(name, [LO, eth0], []))
         ports.append(veth(f"port{number}", 110 + number, Place(name, "eth0"), master="bridge"))
-    between = Namespace("between", ports, [Route(to="default", hops=[Hop("bridge", "10.9.9.9")])])
+    between = Namespace("between", ports, [Route(to="default", hops=[NextHop("bridge", "10.9.9.9")])])
     return State("veth_bridge", "6.1", list(zip(ends[::2], ends[1::2], strict=True)), [*spaces, between])
 
 
@@ -49,12 +57,12 @@ def tunnelled() -> State:
     spaces, ends = [], []
     for number, (name, other) in enumerate((("client0", "server0"), ("server0", "client0"))):
         local, remote = f"192.168.0.{number}", f"192.168.0.{1 - number}"
-        tunnel = Tunnel(id=42, local=local, remotes=[remote], port=4789, peers=[Place(other, "eth0")])
-        eth0 = Interface(
+        tunnel = TunnelState(id=42, local=local, remotes=[remote], port=4789, peers=[Place(other, "eth0")])
+        eth0 = InterfaceState(
             name="eth0", index=100, kind="vxlan", up=True, carrier=True, mtu_bytes=1450,
             lower=Place(name, "under"), tunnel=tunnel, addresses=[f"10.{number + 1}.0.1/8"],
         )  # fmt: skip
         under = veth("under", 101, Place(other, "under"), addresses=[f"{local}/31"])
         spaces.append(Namespace(name, [LO, eth0, under], []))
-        ends.append(End(name, name, "eth0", f"10.{number + 1}.0.1"))
+        ends.append(PairEnd(name, name, "eth0", f"10.{number + 1}.0.1"))
     return State("vxlan", "6.1", [(ends[0], ends[1])], spaces)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.topologies.parts import Bridge, Cable, End, Network, Node, Part, Route, Tunnel
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    CableEnd,
+    Network,
+    Node,
+    Part,
+    Route,
+    Tunnel,
+)
 
 
 def site(number: int, mtu_bytes: int = 1450) -> list[Part]:
@@ -14,8 +23,8 @@ def site(number: int, mtu_bytes: int = 1450) -> list[Part]:
         Node(f"n{number}"),
         Bridge(f"n{number}", "br"),
         Cable(
-            End(f"c{number}", "eth0", f"10.0.0.{number}/24"),
-            End(f"n{number}", "port", master="br"),
+            CableEnd(f"c{number}", "eth0", f"10.0.0.{number}/24"),
+            CableEnd(f"n{number}", "port", master="br"),
             mtu_bytes,
         ),
     ]
@@ -27,8 +36,8 @@ def routed(tunnel: dict[str, Any], mtu_bytes: int = 1450, provider_mtu_bytes: in
     for number, other in ((1, 2), (2, 1)):
         parts += [
             Cable(
-                End(f"n{number}", "up", f"192.168.{number}.1/24"),
-                End("r", f"to_n{number}", f"192.168.{number}.254/24"),
+                CableEnd(f"n{number}", "up", f"192.168.{number}.1/24"),
+                CableEnd("r", f"to_n{number}", f"192.168.{number}.254/24"),
             ),
             Route(f"n{number}", f"192.168.{other}.0/24", via=f"192.168.{number}.254"),
             Tunnel(at=f"n{number}", name="tun", remote=f"192.168.{other}.1", master="br", **tunnel),
@@ -46,8 +55,8 @@ def switched(remote: str | None = None, learning: bool = True, outside: int = 4)
         parts += [
             *site(number, 1500 - overhead),
             Cable(
-                End(f"n{number}", "up", f"{own.format(number)}/{length}"),
-                End("switch", f"port{number}", master="fabric"),
+                CableEnd(f"n{number}", "up", f"{own.format(number)}/{length}"),
+                CableEnd("switch", f"port{number}", master="fabric"),
             ),
             Tunnel(
                 "vxlan", f"n{number}", "tun", remote or others, local=own.format(number), id=7,

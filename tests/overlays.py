@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from labkit import packets
-from labkit.topologies.parts import Network
-from labkit.topologies.paths import paths
+from labkit.common import packets
+from labkit.measure.topologies.network.expected_paths import paths
+from labkit.measure.topologies.network.parts import Network
 
 PORTS = {**packets.PORTS, 4900: "vxlan"}
 Rows = list[dict[str, Any]]
@@ -15,14 +15,14 @@ Rows = list[dict[str, Any]]
 
 def way(rows: Rows, what: str) -> Rows:
     """The sightings of a packet that is called so, in order."""
-    found = [row for row in rows if row["part"] == "path" and row["what"] == what]
-    return sorted(found, key=lambda row: int(row["position"]))
+    result = [row for row in rows if row["part"] == "path" and row["what"] == what]
+    return sorted(result, key=lambda row: int(row["position"]))
 
 
 def seen(rows: Rows, what: str, hop: str) -> dict[str, Any]:
     """A packet at a hop."""
-    [found] = [row for row in way(rows, what) if row["hop"] == hop]
-    return found
+    [result] = [row for row in way(rows, what) if row["hop"] == hop]
+    return result
 
 
 def as_promised(rows: Rows, network: Network) -> None:
@@ -42,12 +42,12 @@ def as_promised(rows: Rows, network: Network) -> None:
 def pcap(content: bytes) -> list[tuple[int, bytes]]:
     """The frames of a file of tcpdump's (microseconds, little-endian): length and bytes of each."""
     assert content[:4] == b"\xd4\xc3\xb2\xa1"
-    at, found = 24, []
+    at, result = 24, []
     while at < len(content):
         here_bytes, length = struct.unpack_from("<II", content, at + 8)
-        found.append((length, content[at + 16 : at + 16 + here_bytes]))
+        result.append((length, content[at + 16 : at + 16 + here_bytes]))
         at += 16 + here_bytes
-    return found
+    return result
 
 
 def is_ping(data: bytes) -> bool:

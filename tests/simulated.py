@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import v4
 
-from labkit import figures
-from labkit.loading import GROUP
+from labkit.analysis import figures
+from labkit.analysis.load import GROUP
 
 LEVEL_BPS = {
     "veth_bridge": 14e9,
@@ -42,7 +42,7 @@ def rows(
         *((name, "variant") for name in variants),
         ("veth_bridge (again)", "control"),
     ]
-    found = []
+    result = []
     for protocol, mtu, count in itertools.product(protocols, mtus, pairs):
         group = {
             "run": "r",
@@ -54,7 +54,7 @@ def rows(
         }
         group |= {"length_bytes": None, "rate_bps": None, "streams": 1, "accelerator": "none", "doubts": None}
         absent = {"arm": "ipvlan_l2", "topology": "ipvlan_l2", "role": "variant", "status": "unsupported"}
-        found.append(group | absent | {"reason": NO_IPVLAN})
+        result.append(group | absent | {"reason": NO_IPVLAN})
         for number, (arm, role) in itertools.product(range(ROUNDS), arms):
             for piece in [*range(SLICES), *([None] if number == ROUNDS - 1 else [])]:
                 topology = arm.removesuffix(" (again)")
@@ -74,9 +74,9 @@ def rows(
                     one |= {"latency_p50_s": 2.5e-5, "received_bytes": 64.0} | cpu
                 else:
                     one |= {"throughput_bps": level, "received_bytes": level * window / 8} | cpu
-                found.append(group | one)
+                result.append(group | one)
     optional = ["throughput_bps", "latency_p50_s", "received_bytes", "cpu_s", "softirq_s"]
-    table = pd.DataFrame(found)
+    table = pd.DataFrame(result)
     return table.reindex(columns=[*dict.fromkeys([*table.columns, *optional])]).assign(**columns)
 
 
@@ -90,10 +90,10 @@ def verdicts(table: pd.DataFrame) -> pd.DataFrame:
     sentence = variants["reason"].where(
         ~ok, variants["topology"] + " differs from veth_bridge, and here is how"
     )
-    told = {"ratio": ratio, "low": ratio * 0.96, "high": ratio * 1.04, "word": word, "sentence": sentence}
+    report = {"ratio": ratio, "low": ratio * 0.96, "high": ratio * 1.04, "word": word, "sentence": sentence}
     counts = {"n_count": 30, "rounds_count": ROUNDS, "how": "Hodges-Lehmann over 30 slices"}
     control = {"control_ratio": 1.0, "control_low": 0.97, "control_high": 1.03}
-    return variants[[*group, "topology"]].assign(baseline="veth_bridge", **told, **counts, **control)
+    return variants[[*group, "topology"]].assign(baseline="veth_bridge", **report, **counts, **control)
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], go.Figure]] = {

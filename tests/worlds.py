@@ -21,8 +21,8 @@ from typing import Any
 
 from conftest import ROOT
 
-from labkit import records
-from labkit.hosts import here
+from labkit.common import run_folder
+from labkit.measure.hosts import local
 
 LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
 # Without capabilities, as an ordinary user; the one that stays lets uid 0 be mapped into a user namespace at all.
@@ -123,9 +123,9 @@ class World:
 
     def interfaces(self) -> dict[str, Any]:
         """What of the machine's interfaces must not change."""
-        told = json.loads(self.run("ip", "-d", "-j", "link").stdout)
+        report = json.loads(self.run("ip", "-d", "-j", "link").stdout)
         names = ("ifindex", "mtu", "address", "promiscuity", "allmulti", "flags", "master")
-        return {link["ifname"]: {name: link.get(name) for name in names} for link in told}
+        return {link["ifname"]: {name: link.get(name) for name in names} for link in report}
 
     def only_namespace(self) -> bool:
         """Whether the world's own network namespace is the only one that the kernel still counts for it.
@@ -187,22 +187,22 @@ def untouched(folder: Path) -> Iterator[World]:
 def marked(mark: str) -> dict[int, list[str]]:
     """The processes that carry the mark in their environment and live, with their command lines."""
     wanted = f"{MARK}={mark}".encode()
-    found = {}
+    result = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                    found[int(folder.name)] = words[:-1]
+                    result[int(folder.name)] = words[:-1]
             except OSError:
                 continue
-    return found
+    return result
 
 
 def printed(program: Path, *words: str, timeout_s: float, through: Sequence[str] = ()) -> Any:
     """What a program of the tests prints as JSON; it runs as an experiment's process does, in namespaces of its own.
     through: words before it, as of a program that starts it."""
-    argv = [*here.prefix(), *through, sys.executable, str(program), *words]
+    argv = [*local.prefix(), *through, sys.executable, str(program), *words]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -233,11 +233,11 @@ def one_sentence(done: Done, code: int = 2) -> str:
 
 def only_run(world: World) -> Path:
     """The folder of the one run that was made in the world."""
-    [found] = (world.data / "datapaths").iterdir()
-    return found
+    [result] = (world.data / "datapaths").iterdir()
+    return result
 
 
 def rows_on_disk(folder: Path) -> dict[str, bytes]:
     """The files with rows of a run, and that every line of them is a row."""
-    records.read_rows(folder)
+    run_folder.read_rows(folder)
     return {path.name: path.read_bytes() for path in sorted((folder / "rows").glob("*.jsonl"))}

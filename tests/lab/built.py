@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
-from labkit import process, topologies
-from labkit.errors import LabkitError
-from labkit.experiments import tunnel_headers
-from labkit.topologies.base import address
-from labkit.topologies.tunnels import ARMS
-from labkit.traffic import ping
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.experiments.overlay import header_overhead
+from labkit.measure.topologies.base import address
+from labkit.measure.topologies.tunnels import ARMS
+from labkit.measure.traffic import ping
+from labkit.system import process
 
 HEADERS = {4: 28, 6: 48}
 
@@ -41,18 +42,18 @@ def refused(pairs: list[topologies.Pair], size_bytes: int) -> list[str]:
     programs = [process.Running([*pair.client.prefix, *ping, pair.server.address]) for pair in pairs]
     deadline = time.monotonic() + 20
     with process.all_ended(programs):
-        while time.monotonic() < deadline and not all("too long" in one.said() for one in programs):
+        while time.monotonic() < deadline and not all("too long" in one.lines() for one in programs):
             time.sleep(0.01)
-        return [one.said() for one in programs]
+        return [one.lines() for one in programs]
 
 
 def links(topology: topologies.Topology) -> dict[str, Any]:
     """Every interface of every namespace, as `ip -d` sees it: {namespace: {interface: …}}."""
-    found = {}
+    result = {}
     for space in topology.namespaces:
-        told = json.loads(process.output([*space.prefix, "ip", "-d", "-j", "link", "show"]))
-        found[space.name] = {one["ifname"]: one for one in told}
-    return found
+        report = json.loads(process.output([*space.prefix, "ip", "-d", "-j", "link", "show"]))
+        result[space.name] = {one["ifname"]: one for one in report}
+    return result
 
 
 def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     }  # fmt: skip
     if topology.name in ARMS:
         answer["state"] = msgspec.to_builtins(topologies.state(topology))
-        answer["headers"] = tunnel_headers.measured(topology)
+        answer["headers"] = header_overhead.measured(topology)
     if isolated:
         return answer | {"silent": ping.silent(pairs[0])}
     full = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family])
@@ -73,9 +74,9 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     words = ping.reachable(pairs, spec.mtu_bytes, spec.family)
     return answer | {
         "full": [one.returncode == 0 for one in full],
-        "ttl": [int(found[1]) for one in full if (found := re.search(r"ttl=(\d+)", one.stdout))],
-        "one_more": [said for said in more if "bytes from" in said],
-        "one_more_refused": ["message too long" in said.lower() for said in more],
+        "ttl": [int(result[1]) for one in full if (result := re.search(r"ttl=(\d+)", one.stdout))],
+        "one_more": [lines for lines in more if "bytes from" in lines],
+        "one_more_refused": ["message too long" in lines.lower() for lines in more],
         "reachable": words,
         "too_large": ping.reachable(pairs, spec.mtu_bytes + 1, spec.family) if len(pairs) == 1 else None,
     }
@@ -85,20 +86,20 @@ def stranger(topology: topologies.Topology) -> str | None:
     """What answers at the address that the next server would have, if anything does."""
     at = address(topology.spec.family, 2, topology.spec.pairs).ip
     words = ["ping", "-n", "-c2", "-i0.2", "-W0.2", str(at)]
-    said = process.run([*topology.pairs[0].client.prefix, *words]).stdout
-    return said if "bytes from" in said else None
+    lines = process.run([*topology.pairs[0].client.prefix, *words]).stdout
+    return lines if "bytes from" in lines else None
 
 
 def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
     """Two topologies that stand at once: what their servers receive while the first is loaded, then the second."""
-    found = []
+    result = []
     with topologies.build(name, spec) as one, topologies.build(name, spec) as other:
         pairs = [one.pairs[0], other.pairs[0]]
         for pair in pairs:
             before = [received(at) for at in pairs]
             process.output([*pair.client.prefix, "ping", "-n", "-c20", "-i0.002", pair.server.address])
-            found.append([received(at) - then for at, then in zip(pairs, before, strict=True)])
-    return {"received_count": found}
+            result.append([received(at) - then for at, then in zip(pairs, before, strict=True)])
+    return {"received_count": result}
 
 
 def received(pair: topologies.Pair) -> int:

@@ -16,11 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit import netlink, process, topologies
-from labkit.endpoints import Namespace
-from labkit.errors import LabkitError
-from labkit.observers.capture import Capture, Hop, capture, everywhere
-from labkit.topologies import network, overlay
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.endpoints import Namespace
+from labkit.measure.observers.capture.capture import Capture, CapturePoint, capture, everywhere
+from labkit.measure.topologies.network import build, leaf_spine_overlay
+from labkit.system import netlink, process
 
 BY_HAND = ("cs1:cs1_br1", "con_ns1:br1_cs1", "con_ns1:vxlan-cont", "lc1:lc1_br1", "sc2:sc2_lc2")
 
@@ -36,20 +37,20 @@ def ping(pair: topologies.Pair, *words: str) -> str:
     return process.output([*pair.client.prefix, "ping", "-q", *words, pair.server.address], 60)
 
 
-def ends(pair: topologies.Pair) -> list[Hop]:
-    return [Hop(end.namespace, end.interface) for end in (pair.client, pair.server)]
+def ends(pair: topologies.Pair) -> list[CapturePoint]:
+    return [CapturePoint(end.namespace, end.interface) for end in (pair.client, pair.server)]
 
 
 @contextlib.contextmanager
-def by_hand(hop: Hop, folder: Path) -> Iterator[None]:
+def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
     """tcpdump at a hop, to a file of its name."""
     words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-s", "65535", "-i", hop.interface]
-    said = folder / f"{hop.name}.txt"
-    script = f'exec "$0" "$@" 2>{said}'
+    lines = folder / f"{hop.name}.txt"
+    script = f'exec "$0" "$@" 2>{lines}'
     argv = [*hop.namespace.prefix, "sh", "-c", script, *words, "-w", str(folder / f"{hop.name}.pcap")]
     program = process.Running(argv)
     with process.all_ended([program]):
-        until(lambda: said.exists() and "listening on" in said.read_text())
+        until(lambda: lines.exists() and "listening on" in lines.read_text())
         yield
         program.signal(signal.SIGINT)
         assert not process.wait([program], time.monotonic() + 60)
@@ -57,14 +58,14 @@ def by_hand(hop: Hop, folder: Path) -> Iterator[None]:
 
 def agrees(folder: Path) -> Any:
     """The same by hand and by labkit, at several hops of the overlay; everything that passed."""
-    with network.build(overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
+    with build.build(leaf_spine_overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
         hops = {hop.name: hop for hop in everywhere(built.namespaces)}
         for name in BY_HAND:
             stack.enter_context(by_hand(hops[name], folder))
         with capture(list(hops.values()), folder, snap_bytes=65535) as made:
-            said = [ping(built.pairs[0], "-c5", "-i0.01"), ping(built.pairs[0], "-c2", "-i0.01", "-s1300")]
+            lines = [ping(built.pairs[0], "-c5", "-i0.01"), ping(built.pairs[0], "-c2", "-i0.01", "-s1300")]
     return {
-        "said": said,
+        "said": lines,
         "doubt": made.doubt,
         "counts": {name: asdict(one) for name, one in made.counts.items()},
     }
@@ -104,36 +105,36 @@ def killed(folder: Path) -> Any:
                 until(lambda: len(made.recorded().frames) == 12)
                 os.kill(made.pid, signal.SIGKILL)
         except LabkitError as error:
-            told = made.recorded()
-            return {"error": str(error), "frames": len(told.frames), "is_whole": told.is_whole}
+            report = made.recorded()
+            return {"error": str(error), "frames": len(report.frames), "is_whole": report.is_whole}
     return None
 
 
 def repeated(folder: Path) -> Any:
     """What both ends saw of short pings, twenty times."""
-    found = []
+    result = []
     with topologies.build("veth", topologies.Spec()) as built:
         for _ in range(20):
             with capture(ends(built.pairs[0]), folder) as made:
                 ping(built.pairs[0], "-c2", "-i0.002")
-            found.append([len(one.sightings) for one in made.journeys()])
-    return found
+            result.append([len(one.sightings) for one in made.journeys()])
+    return result
 
 
 def refused(folder: Path) -> Any:
     """The sentences of what cannot be captured."""
     with topologies.build("veth", topologies.Spec()) as built:
         hops = ends(built.pairs[0])
-        missing = Hop(hops[0].namespace, "eth9")
-        asked: list[tuple[list[Hop], dict[str, Any]]] = [
+        missing = CapturePoint(hops[0].namespace, "eth9")
+        parameters: list[tuple[list[CapturePoint], dict[str, Any]]] = [
             (hops, {}), ([missing], {}), ([], {}), ([hops[0]] * 2, {}), (hops, {"snap_bytes": 60}),
             (hops, {"rate_pps": 0}), (hops, {"settle_s": math.inf}), (hops, {"settle_s": -1}),
             (hops, {"total_bytes": 1 << 63}),
         ]  # fmt: skip
-        return [_refusal(which, folder, more) for which, more in asked]
+        return [_refusal(which, folder, more) for which, more in parameters]
 
 
-def _refusal(hops: list[Hop], folder: Path, more: dict[str, Any]) -> list[str] | None:
+def _refusal(hops: list[CapturePoint], folder: Path, more: dict[str, Any]) -> list[str] | None:
     try:
         with capture(hops, folder, **more):
             return None
@@ -174,7 +175,7 @@ def odd(folder: Path) -> Any:
         return {"frames": _as_json(made), "left": _after_an_error(ends(pair), folder)}
 
 
-def _after_an_error(hops: list[Hop], folder: Path) -> bool:
+def _after_an_error(hops: list[CapturePoint], folder: Path) -> bool:
     """Whether the recorder is still there after the block has failed."""
     try:
         with capture(hops, folder, name="other") as made:

@@ -7,12 +7,12 @@ import json
 import sys
 from typing import Any
 
-from labkit import netlink
-from labkit.experiments import failure
-from labkit.topologies import network
-from labkit.topologies.parts import Cable, End, Network, Node, Part, Route
+from labkit.measure.experiments.overlay import spine_failure
+from labkit.measure.topologies.network import build
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route
+from labkit.system import netlink
 
-TIMES = failure.Times(before_s=0.6, down_s=1.0, after_s=2.0)
+TIMES = spine_failure.Times(before_s=0.6, down_s=1.0, after_s=2.0)
 SUBNETS = {("l1", "s1"): "10.1.1", ("l1", "s2"): "10.1.2", ("l2", "s1"): "10.2.1", ("l2", "s2"): "10.2.2"}
 HOSTS = {"l1": "10.9.1", "l2": "10.9.2"}
 
@@ -24,13 +24,13 @@ def leaves_and_spines(routes: str) -> Network:
         host, net = f"h{leaf[1]}", HOSTS[leaf]
         parts += [
             Node(host, container=True),
-            Cable(End(host, "up", f"{net}.2/24"), End(leaf, "down", f"{net}.1/24")),
+            Cable(CableEnd(host, "up", f"{net}.2/24"), CableEnd(leaf, "down", f"{net}.1/24")),
             Route(host, "default", via=f"{net}.1"),
         ]
         for spine in ("s1", "s2"):
             link = SUBNETS[leaf, spine]
             parts += [
-                Cable(End(leaf, f"{leaf}_{spine}", f"{link}.2/24"), End(spine, f"{spine}_{leaf}", f"{link}.1/24")),
+                Cable(CableEnd(leaf, f"{leaf}_{spine}", f"{link}.2/24"), CableEnd(spine, f"{spine}_{leaf}", f"{link}.1/24")),
                 Route(spine, f"{net}.0/24", via=f"{link}.2"),
             ]  # fmt: skip
         one, two = (f"{SUBNETS[leaf, spine]}.1" for spine in ("s1", "s2"))
@@ -41,10 +41,10 @@ def leaves_and_spines(routes: str) -> Network:
     return Network("leaves_and_spines", tuple(parts), (("h1", "h2"),))
 
 
-def rows(routes: str, asked: list[tuple[str, bool]]) -> list[dict[str, Any]]:
+def rows(routes: str, parameters: list[tuple[str, bool]]) -> list[dict[str, Any]]:
     """One failure after the other, in the same network."""
     described = leaves_and_spines(routes)
-    with network.build(described) as topology:
+    with build.build(described) as topology:
         indexes = [
             link.index
             for space in topology.namespaces
@@ -54,8 +54,10 @@ def rows(routes: str, asked: list[tuple[str, bool]]) -> list[dict[str, Any]]:
         # of a veth with the same index at both ends the kernel may tell a lost carrier a second late
         assert len(indexes) == len(set(indexes)), indexes
         return [
-            failure.failure(described, topology, how, ignores_linkdown=ignores, interval_s=0.01, times=TIMES)
-            for how, ignores in asked
+            spine_failure.failure(
+                described, topology, how, ignores_linkdown=ignores, interval_s=0.01, times=TIMES
+            )
+            for how, ignores in parameters
         ]
 
 

@@ -14,17 +14,18 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from labkit import machine, netlink, process, topologies
-from labkit.endpoints import Pair
-from labkit.errors import LabkitError
-from labkit.traffic import iperf3, registry
-from labkit.traffic.packet_generator import wire_of
-from labkit.traffic.packet_sender import Mix, Sender
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
+from labkit.measure.traffic import iperf3, registry
+from labkit.measure.traffic.packet_generator import wire_of
+from labkit.measure.traffic.packet_sender import Mix, Sender
+from labkit.system import machine, netlink, process
 
 GENERATOR = registry.find_trial("packets")
 
 
-def told(trial: Any) -> dict[str, Any]:
+def report(trial: Any) -> dict[str, Any]:
     of_properties = ("lost_count", "loss_ratio", "offered_pps", "generator_limited")
     latency = trial.latency and asdict(trial.latency) | {"lost_count": trial.latency.lost_count}
     return asdict(trial) | {name: getattr(trial, name) for name in of_properties} | {"latency": latency}
@@ -32,12 +33,12 @@ def told(trial: Any) -> dict[str, Any]:
 
 def exact(name: str) -> Any:
     """Trials of several sizes and rates between the ends of a topology."""
-    found = []
+    result = []
     with topologies.build(name, topologies.Spec(pairs=2)) as net:
         for sizes, flows, rate_pps in (((64,), 1, 5e3), ((1518,), 100, 2e4), ((64, 594, 1518), 60_000, None)):
             with GENERATOR.trials(net.pairs, Mix(sizes, flows)) as ready:
-                found.append(told(ready.trial(rate_pps, 0.2)))
-    return found
+                result.append(report(ready.trial(rate_pps, 0.2)))
+    return result
 
 
 def captured(flows: str, block: str, repeats: str) -> Any:
@@ -76,7 +77,7 @@ def jumbo() -> Any:
             before = net.pairs[0].server.counters()
             trial = ready.trial(5000, 0.2)
             after = net.pairs[0].server.counters()
-    return told(trial) | {"bytes": after.received_bytes - before.received_bytes}
+    return report(trial) | {"bytes": after.received_bytes - before.received_bytes}
 
 
 def too_large() -> Any:
@@ -95,14 +96,14 @@ def limited(rate_bps: str) -> Any:
         rule = ["tc", "qdisc", "add", "dev", "port1", "root", "tbf", "rate", rate_bps]
         process.output([*net.namespaces[-1].prefix, *rule, "burst", "20000", "limit", "20000"])
         with GENERATOR.trials(net.pairs, Mix((512,), 10)) as ready:
-            return [told(ready.trial(rate_pps, 0.5)) for rate_pps in (3000.0, 40_000.0)]
+            return [report(ready.trial(rate_pps, 0.5)) for rate_pps in (3000.0, 40_000.0)]
 
 
 def latency() -> Any:
     """Probes beside a load."""
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
-            return [told(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
+            return [report(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
 
 
 def killed() -> Any:
@@ -124,7 +125,7 @@ def killed() -> Any:
 def against_iperf3() -> Any:
     """Packets per CPU-second of the whole machine, of both generators by turns: 64-byte frames, and iperf3's smallest
     usual datagrams."""
-    found: dict[str, list[float]] = {"packets": [], "iperf3": []}
+    result: dict[str, list[float]] = {"packets": [], "iperf3": []}
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
         for _ in range(3):
@@ -132,9 +133,9 @@ def against_iperf3() -> Any:
                 used = machine.cpu_times()
                 trial = ready.trial(None, 0.5)
                 used = machine.cpu_times() - used
-                found["packets"].append(trial.received_count / max(trial.generator_cpu_s, 1e-9))
-            found["iperf3"].append(_iperf3(pair))
-    return found
+                result["packets"].append(trial.received_count / max(trial.generator_cpu_s, 1e-9))
+            result["iperf3"].append(_iperf3(pair))
+    return result
 
 
 def _iperf3(pair: Pair) -> float:

@@ -10,11 +10,12 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from labkit import netlink, process, topologies
-from labkit.experiments import Datapaths
-from labkit.experiments.observing import TABLE
-from labkit.topologies.base import BETWEEN
-from labkit.traffic import ping
+from labkit.measure import topologies
+from labkit.measure.experiments import DatapathParameters
+from labkit.measure.observers.registry import TABLE
+from labkit.measure.topologies.base import BETWEEN
+from labkit.measure.traffic import ping
+from labkit.system import netlink, process
 
 SENT, PORT, LENGTH = 3000, 7000, 400
 
@@ -29,7 +30,7 @@ def bound(space: Any, address: str, family: int) -> socket.socket:
 def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str, Any]:
     """A queue of the first server's way that takes a few datagrams only, and a socket of the second's that nobody
     empties: what the counters say of both after SENT datagrams to each."""
-    asked = Datapaths(topology=(name,), protocol="udp", family=family)
+    parameters = DatapathParameters(topology=(name,), protocol="udp", family=family)
     with topologies.build(name, topologies.Spec(pairs, family=family)) as topology, ExitStack() as stack:
         narrow = next((space for space in topology.namespaces if space.name == BETWEEN), None)
         queue = ["tbf", "rate", "20mbit", "burst", "5kb", "limit", "20kb"]
@@ -43,14 +44,14 @@ def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str
             ]
             for pair in topology.pairs
         ]
-        watch = stack.enter_context(TABLE["counters"].armed(asked, topology, None))  # type: ignore[arg-type]
+        watch = stack.enter_context(TABLE["counters"].armed(parameters, topology, None))  # type: ignore[arg-type]
         with watch.counting():
             read = [send(*both, length, empties=number == 0) for number, both in enumerate(ends)]
             time.sleep(0.3)  # what still is in the queue
             read[0] += drained(ends[0][1])
         for both in ends:
             both[1].close()  # what nobody has read
-        return {"observed": watch.told().observed, "read": read, "family": family}
+        return {"observed": watch.report().observed, "read": read, "family": family}
 
 
 def send(client: socket.socket, server: socket.socket, length: int, *, empties: bool) -> int:

@@ -11,27 +11,27 @@ from typing import Any
 import msgspec
 from failing import HOSTS, SUBNETS, leaves_and_spines
 
-from labkit.experiments.reachability import reachability
-from labkit.topologies import network, overlay
-from labkit.topologies.parts import Network, Route
+from labkit.measure.experiments.overlay.reachability import reachability
+from labkit.measure.topologies.network import build, leaf_spine_overlay
+from labkit.measure.topologies.network.parts import Network, Route
 
 PINGS = 3
 
 
 def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Of the overlay, held against its description and against another one; and of a network that is broken."""
-    found = {}
-    ecmp = overlay.seed("ecmp", provider="routed")
-    with network.build(ecmp) as topology:
-        found["overlay"] = reachability(ecmp, topology, PINGS, folder / "overlay")
-        static = overlay.seed("static", provider="routed")
-        found["another"] = reachability(static, topology, PINGS, folder / "another")
+    result = {}
+    ecmp = leaf_spine_overlay.seed("ecmp", provider="routed")
+    with build.build(ecmp) as topology:
+        result["overlay"] = reachability(ecmp, topology, PINGS, folder / "overlay")
+        static = leaf_spine_overlay.seed("static", provider="routed")
+        result["another"] = reachability(static, topology, PINGS, folder / "another")
     plain = leaves_and_spines("static")
-    with network.build(plain) as topology:
-        found["other"] = reachability(_by_the_first_spine(plain), topology, PINGS, folder / "other")
+    with build.build(plain) as topology:
+        result["other"] = reachability(_by_the_first_spine(plain), topology, PINGS, folder / "other")
         next(space for space in topology.namespaces if space.name == "s2").sysctl("ipv4/ip_forward", 0)
-        found["broken"] = reachability(plain, topology, PINGS, folder / "broken")
-    return found
+        result["broken"] = reachability(plain, topology, PINGS, folder / "broken")
+    return result
 
 
 def _by_the_first_spine(plain: Network) -> Network:

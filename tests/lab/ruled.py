@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit import machine, process, topologies
-from labkit.endpoints import Namespace, Pair
-from labkit.observers.perf_record import FREQUENCY_HZ, perf_record
-from labkit.observers.receivers import datagrams
-from labkit.traffic import iperf3
+from labkit.measure import topologies
+from labkit.measure.endpoints import Namespace, Pair
+from labkit.measure.observers.counters.receive_counters import datagrams
+from labkit.measure.observers.perf.record import FREQUENCY_HZ, perf_record
+from labkit.measure.traffic import iperf3
+from labkit.system import machine, process
 
 WINDOW_S = 1.0
 LOAD = iperf3.Load("udp", length_bytes=64, duration_s=30, omit_s=0)  # its end is ours
@@ -58,20 +59,20 @@ def profile(folded: Path, rules: int) -> dict[str, Any]:
                     count, used = received(pair), machine.cpu_times()
                     time.sleep(WINDOW_S)
                     count, used = received(pair) - count, machine.cpu_times() - used
-            told = watch.told().observed
+            report = watch.report().observed
     return {
-        "event": told["event"],
+        "event": report["event"],
         "work": {"period_s": 1 / FREQUENCY_HZ, "received_count": count, "cpu_s": used.busy_s},
     }
 
 
 def main(folder: Path, rounds: int, rules: int) -> list[dict[str, Any]]:
-    found = []
+    result = []
     for number in range(rounds):
         for arm in ("without", "with")[:: -1 if number % 2 else 1]:
             path = folder / f"{arm}-{number}.folded.gz"
-            found.append({"arm": arm, "folded": str(path), **profile(path, rules if arm == "with" else 0)})
-    return found
+            result.append({"arm": arm, "folded": str(path), **profile(path, rules if arm == "with" else 0)})
+    return result
 
 
 if __name__ == "__main__":

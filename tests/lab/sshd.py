@@ -111,9 +111,9 @@ class Lab(World):
 def lab(folder: Path, nics: Sequence[str] = ()) -> Iterator[Lab]:
     """A world with an sshd, as root."""
     with world(folder, user=False, nics=nics) as made:
-        found = Lab(made)
+        result = Lab(made)
         try:
-            yield found
+            yield result
         finally:
-            found.sshd.kill()
-            found.sshd.communicate()
+            result.sshd.kill()
+            result.sshd.communicate()

@@ -10,14 +10,15 @@ import sys
 import time
 from typing import Any
 
-from labkit import process, topologies
-from labkit.errors import LabkitError
-from labkit.traffic import ping
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.traffic import ping
+from labkit.system import process
 
 PINGS = 50
 
 
-def told(topology: topologies.Topology, *argv: str) -> str:
+def report(topology: topologies.Topology, *argv: str) -> str:
     """What a command of Open vSwitch prints in the switch's namespace."""
     switch = topology.switch
     assert switch is not None
@@ -40,9 +41,11 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
     return {
         "reachable": words,
         "counted": counted,
-        "ports": told(topology, "ovs-vsctl", database, "list-ports", "switch").split(),
-        "datapath": told(topology, "ovs-vsctl", database, "get", "bridge", "switch", "datapath_type").strip(),
-        "mirrors": told(
+        "ports": report(topology, "ovs-vsctl", database, "list-ports", "switch").split(),
+        "datapath": report(
+            topology, "ovs-vsctl", database, "get", "bridge", "switch", "datapath_type"
+        ).strip(),
+        "mirrors": report(
             topology, "ovs-vsctl", database, "--bare", "--columns=name", "list", "mirror"
         ).split(),
         "flows": switch.command("dpctl/dump-flows"),

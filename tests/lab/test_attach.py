@@ -14,10 +14,10 @@ from unittest.mock import Mock
 import pytest
 from worlds import World, one_sentence, until, world
 
-from labkit import netlink
-from labkit.endpoints import attach
-from labkit.endpoints.attach import Wanted
-from labkit.errors import BadInput
+from labkit.commands import attach
+from labkit.commands.attach import Wanted
+from labkit.common.errors import BadInput
+from labkit.system import netlink
 
 ENGINE = """#!/bin/sh
 for last; do :; done
@@ -72,9 +72,9 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     with world(tmp_path, user=False) as made:
-        found = Machine(made)
-        yield found
-        found.end()
+        result = Machine(made)
+        yield result
+        result.end()
 
 
 @pytest.mark.needs("root", "bridge", "macvlan", "ping", "busybox")
@@ -154,14 +154,14 @@ LONG = "enx001122334455"  # 15 characters, as long as a name may be
 def test_a_vlan_is_that_of_the_nic(
     over: str, there: list[netlink.Link], made: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[netlink.Message] = []
+    parameters: list[netlink.Message] = []
     monkeypatch.setattr(netlink, "index_of", lambda name: {made: 20}[name])
     known = {one.name: one for one in [link(7, over), *there]}
     wanted = Wanted("macvlan", over, vlan=100)
     with ExitStack() as undo:
-        assert attach._vlan(Mock(do=asked.append), wanted, known, undo) == (20 if made else 8)
-        assert [one.what for one in asked] == ([f"create vlan {made}"] if made else [])
-    assert len(asked) == (2 if made else 0)  # only what was made is taken away
+        assert attach._vlan(Mock(do=parameters.append), wanted, known, undo) == (20 if made else 8)
+        assert [one.what for one in parameters] == ([f"create vlan {made}"] if made else [])
+    assert len(parameters) == (2 if made else 0)  # only what was made is taken away
 
 
 def test_a_vlan_without_a_name_is_refused() -> None:

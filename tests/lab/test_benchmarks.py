@@ -18,17 +18,17 @@ SLACK = 1.5
 @pytest.mark.alone
 @pytest.mark.needs("namespaces", "ip", "veth", "bridge")
 def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
-    found = promise.inside("benchmarks.set_up", 8, 3)
-    assert found["differ"] is None
-    assert len(found["labkit"]) == len(found["ip"]) == 3
-    assert promise.median(found["labkit"]) <= SLACK * set_up.BOUND * promise.median(found["ip"])
+    result = promise.inside("benchmarks.set_up", 8, 3)
+    assert result["differ"] is None
+    assert len(result["labkit"]) == len(result["ip"]) == 3
+    assert promise.median(result["labkit"]) <= SLACK * set_up.BOUND * promise.median(result["ip"])
 
 
 @pytest.mark.alone
 def test_measuring_wing_is_quick_to_import() -> None:
-    (found,) = imports.promises(quick=True)
-    assert found.ratio is not None
-    assert 0.1 < found.ratio <= SLACK * imports.BOUND
+    (result,) = imports.promises(quick=True)
+    assert result.ratio is not None
+    assert 0.1 < result.ratio <= SLACK * imports.BOUND
 
 
 def test_another_end_state_is_told() -> None:
@@ -36,9 +36,9 @@ def test_another_end_state_is_told() -> None:
     one = {"count": 17, "client0": {"links": [link], "ipv6 off": "1"}}
     assert set_up.difference(one, one) is None
     other = {"count": 17, "client0": {"links": [link | {"mtu": 9000}], "ipv6 off": "1"}}
-    said = set_up.difference(one, other)
-    assert said is not None
-    assert said.startswith(
+    lines = set_up.difference(one, other)
+    assert lines is not None
+    assert lines.startswith(
         "client0: {'ifname': 'eth0', 'mtu': 1500} by labkit, {'ifname': 'eth0', 'mtu': 9000} by ip"
     )
     assert "count" in str(set_up.difference(one, one | {"count": 16}))
@@ -72,12 +72,12 @@ def test_slices_without_one_arm_are_left_out() -> None:
 
 
 def test_table_says_what_is_broken() -> None:
-    found = [
+    result = [
         Promise("one", "2 s", "the other: 1 s", 2.0, "<= 1", False, "because"),
         Promise("information", "3 s"),
         promise.at_most("import", 0.1, 0.2, "alone", 1.0),
     ]
-    lines = promise.table(found).splitlines()
+    lines = promise.table(result).splitlines()
     assert lines[2].split() == ["one", "2", "s", "the", "other:", "1", "s", "2.000", "<=", "1", "BROKEN"]
     assert lines[3] == "    because"
     assert lines[4].split() == ["information", "3", "s", "(information)"]

@@ -13,8 +13,8 @@ from conftest import ROOT
 from overlays import PORTS
 from worlds import printed
 
-from labkit import packets
-from labkit.packets import Layer
+from labkit.common import packets
+from labkit.common.packets import Layer
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -54,8 +54,8 @@ LENGTHS = {"ip.len": "ip", "udp.length": "udp"}
 
 def tshark(path: Path) -> list[list[str]]:
     """What tshark decodes of every frame: its interface, time, length, and all values of FIELDS."""
-    asked = ("frame.interface_name", "frame.time_epoch", "frame.len", *FIELDS)
-    words = [word for name in asked for word in ("-e", name)]
+    parameters = ("frame.interface_name", "frame.time_epoch", "frame.len", *FIELDS)
+    words = [word for name in parameters for word in ("-e", name)]
     argv = [
         "tshark",
         "-n",
@@ -69,26 +69,26 @@ def tshark(path: Path) -> list[list[str]]:
         "occurrence=a",
         *words,
     ]
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
-    return [line.split("\t") for line in said.splitlines()]
+    lines = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    return [line.split("\t") for line in lines.splitlines()]
 
 
-def as_tshark(found: list[Layer]) -> list[str]:
+def as_tshark(result: list[Layer]) -> list[str]:
     """What `layers` finds, in tshark's words."""
 
-    def told(name: str) -> str:
+    def report(name: str) -> str:
         if name in LENGTHS:
-            values = [one.length_bytes for one in found if one.name == LENGTHS[name]]
+            values = [one.length_bytes for one in result if one.name == LENGTHS[name]]
         else:
             kind, field = OF_LAYERS[name]
-            values = [one.fields[field] for one in found if one.name == kind and field in one.fields]
+            values = [one.fields[field] for one in result if one.name == kind and field in one.fields]
         if name == "gre.key":
             return ",".join(f"0x{int(value):08x}" for value in values)
         if name == "geneve.vni":
             return ",".join(f"0x{int(value):06x}" for value in values)
         return ",".join(map(str, values))
 
-    return [told(name) for name in FIELDS]
+    return [report(name) for name in FIELDS]
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 @pytest.mark.needs("bridge", "vxlan", "tcpdump")
 class TestOverlay:
     def test_it_agrees_with_tcpdump_packet_by_packet(self, overlay: tuple[Path, Any]) -> None:
-        folder, told = overlay
-        assert told["doubt"] is None
+        folder, report = overlay
+        assert report["doubt"] is None
         frames = packets.read((folder / "capture.pcapng").read_bytes()).frames
         files = sorted(folder.glob("*.pcap"))
         assert len(files) == 5
@@ -115,7 +115,7 @@ class TestOverlay:
             # tcpdump began before and ended after labkit: then a kernel may have said something (IGMP, ARP), not ping
             rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
             assert not any(overlays.is_ping(data) for data in rest), file.stem
-            assert told["counts"][file.stem]["captured_count"] == len(ours)
+            assert report["counts"][file.stem]["captured_count"] == len(ours)
 
     @pytest.mark.needs("tshark")
     def test_tshark_reads_the_same(self, overlay: tuple[Path, Any]) -> None:
@@ -132,10 +132,10 @@ class TestOverlay:
 
     def test_every_packet_is_followed_over_every_hop(self, overlay: tuple[Path, Any]) -> None:
         recorded = packets.read((overlay[0] / "capture.pcapng").read_bytes())
-        found = packets.journeys(recorded.frames, PORTS)
+        result = packets.journeys(recorded.frames, PORTS)
         names = {"20.0.0.1": "cs1", "20.0.0.3": "cs5"}
-        requests = [one for one in found if one.what(names) == "cs1 > cs5 echo request"]
-        replies = [one for one in found if one.what(names) == "cs5 > cs1 echo reply"]
+        requests = [one for one in result if one.what(names) == "cs1 > cs5 echo request"]
+        replies = [one for one in result if one.what(names) == "cs5 > cs1 echo reply"]
         assert (len(requests), len(replies)) == (7, 7)
         turned = {" in": " out", " out": " in"}
         back = [name.rpartition(" ")[0] + turned[f" {name.rpartition(' ')[2]}"] for name in WAY[::-1]]
@@ -159,28 +159,28 @@ def test_tshark_decodes_tunnels_the_same() -> None:
 
 
 def test_what_is_lost_is_counted(tmp_path: Path) -> None:
-    told = tried("flood", tmp_path)
-    assert told["passed"] == 4000
-    for one in told["counts"]:  # an end sends and receives each of 2000 pings
+    report = tried("flood", tmp_path)
+    assert report["passed"] == 4000
+    for one in report["counts"]:  # an end sends and receives each of 2000 pings
         assert one["captured_count"] + one["dropped_count"] + one["skipped_count"] == 4000
         assert min(one["captured_count"], one["dropped_count"], one["skipped_count"]) > 0
         assert one["captured_count"] < 200  # what the buffer holds passed within a few seconds
-    assert told["doubt"].startswith("the capture lacks packets: ")
-    assert "at server0:eth0 (the recorder was too slow)" in told["doubt"]
-    assert "at server0:eth0 (beyond 20 a second, or the file was full)" in told["doubt"]
+    assert report["doubt"].startswith("the capture lacks packets: ")
+    assert "at server0:eth0 (the recorder was too slow)" in report["doubt"]
+    assert "at server0:eth0 (beyond 20 a second, or the file was full)" in report["doubt"]
     read = packets.read((tmp_path / "capture.pcapng").read_bytes())
-    assert [vars(one) for one in read.counts.values()] == told["counts"]
-    assert sum(one["captured_count"] + one["skipped_count"] for one in told["full"]) == 400
-    assert 0 < sum(one["captured_count"] for one in told["full"]) < 20
-    assert told["size"] < 2000 + 2 * 200  # the packet at the limit is whole, and statistics follow
+    assert [vars(one) for one in read.counts.values()] == report["counts"]
+    assert sum(one["captured_count"] + one["skipped_count"] for one in report["full"]) == 400
+    assert 0 < sum(one["captured_count"] for one in report["full"]) < 20
+    assert report["size"] < 2000 + 2 * 200  # the packet at the limit is whole, and statistics follow
 
 
 def test_a_killed_recorder_is_told_and_what_it_wrote_is_there(tmp_path: Path) -> None:
-    told = tried("killed", tmp_path)
-    assert told["error"] == (
+    report = tried("killed", tmp_path)
+    assert report["error"] == (
         f"the recorder of packets was killed by signal 9; what it wrote until then is in {tmp_path}/capture.pcapng"
     )
-    assert (told["frames"], told["is_whole"]) == (12, False)
+    assert (report["frames"], report["is_whole"]) == (12, False)
 
 
 def test_no_packet_is_missed_at_the_beginning_or_the_end(tmp_path: Path) -> None:
@@ -207,14 +207,14 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    told = tried("full_disk", tmp_path)
-    assert told["error"].startswith(f"packets could not be recorded: the disk of {tmp_path} is full")
-    assert told["frames"] > 100
+    report = tried("full_disk", tmp_path)
+    assert report["error"].startswith(f"packets could not be recorded: the disk of {tmp_path} is full")
+    assert report["frames"] > 100
 
 
 def test_tags_links_that_go_down_and_blocks_that_fail(tmp_path: Path) -> None:
-    told = tried("odd", tmp_path)
+    report = tried("odd", tmp_path)
     tagged = "ffffffffffff020000000001" + "8100002a88b5" + (b"labkit" * 10).hex()
-    assert told["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]
-    assert len(told["frames"]) >= 2 + 4  # a ping after that
-    assert not told["left"]
+    assert report["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]
+    assert len(report["frames"]) >= 2 + 4  # a ping after that
+    assert not report["left"]

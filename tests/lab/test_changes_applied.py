@@ -126,9 +126,9 @@ def test_all_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
 
 def test_profiles_have_the_same_arms(machine: World) -> None:
     change = "change=filter: sysctl net.ipv4.conf.all.rp_filter=1 at server"
-    found = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
+    result = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
     seen = {
-        (row["arm"], row["observer"], bool(row["changed"])) for row in found if row["method"] == "profile"
+        (row["arm"], row["observer"], bool(row["changed"])) for row in result if row["method"] == "profile"
     }
     assert ("veth_bridge+filter", "counters", True) in seen
     assert ("veth_bridge", "counters", False) in seen
@@ -145,9 +145,9 @@ def test_steering_needs_the_machine_s_root(rows: list[Row]) -> None:
 def test_steering_and_channels(tmp_path: Path) -> None:
     with world(tmp_path, user=False) as machine:
         change = "change=steer: rps 0 at server; queues: channels rx 2 tx 2 at client"
-        found = machine.rows(change, "slices=1", "whole_runs=0")
-    assert effects(found, "steer") == [("server", "rps rx-0", "0", "1")]
-    assert effects(found, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
+        result = machine.rows(change, "slices=1", "whole_runs=0")
+    assert effects(result, "steer") == [("server", "rps rx-0", "0", "1")]
+    assert effects(result, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ import pytest
 from conftest import ROOT
 from worlds import LABKIT, Done, World, one_sentence, only_run, until, world
 
-from labkit import __version__, records
-from labkit.topologies import TABLE
+from labkit import __version__
+from labkit.common import run_folder
+from labkit.measure.topologies import TABLE
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -123,9 +124,9 @@ def test_help_names_everything_that_can_be_named(machine: World) -> None:
 def test_doctor_as_json(machine: World) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["machine"]["kernel"] == os.uname().release
-    assert {"veth", "ipvlan"} <= {one["name"] for one in told["capabilities"]}
+    report = json.loads(done.stdout)
+    assert report["machine"]["kernel"] == os.uname().release
+    assert {"veth", "ipvlan"} <= {one["name"] for one in report["capabilities"]}
     assert "veth" in machine.labkit("doctor").stdout
 
 
@@ -136,9 +137,9 @@ def half_written(folder: Path) -> dict[str, Path]:
         (path / "rows").mkdir(parents=True)
     (bad["rubbish"] / "run.json").write_text('{"half": ')
     described = {"experiment": "datapaths", "run": "x", "parameters": {}, "seed": 1, "finished": "now"}
-    records.write_json(bad["half row"] / "run.json", described)
+    run_folder.write_json(bad["half row"] / "run.json", described)
     (bad["half row"] / "rows" / "1-r0.jsonl").write_text('{"topology": "veth", "pro')
-    records.write_json(bad["half sweep"] / "sweep.json", {"points": ["tcp"], "sweep": "x"})
+    run_folder.write_json(bad["half sweep"] / "sweep.json", {"points": ["tcp"], "sweep": "x"})
     return bad
 
 

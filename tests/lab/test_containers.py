@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from worlds import LABKIT, World, until, world
 
-from labkit import process
-from labkit.endpoints import container
-from labkit.errors import Failed, Unsupported
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import oci_container
+from labkit.system import process
 
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -73,7 +73,7 @@ CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscal
 
 @pytest.mark.needs("root", "veth", "runc", "ping")
 def test_programs_run_in_a_container(machine: World) -> None:
-    asked = (
+    parameters = (
         "hostname",
         "unshare --net true",
         "touch /etc/labkit-was-here",
@@ -83,25 +83,25 @@ def test_programs_run_in_a_container(machine: World) -> None:
     )
     argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
     before = groups()
-    done = machine.run(*argv, sys.executable, "-c", LOOK, *asked, timeout=200)
+    done = machine.run(*argv, sys.executable, "-c", LOOK, *parameters, timeout=200)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    said = found["said"]
-    assert said["hostname"] == [0, "client0\n", ""]
-    assert "not permitted" in said["unshare --net true"][2]  # the system call filter
-    assert "Read-only" in said["touch /etc/labkit-was-here"][2]
-    assert said["no-program"][0] == 127
-    [called] = [answer for asked, answer in said.items() if CALL_IO_URING in asked]
+    result = json.loads(done.stdout)
+    lines = result["said"]
+    assert lines["hostname"] == [0, "client0\n", ""]
+    assert "not permitted" in lines["unshare --net true"][2]  # the system call filter
+    assert "Read-only" in lines["touch /etc/labkit-was-here"][2]
+    assert lines["no-program"][0] == 127
+    [called] = [answer for parameters, answer in lines.items() if CALL_IO_URING in parameters]
     assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is a list of what is allowed
     status = dict(
-        line.split(":\t") for line in said["cat /proc/self/status"][1].splitlines() if ":\t" in line
+        line.split(":\t") for line in lines["cat /proc/self/status"][1].splitlines() if ":\t" in line
     )
     assert status["Seccomp"] == "2"
     assert not int(status["CapEff"], 16) >> 21 & 1  # CAP_SYS_ADMIN
-    assert found["ping"][0] == 0, found["ping"]
-    assert found["long"] == 3000000
-    assert found["signal"] == -15
-    assert found["held"] == ""
+    assert result["ping"][0] == 0, result["ping"]
+    assert result["long"] == 3000000
+    assert result["signal"] == -15
+    assert result["held"] == ""
     assert groups() <= before
     assert not list(machine.folder.glob("tmp/*"))
 
@@ -146,19 +146,19 @@ def test_a_container_whose_program_has_died_is_told_at_once(tmp_path: Path) -> N
     with process.all_ended([program]):
         assert not process.wait([program], time.monotonic() + 20)
         with pytest.raises(Failed, match="client0 ended before it was ready: it goes"):
-            container._wait(container.Container("client0", tmp_path, "runc"), program)
+            oci_container._wait(oci_container.Container("client0", tmp_path, "runc"), program)
 
 
 def test_a_new_control_group_of_others_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("1-new00000-client0", "1-own00000-client0", "1-old00000-client0"):
-        (tmp_path / container.OURS / name).mkdir(parents=True)
-    os.utime(tmp_path / container.OURS / "1-old00000-client0", (1, 1))
-    monkeypatch.setattr(container, "GROUPS", tmp_path)
-    container._remove_empty_groups("own00000")
-    assert [path.name for path in (tmp_path / container.OURS).iterdir()] == ["1-new00000-client0"]
+        (tmp_path / oci_container.OURS / name).mkdir(parents=True)
+    os.utime(tmp_path / oci_container.OURS / "1-old00000-client0", (1, 1))
+    monkeypatch.setattr(oci_container, "GROUPS", tmp_path)
+    oci_container._remove_empty_groups("own00000")
+    assert [path.name for path in (tmp_path / oci_container.OURS).iterdir()] == ["1-new00000-client0"]
 
 
 def test_without_a_runtime_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "RUNTIMES", ("no-runc", "no-crun"))
+    monkeypatch.setattr(oci_container, "RUNTIMES", ("no-runc", "no-crun"))
     with pytest.raises(Unsupported, match="install the Debian package runc"):
-        container.runtime()
+        oci_container.runtime()

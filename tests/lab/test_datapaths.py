@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from worlds import Row, World, only_run, rows_on_disk, world
 
-from labkit import records
-from labkit.experiments.stopping import LEAST_ROUNDS
-from labkit.hosts import here
+from labkit.common import run_folder
+from labkit.measure.experiments.early_stop import LEAST_ROUNDS
+from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs(
     "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "macvlan"
@@ -47,7 +47,7 @@ class Run:
         done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder))
         assert done.returncode == 0, done.stderr
         self.rows: list[Row] = [json.loads(line) for line in done.stdout.splitlines()]
-        self.described = records.read_json(self.folder / "run.json")
+        self.described = run_folder.read_json(self.folder / "run.json")
 
     def where(self, **values: Any) -> list[Row]:
         return [row for row in self.rows if all(row[name] == value for name, value in values.items())]
@@ -96,7 +96,7 @@ def test_every_row_has_every_column(tcp: Run, udp: Run, ping: Run) -> None:
 
 
 def test_rows_on_disk_are_those_on_standard_output(tcp: Run) -> None:
-    assert sorted(map(json.dumps, records.read_rows(tcp.folder))) == sorted(map(json.dumps, tcp.rows))
+    assert sorted(map(json.dumps, run_folder.read_rows(tcp.folder))) == sorted(map(json.dumps, tcp.rows))
     assert set(rows_on_disk(tcp.folder)) == {"2-r0.jsonl", "2-r1.jsonl"}
 
 
@@ -117,7 +117,7 @@ def test_the_run_tells_what_it_was(tcp: Run) -> None:
     assert described["seed"] == 5 == described["parameters"]["seed"] == tcp.rows[0]["seed"]
     assert described["why_stopped"] == {"2": "all 2 rounds were measured"}
     assert {"created", "finished", "measuring_s", "run"} <= described.keys()
-    environment = records.read_json(tcp.folder / "environment.json")
+    environment = run_folder.read_json(tcp.folder / "environment.json")
     assert environment["machine"]["kernel"] == tcp.rows[0]["kernel"]
     assert environment["sysctls"]
 
@@ -266,7 +266,7 @@ print(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
 
 def test_iperf3_by_hand_says_about_the_same(machine: World) -> None:
     """Not a test of speed: a factor of two would be bits for bytes, one stream for two, or one window for another."""
-    prefix = [*here.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
+    prefix = [*local.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
     ratios = []
     for _ in range(3):  # one pair of runs can fall into different moods of the machine
         done = machine.run(*prefix, "python3", "-c", BY_HAND)
@@ -302,7 +302,7 @@ def test_it_stops_early_and_says_why(machine: World) -> None:
     rows = machine.rows(*words, "--folder", str(folder))
     rounds = {row["round"] for row in rows}
     assert LEAST_ROUNDS <= len(rounds) < 30
-    why = records.read_json(folder / "run.json")["why_stopped"]
+    why = run_folder.read_json(folder / "run.json")["why_stopped"]
     assert why == {"1": f"every half-width was below 100 % after {len(rounds)} of 30 rounds"}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT, Need
 
-from labkit.hosts import here
+from labkit.measure.hosts import local
 
 PROGRAM = """
 import json, sys, time, msgspec
@@ -73,9 +73,9 @@ def ask(prefix: list[str]) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def asked(need: Need) -> Answer:
+def parameters(need: Need) -> Answer:
     need("namespaces")
-    return ask(here.prefix())
+    return ask(local.prefix())
 
 
 @pytest.fixture(scope="module")
@@ -93,19 +93,21 @@ def available(answer: Answer, group: str | None = None) -> dict[str, bool | None
     }
 
 
-def test_all_groups_answer(asked: Answer) -> None:
-    groups = {one["group"] for one in asked["capabilities"]}
+def test_all_groups_answer(parameters: Answer) -> None:
+    groups = {one["group"] for one in parameters["capabilities"]}
     assert groups == {
         "privilege", "link kinds", "tunnels", "queueing disciplines", "packet filters", "packets", "Open vSwitch",
         "tracers", "perf events", "BPF", "virtual machines", "tools",
     }  # fmt: skip
-    failed = [one for one in asked["capabilities"] if "probes of this group failed" in (one["detail"] or "")]
+    failed = [
+        one for one in parameters["capabilities"] if "probes of this group failed" in (one["detail"] or "")
+    ]
     assert failed == []
-    assert asked["took_s"] < (30 if asked["machine"]["accelerator"] == "tcg" else 3)
+    assert parameters["took_s"] < (30 if parameters["machine"]["accelerator"] == "tcg" else 3)
 
 
-def test_what_is_missing_says_what_is_lost_and_what_to_do(asked: Answer, rootless: Answer) -> None:
-    for one in asked["capabilities"] + rootless["capabilities"]:
+def test_what_is_missing_says_what_is_lost_and_what_to_do(parameters: Answer, rootless: Answer) -> None:
+    for one in parameters["capabilities"] + rootless["capabilities"]:
         if one["available"] is False:
             assert one["detail"], one
             assert one["lost"], one
@@ -114,14 +116,14 @@ def test_what_is_missing_says_what_is_lost_and_what_to_do(asked: Answer, rootles
 
 
 @pytest.mark.parametrize("kind", ["veth", "bridge"])
-def test_veth_and_bridge(kind: str, asked: Answer, rootless: Answer, need: Need) -> None:
+def test_veth_and_bridge(kind: str, parameters: Answer, rootless: Answer, need: Need) -> None:
     need(kind)
-    assert available(asked, "link kinds")[kind] is True
+    assert available(parameters, "link kinds")[kind] is True
     assert available(rootless, "link kinds")[kind] is True
 
 
-def test_packets_can_be_captured(asked: Answer, rootless: Answer) -> None:
-    assert available(asked, "packets") == available(rootless, "packets") == {"packet capture": True}
+def test_packets_can_be_captured(parameters: Answer, rootless: Answer) -> None:
+    assert available(parameters, "packets") == available(rootless, "packets") == {"packet capture": True}
 
 
 def test_rootless_knows_its_limits(rootless: Answer) -> None:
@@ -130,16 +132,16 @@ def test_rootless_knows_its_limits(rootless: Answer) -> None:
     }  # fmt: skip
 
 
-def test_rootless_makes_what_root_makes(asked: Answer, rootless: Answer) -> None:
+def test_rootless_makes_what_root_makes(parameters: Answer, rootless: Answer) -> None:
     for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters", "packets"):
-        both = available(asked, group), available(rootless, group)
+        both = available(parameters, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
         assert differ <= {"tun", "tap"}  # /dev/net/tun may be root's
 
 
-def test_root(asked: Answer, need: Need) -> None:
+def test_root(parameters: Answer, need: Need) -> None:
     need("root")
-    assert available(asked, "privilege")["root"] is True
+    assert available(parameters, "privilege")["root"] is True
 
 
 def ip_says(kind: str) -> bool:
@@ -157,24 +159,26 @@ def tc_says(kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_ip_agrees(kind: str, asked: Answer, need: Need) -> None:
+def test_ip_agrees(kind: str, parameters: Answer, need: Need) -> None:
     need("ip", "veth")
-    said = available(asked, "link kinds") | available(asked, "tunnels")
-    if said[kind] is not None:  # None: its module would leave something on this machine, here as well
-        assert ip_says(kind) is said[kind]
+    lines = available(parameters, "link kinds") | available(parameters, "tunnels")
+    if lines[kind] is not None:  # None: its module would leave something on this machine, here as well
+        assert ip_says(kind) is lines[kind]
 
 
 @pytest.mark.parametrize("kind", QDISCS)
-def test_tc_agrees(kind: str, asked: Answer, need: Need) -> None:
+def test_tc_agrees(kind: str, parameters: Answer, need: Need) -> None:
     need("ip", "veth")
-    assert tc_says(kind) is available(asked, "queueing disciplines")[kind]
+    assert tc_says(kind) is available(parameters, "queueing disciplines")[kind]
 
 
-def test_versions_are_the_tools_own(asked: Answer, need: Need) -> None:
+def test_versions_are_the_tools_own(parameters: Answer, need: Need) -> None:
     need("iperf3")
-    [iperf3] = [one for one in asked["capabilities"] if (one["group"], one["name"]) == ("tools", "iperf3")]
-    said = subprocess.run(["iperf3", "--version"], capture_output=True, text=True, check=True).stdout
-    assert iperf3["detail"] in said.split()
+    [iperf3] = [
+        one for one in parameters["capabilities"] if (one["group"], one["name"]) == ("tools", "iperf3")
+    ]
+    lines = subprocess.run(["iperf3", "--version"], capture_output=True, text=True, check=True).stdout
+    assert iperf3["detail"] in lines.split()
 
 
 @pytest.fixture
@@ -208,15 +212,15 @@ def test_nothing_stays_behind(tracefs: Path) -> None:
     left = tracefs / "instances" / "labkit-doctor-killed"  # as SIGKILL would leave one
     left.mkdir()
     with subprocess.Popen(
-        [*here.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE
-    ) as asked:
-        assert asked.stdout is not None
-        children = Path(f"/proc/{asked.pid}/task/{asked.pid}/children")
+        [*local.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE
+    ) as parameters:
+        assert parameters.stdout is not None
+        children = Path(f"/proc/{parameters.pid}/task/{parameters.pid}/children")
         inner: list[str] = []
-        while asked.poll() is None and not inner:
+        while parameters.poll() is None and not inner:
             inner = children.read_text().split()
-        asked.stdout.read()
-        assert asked.wait(60) == 0
+        parameters.stdout.read()
+        assert parameters.wait(60) == 0
     assert ours(tracefs) == []
     assert (interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()) == before
     assert inner
@@ -236,7 +240,7 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     ) as other:
         assert other.stdout is not None
         name = other.stdout.readline().strip()
-        ask(here.prefix())
+        ask(local.prefix())
         assert ours(tracefs) == [name]
         other.communicate(timeout=10)
     assert ours(tracefs) == []
@@ -245,7 +249,7 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
 def test_many_at_once(need: Need) -> None:
     need("namespaces")
     running = [
-        subprocess.Popen([*here.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)
+        subprocess.Popen([*local.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)
         for _ in range(3)
     ]
     answers = [json.loads(one.communicate(timeout=60)[0]) for one in running]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from labkit.hosts import here
+from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs("namespaces", "ping", "veth")
 
@@ -27,18 +27,18 @@ def rows() -> dict[tuple[str, str, bool], Row]:
     program = str(Path(__file__).with_name("failing.py"))
     started = {
         routes: subprocess.Popen(
-            [*here.prefix(), sys.executable, program, json.dumps([routes, ASKED])],
+            [*local.prefix(), sys.executable, program, json.dumps([routes, ASKED])],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for routes in ROUTES
     }  # fmt: skip
-    found = {}
+    result = {}
     for routes, process in started.items():
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         for (how, ignores), row in zip(ASKED, json.loads(out), strict=True):
-            found[routes, str(how), bool(ignores)] = row
-    return found
+            result[routes, str(how), bool(ignores)] = row
+    return result
 
 
 def in_time(row: Row) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from worlds import LABKIT, Done, Row, World, one_sentence, only_run, rows_on_disk, until, world
 
-from labkit import tables
+from labkit.analysis import verdicts
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -54,8 +54,8 @@ def test_missing(machine: World) -> None:
     folder = machine.folder / "bin"
     folder.mkdir()
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname", "sh"):
-        if found := shutil.which(name):
-            (folder / name).symlink_to(found)
+        if result := shutil.which(name):
+            (folder / name).symlink_to(result)
     machine.words = [str(Path(shutil.which("env") or "env")), f"PATH={folder}"]
     done, rows = run(machine, *SHORT)
     assert one_sentence(done).startswith("the program iperf3 is not here: install it")
@@ -133,7 +133,7 @@ HANGS = {
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, float, list[int]]]:
     """All of them at once, each in a machine of its own: they do nothing but wait."""
-    found = {}
+    result = {}
     with contextlib.ExitStack() as stack:
         started = {}
         begin = time.monotonic()
@@ -145,8 +145,8 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, floa
             out, err = process.communicate(timeout=60)
             seconds = time.monotonic() - begin
             until(lambda machine=machine: not machine.processes(), 3)
-            found[name] = Done([], process.returncode, out, err), seconds, list(machine.processes())
-    return found
+            result[name] = Done([], process.returncode, out, err), seconds, list(machine.processes())
+    return result
 
 
 @pytest.mark.parametrize("name", HANGS)
@@ -224,20 +224,20 @@ exit $code
 def test_a_full_disk(kilobytes: int, machine: World, tmp_path: Path) -> None:
     machine.data.mkdir()
     words = ["unshare", "--mount", "sh", "-c", FULL, "sh", f"{kilobytes}k", str(machine.data)]
-    asked = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
-    done = machine.run(*words, *LABKIT, "run", "datapaths", *asked, "--json")
+    parameters = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
+    done = machine.run(*words, *LABKIT, "run", "datapaths", *parameters, "--json")
     sentence = one_sentence(done)
     assert "is full; what was measured before is there: make room and run the same again" in sentence
     copy = tmp_path / "data.copy" / "datapaths"
-    told = {json.loads(line)["point"] for line in done.stdout.splitlines()}
+    report = {json.loads(line)["point"] for line in done.stdout.splitlines()}
     if kilobytes > 100:
         [folder] = copy.iterdir()
         kept = rows_on_disk(folder)
         assert 3 <= len(kept) < 50
-        assert told >= {name.removesuffix(".jsonl") for name in kept}
-        assert len(tables.load(folder)) == sum(len(content.splitlines()) for content in kept.values())
+        assert report >= {name.removesuffix(".jsonl") for name in kept}
+        assert len(verdicts.load(folder)) == sum(len(content.splitlines()) for content in kept.values())
     else:
-        assert told == set()
+        assert report == set()
 
 
 def test_a_folder_that_may_not_be_written(machine: World) -> None:

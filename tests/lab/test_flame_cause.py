@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from worlds import printed
 
-from labkit import flame
+from labkit.analysis import flame
 
 pytestmark = [pytest.mark.alone, pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")]
 
@@ -20,11 +20,11 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
     """Five rounds with the rules and five without, in the order A B B A."""
     folder = tmp_path_factory.mktemp("profiles")
     words = (str(folder), str(ROUNDS), str(RULES))
-    found: dict[str, list[flame.Round]] = {"without": [], "with": []}
+    result: dict[str, list[flame.Round]] = {"without": [], "with": []}
     for one in printed(Path(__file__).with_name("ruled.py"), *words, timeout_s=400):
-        found[one["arm"]].append(flame.Round(flame.read(Path(one["folded"])), **one["work"]))
+        result[one["arm"]].append(flame.Round(flame.read(Path(one["folded"])), **one["work"]))
     return {
-        name: flame.Arm(f"{name} rules", rounds, one["event"]).only(FLOW) for name, rounds in found.items()
+        name: flame.Arm(f"{name} rules", rounds, one["event"]).only(FLOW) for name, rounds in result.items()
     }
 
 

@@ -68,11 +68,11 @@ def test_no_notebook_of_somebody_else_is_executed(machine: World, trap: Path) ->
     done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap)
     checked(machine, done)
     [run] = (machine.data / "datapaths").iterdir()
-    said = checked(machine, machine.labkit("report", str(run), cwd=trap), code=2)
-    assert f"are not executed, because other users can write {trap}" in said
+    lines = checked(machine, machine.labkit("report", str(run), cwd=trap), code=2)
+    assert f"are not executed, because other users can write {trap}" in lines
     (trap / "params/one.yaml").write_text("notebook: 01_datapaths\ngrid: [{pairs: [1]}]\n")
-    said = checked(machine, machine.labkit("sweep", "params/one.yaml", cwd=trap), code=2)
-    assert "LABKIT_PROJECT=" in said
+    lines = checked(machine, machine.labkit("sweep", "params/one.yaml", cwd=trap), code=2)
+    assert "LABKIT_PROJECT=" in lines
 
 
 def test_a_notebook_that_is_executed_imports_nothing_from_beside_it(machine: World) -> None:

@@ -25,8 +25,8 @@ from worlds import (
     world,
 )
 
-from labkit import records
-from labkit.hosts import here
+from labkit.common import run_folder
+from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "macvlan")
 
@@ -51,7 +51,7 @@ def program(words: list[str]) -> str:
 CHAIN = {
     "labkit": lambda words: "labkit.cli" in words,
     "unshare": lambda words: program(words) == "unshare",
-    "the experiment": lambda words: "labkit.agent" in words and program(words) != "unshare",
+    "the experiment": lambda words: "labkit.measure.agent.main" in words and program(words) != "unshare",
 }
 
 
@@ -64,7 +64,7 @@ def nothing_left(machine: World, before: object) -> None:
 
 
 def finished(machine: World, folder: Path) -> bool:
-    return "finished" in records.read_json(folder / "run.json")
+    return "finished" in run_folder.read_json(folder / "run.json")
 
 
 @pytest.mark.alone
@@ -98,9 +98,9 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
 def kill(machine: World, process: Process, target: str, moment: float) -> None:
     """Kill one process of the chain, so many seconds after the start or as soon as it is there."""
     time.sleep(moment)
-    found: list[int] = []
-    assert until(lambda: found.extend(machine.pids(CHAIN[target])) or found, 5, 0.005), target
-    os.kill(found[0], signal.SIGKILL)
+    result: list[int] = []
+    assert until(lambda: result.extend(machine.pids(CHAIN[target])) or result, 5, 0.005), target
+    os.kill(result[0], signal.SIGKILL)
     out, err = process.communicate(timeout=10)
     if target == "labkit":
         assert process.returncode == -signal.SIGKILL
@@ -166,9 +166,9 @@ def test_a_second_measurement_waits_and_says_for_whom(machine: World) -> None:
         assert process.returncode == 0, err
         rows += [json.loads(line) for line in out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "ok"]
-    [said] = [line for line in err.splitlines() if "waiting" in line]
-    assert said.startswith(f"labkit: another measurement has this machine (process {first.pid}: ")
-    assert "labkit.cli run datapaths duration_s=2 omit_s=0" in said
+    [lines] = [line for line in err.splitlines() if "waiting" in line]
+    assert lines.startswith(f"labkit: another measurement has this machine (process {first.pid}: ")
+    assert "labkit.cli run datapaths duration_s=2 omit_s=0" in lines
 
 
 def test_who_waits_can_be_interrupted_and_the_lock_ends_with_its_holder(machine: World) -> None:
@@ -196,7 +196,7 @@ def test_two_experiments_at_once_do_not_meet(machine: World, need: Need) -> None
         json.dumps([{"name": "veth_bridge", "pairs": pairs, "meets": True} for _ in range(6)])
         for pairs in (1, 3)
     ]
-    both = [machine.start(*here.prefix(), LABKIT[0], str(look), ask) for ask in asks]
+    both = [machine.start(*local.prefix(), LABKIT[0], str(look), ask) for ask in asks]
     for process in both:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err

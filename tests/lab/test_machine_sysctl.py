@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from worlds import World, world
 
-from labkit import netlink
-from labkit.errors import Unsupported
-from labkit.machine import sysctl_journal
+from labkit.common.errors import Unsupported
+from labkit.system import netlink
+from labkit.system.machine import sysctl_journal
 
 NAME = "net.ipv4.tcp_notsent_lowat"  # of a namespace, which stands for the machine here
 CHANGE = f"change=wait: machine_sysctl {NAME}=131072"
@@ -127,8 +127,8 @@ def test_a_journal_of_somebody_else_writes_nowhere_else(
 
 
 def test_only_settings_of_the_network_and_the_scheduler() -> None:
-    from labkit.errors import BadInput
-    from labkit.experiments import changes
+    from labkit.common.errors import BadInput
+    from labkit.measure.experiments import changes
 
     for name in (
         "kernel.core_pattern",

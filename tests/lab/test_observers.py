@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, printed, until, world
 
-from labkit import loading, process
-from labkit.observers import perf, perf_stat
+from labkit.analysis import load
+from labkit.measure.observers.perf import control
+from labkit.measure.observers.perf import stat as perf_stat
+from labkit.system import process
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 SENT = 3000  # of lossy.py
@@ -32,8 +34,8 @@ def losses() -> list[dict[str, Any]]:
     requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
     requests += [["veth_bridge", 4, 2, 4000], ["vxlan", 4, 2]]  # fragments, a tunnel
     program = Path(__file__).with_name("lossy.py")
-    found: list[dict[str, Any]] = printed(program, json.dumps(requests), timeout_s=120)
-    return found
+    result: list[dict[str, Any]] = printed(program, json.dumps(requests), timeout_s=120)
+    return result
 
 
 @pytest.mark.needs("vxlan")
@@ -122,11 +124,11 @@ def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> Non
         elif row["observer"] == "counters":
             counters(row, seen)
     assert {row["method"] for row in rows} == {"profile", "whole"}
-    loaded = loading.load(folder)
+    loaded = load.load(folder)
     assert len(loaded) == len(rows) - len(profiles)
-    assert len(loading.measured(loaded)) == sum(loaded["status"] == "ok")
-    assert len(loading.profiles(folder)) == len(profiles)
-    assert len(loading.measured(loading.profiles(folder))) == 0
+    assert len(load.measured(loaded)) == sum(loaded["status"] == "ok")
+    assert len(load.profiles(folder)) == len(profiles)
+    assert len(load.measured(load.profiles(folder))) == 0
     if not late:
         done = machine.labkit("why", str(folder))
         assert done.returncode == 0, done.stderr
@@ -173,13 +175,17 @@ def test_perf_watches_what_it_is_told_and_nothing_else() -> None:
     )
     with process.all_ended([works, sleeps]):
         counts, took_s = [], []
-        for scope in (perf.Scope(pids=(works.pid,)), perf.Scope(pids=(sleeps.pid,)), perf.Scope(cpus=(0,))):
+        for scope in (
+            control.Scope(pids=(works.pid,)),
+            control.Scope(pids=(sleeps.pid,)),
+            control.Scope(cpus=(0,)),
+        ):
             with perf_stat.perf_stat(("task-clock",), scope) as watch:
                 begun = time.monotonic()
                 with watch.counting():
                     time.sleep(0.5)
                 took_s.append(time.monotonic() - begun)
-                counts.append(watch.told().observed["events"]["task-clock"]["count"])
+                counts.append(watch.report().observed["events"]["task-clock"]["count"])
     busy_s, asleep_s, cpu_s = counts
     assert 0 < busy_s < took_s[0]
     assert not asleep_s
@@ -204,7 +210,7 @@ def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
 
 @pytest.mark.needs("perf")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "lines"),
     [
         (["observe=perf_stat", "events=cycles,contxt-switches"], "event contxt-switches (did you mean context-sw"),
         (["observe=perf_stat", "events=nothing:here"], "this machine has none of the events nothing:here"),
@@ -212,10 +218,10 @@ def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_observed_is_said_before_anything_is_measured(
-    words: list[str], said: str, machine: World
+    words: list[str], lines: str, machine: World
 ) -> None:
     sentence = one_sentence(machine.labkit("run", "datapaths", *words))
-    assert said in sentence
+    assert lines in sentence
     assert not list(machine.data.rglob("*.jsonl"))
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 from worlds import LABKIT, one_sentence, only_run, rows_on_disk, until, world
 
-from labkit.hosts import here
+from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
 
@@ -27,7 +27,7 @@ def ask(*names: str, **spec: Any) -> list[Answer]:
     requests = [{"name": name, **spec} for name in names]
     program = str(Path(__file__).with_name("switched.py"))
     done = subprocess.run(
-        [*here.prefix(), sys.executable, program, json.dumps(requests)],
+        [*local.prefix(), sys.executable, program, json.dumps(requests)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -36,25 +36,25 @@ def ask(*names: str, **spec: Any) -> list[Answer]:
 
 
 def test_ends_meet_on_a_switch_in_user_space() -> None:
-    [found] = ask("ovs_netdev", pairs=2)
-    assert (found["reachable"], found["datapath"]) == (None, "netdev")
-    assert sorted(found["ports"]) == ["port0", "port1", "port2", "port3"]
-    assert found["mirrors"] == []
-    assert found["counted"]["switch_cpu_s"] > 0
-    assert found["counted"]["switch_lost_count"] == 0
-    assert "copies_count" not in found["counted"]
-    assert "tx-checksumming: off" in found["offloads"]
-    assert "tcp-segmentation-offload: off" in found["offloads"]
+    [result] = ask("ovs_netdev", pairs=2)
+    assert (result["reachable"], result["datapath"]) == (None, "netdev")
+    assert sorted(result["ports"]) == ["port0", "port1", "port2", "port3"]
+    assert result["mirrors"] == []
+    assert result["counted"]["switch_cpu_s"] > 0
+    assert result["counted"]["switch_lost_count"] == 0
+    assert "copies_count" not in result["counted"]
+    assert "tx-checksumming: off" in result["offloads"]
+    assert "tcp-segmentation-offload: off" in result["offloads"]
 
 
 @pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
 def test_every_mirror_copies_what_it_should(output: str) -> None:
     """Requests and replies pass client0's port; each mirror copies both."""
-    [found] = ask(f"ovs_netdev+mirrors=3+output={output}")
-    assert "error" not in found, found
-    assert found["reachable"] is None
-    assert sorted(found["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
-    counted = found["counted"]
+    [result] = ask(f"ovs_netdev+mirrors=3+output={output}")
+    assert "error" not in result, result
+    assert result["reachable"] is None
+    assert sorted(result["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
+    counted = result["counted"]
     assert counted["copies_expected_count"] == counted["copies_count"] == 3 * 2 * PINGS
 
 
@@ -70,38 +70,38 @@ def test_every_mirror_copies_what_it_should(output: str) -> None:
     ],
 )
 def test_what_mirrors_select(words: str, copies: int) -> None:
-    [found] = ask(f"ovs_netdev+mirrors=1+{words}", pairs=2)
-    assert found["counted"]["copies_expected_count"] == found["counted"]["copies_count"] == copies
-    assert found["counted"]["copies_unread_count"] == 0
+    [result] = ask(f"ovs_netdev+mirrors=1+{words}", pairs=2)
+    assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == copies
+    assert result["counted"]["copies_unread_count"] == 0
 
 
 @pytest.mark.needs("tcpdump", "root")
 def test_tcpdump_reads_every_mirror() -> None:
-    [found] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
-    assert len(found["readers"]) == 2
-    assert found["counted"]["copies_count"] == 4 * PINGS
+    [result] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
+    assert len(result["readers"]) == 2
+    assert result["counted"]["copies_count"] == 4 * PINGS
 
 
 def test_as_many_mirrors_as_there_can_be_are_in_every_flow() -> None:
-    [found] = ask("ovs_netdev+mirrors=32")
+    [result] = ask("ovs_netdev+mirrors=32")
     actions = [
         len(line.split("actions:")[1].split(","))
-        for line in found["flows"].splitlines()
+        for line in result["flows"].splitlines()
         if "actions:" in line
     ]
     assert set(actions) == {33}
-    assert found["counted"]["copies_count"] == 32 * 2 * PINGS
+    assert result["counted"]["copies_count"] == 32 * 2 * PINGS
 
 
 def test_the_kernels_datapath_is_there_or_said_to_be_missing() -> None:
-    [found] = ask("ovs")
-    if "error" in found:
-        assert found["error"] == "Unsupported"
-        assert found["text"].startswith(
+    [result] = ask("ovs")
+    if "error" in result:
+        assert result["error"] == "Unsupported"
+        assert result["text"].startswith(
             "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set"
         )
     else:
-        assert found["datapath"] == "system"
+        assert result["datapath"] == "system"
 
 
 def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) ->
 
 def test_a_switch_with_two_pairs_is_there_quickly() -> None:
     """At most a second, of which the programs themselves take a third; the best of three, on a busy machine."""
-    assert min(found["built_s"] for found in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
+    assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
 
 
 def test_the_switch_is_observed(tmp_path: Path) -> None:
@@ -175,15 +175,15 @@ def test_the_switch_is_observed(tmp_path: Path) -> None:
         rows = machine.rows(*words, "duration_s=1", "omit_s=0", "observe=switch", "profile_rounds=1")
     seen = {row["arm"]: row["observed"] for row in rows if row["observer"] == "switch"}
     assert seen["veth_bridge"] == {}
-    found = seen["ovs_netdev+mirrors=1"]
+    result = seen["ovs_netdev+mirrors=1"]
     # The datapath's order of actions is free, but the copy and the packet itself both go out.
-    assert {frozenset(flow["actions"].split(",")) for flow in found["flows"]} >= {
+    assert {frozenset(flow["actions"].split(",")) for flow in result["flows"]} >= {
         frozenset(("mirror0", "port1"))
     }
-    packets = found["datapath"]["hit"]
-    assert found["ports"]["mirror0"]["tx_packets"] == pytest.approx(packets, rel=0.05)
-    assert found["caches"]["emc hits"] > 0
-    assert found["coverage"]["netdev_received"] > 0
+    packets = result["datapath"]["hit"]
+    assert result["ports"]["mirror0"]["tx_packets"] == pytest.approx(packets, rel=0.05)
+    assert result["caches"]["emc hits"] > 0
+    assert result["coverage"]["netdev_received"] > 0
 
 
 def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:

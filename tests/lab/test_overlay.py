@@ -13,15 +13,15 @@ import pytest
 from conftest import met
 from worlds import LABKIT, Done, World, one_sentence, until, world
 
-from labkit import records
-from labkit.topologies import overlay
+from labkit.common import run_folder
+from labkit.measure.topologies.network import leaf_spine_overlay
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "ping", "veth", "bridge", "vxlan")
 
 ASKED = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
 COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", "rounds=1")
 FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
-ROUTED = overlay.seed("metric", fabric_mtu_bytes=1476, provider="routed")
+ROUTED = leaf_spine_overlay.seed("metric", fabric_mtu_bytes=1476, provider="routed")
 Rows = list[dict[str, Any]]
 
 
@@ -45,19 +45,19 @@ def killed(machine: World, folder: Path) -> tuple[bytes, int]:
     """The rows of the first part, and when they were written, of a run that was killed in the second one."""
     before, path = machine.interfaces(), folder / "rows" / "path-metric.jsonl"
     process = machine.start(*LABKIT, "run", "overlay", *ASKED, "--folder", str(folder))
-    found = until(path.exists, 60)
+    result = until(path.exists, 60)
     process.kill()
-    assert found, process.communicate()
+    assert result, process.communicate()
     process.communicate()
     assert until(lambda: not machine.processes(), 10), machine.processes()
     assert until(machine.only_namespace, 10)
     assert machine.interfaces() == before
-    assert records.finished_points(folder) == {"path-metric"}
+    assert run_folder.finished_points(folder) == {"path-metric"}
     return path.read_bytes(), path.stat().st_mtime_ns
 
 
 @pytest.fixture(scope="module")
-def said(machine: World, folder: Path, killed: tuple[bytes, int]) -> str:
+def lines(machine: World, folder: Path, killed: tuple[bytes, int]) -> str:
     """What the same command says in the terminal when it has gone on to the end."""
     done = run(machine, folder, *ASKED)
     assert done.returncode == 0, done.stderr
@@ -65,18 +65,18 @@ def said(machine: World, folder: Path, killed: tuple[bytes, int]) -> str:
 
 
 @pytest.fixture(scope="module")
-def rows(said: str, folder: Path) -> Rows:
-    found = records.read_rows(folder)
-    assert {(row["experiment"], row["status"], row["doubts"]) for row in found} == {("overlay", "ok", None)}
-    return found
+def rows(lines: str, folder: Path) -> Rows:
+    result = run_folder.read_rows(folder)
+    assert {(row["experiment"], row["status"], row["doubts"]) for row in result} == {("overlay", "ok", None)}
+    return result
 
 
 def test_what_was_seen_before_it_was_killed_is_kept(
-    killed: tuple[bytes, int], said: str, folder: Path
+    killed: tuple[bytes, int], lines: str, folder: Path
 ) -> None:
     path = folder / "rows" / "path-metric.jsonl"
     assert (path.read_bytes(), path.stat().st_mtime_ns) == killed
-    assert records.finished_points(folder) == {
+    assert run_folder.finished_points(folder) == {
         "path-metric", "reachability-metric", "failure-metric-carrier",
         "failure-metric-carrier-linkdown", "failure-metric-silent",
     }  # fmt: skip
@@ -123,8 +123,8 @@ def test_a_spine_fails(rows: Rows) -> None:
             assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
 
 
-def test_the_terminal_tells_what_was_found(said: str, rows: Rows) -> None:
-    text = " ".join(said.split())
+def test_the_terminal_tells_what_was_found(lines: str, rows: Rows) -> None:
+    text = " ".join(lines.split())
     first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
     assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of headers more." in text
@@ -136,7 +136,7 @@ def test_the_terminal_tells_what_was_found(said: str, rows: Rows) -> None:
 
 
 @pytest.mark.needs("iperf3", "ethtool")
-def test_headers_and_cost(machine: World, folder: Path, said: str) -> None:
+def test_headers_and_cost(machine: World, folder: Path, lines: str) -> None:
     """The parts that compare tunnels, for those that this kernel has; compared with themselves, and with nothing."""
     cost = machine.folder / "cost"
     done = run(machine, cost, *COST)
@@ -148,7 +148,7 @@ def test_headers_and_cost(machine: World, folder: Path, said: str) -> None:
     )
     assert "Medians" in text
     assert "Verdicts" in text
-    rows = records.read_rows(cost)
+    rows = run_folder.read_rows(cost)
     [added] = [row for row in rows if row["part"] == "headers"]
     assert (added["topology"], added["computed_bytes"], added["measured_bytes"]) == ("vxlan", 50, 50)
     measured = [row for row in rows if row["part"] == "cost"]
@@ -187,10 +187,10 @@ def test_a_kernel_with_gre_or_without(machine: World) -> None:
     """A part that this kernel cannot show is a row that says why, and so does the command."""
     folder = machine.folder / "gre"
     done = run(machine, folder, "part=path", "routes=static")
-    rows = records.read_rows(folder)
+    rows = run_folder.read_rows(folder)
     if met("gre"):
         assert done.returncode == 0, done.stderr
-        overlays.as_promised(rows, overlay.seed())
+        overlays.as_promised(rows, leaf_spine_overlay.seed())
         return
     sentence = one_sentence(done)
     [row] = rows

@@ -13,29 +13,29 @@ from conftest import met
 from worlds import one_sentence, world
 
 from labkit import live
-from labkit.errors import BadInput, Failed
-from labkit.topologies.told import Interface
+from labkit.common.errors import BadInput, Failed
+from labkit.common.topology_state import InterfaceState
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan")
 
 
-def ping(net: live.Live, source: str, target: str, payload_bytes: int) -> str:
+def ping(net: live.LiveTopology, source: str, target: str, payload_bytes: int) -> str:
     words = ("ping", "-n", "-c1", "-i0.2", "-w15", "-Mdo", f"-s{payload_bytes}", target)
     return net.endpoints[source].run(*words)
 
 
-def remotes(net: live.Live, node: str, mac: str | None = None) -> list[str]:
+def remotes(net: live.LiveTopology, node: str, mac: str | None = None) -> list[str]:
     """To whom the tunnel of a node sends what is for this MAC address; None: for whoever is not known."""
-    told = json.loads(net.endpoints[node].run("bridge", "-j", "fdb", "show", "dev", "tun"))
-    return sorted(one["dst"] for one in told if one["mac"] == (mac or "00:00:00:00:00:00") and "dst" in one)
+    report = json.loads(net.endpoints[node].run("bridge", "-j", "fdb", "show", "dev", "tun"))
+    return sorted(one["dst"] for one in report if one["mac"] == (mac or "00:00:00:00:00:00") and "dst" in one)
 
 
-def mac_of(net: live.Live, node: str, name: str) -> str:
-    [found] = [one.mac for one in interfaces(net, node) if one.name == name]
-    return str(found)
+def mac_of(net: live.LiveTopology, node: str, name: str) -> str:
+    [result] = [one.mac for one in interfaces(net, node) if one.name == name]
+    return str(result)
 
 
-def interfaces(net: live.Live, node: str) -> list[Interface]:
+def interfaces(net: live.LiveTopology, node: str) -> list[InterfaceState]:
     return next(space.interfaces for space in net.state.namespaces if space.name == node)
 
 

@@ -42,21 +42,21 @@ def test_what_is_sent_is_what_interfaces_count(topology: str) -> None:
 
 
 def test_flows_take_turns() -> None:
-    found = tried("captured", "5000", "0", "1")
-    assert (found["sent"], found["flows"], found["times"]) == (5000, 5000, [1])
-    assert found["first"] == list(range(12))
+    result = tried("captured", "5000", "0", "1")
+    assert (result["sent"], result["flows"], result["times"]) == (5000, 5000, [1])
+    assert result["first"] == list(range(12))
 
 
 def test_blocks_of_flows_are_repeated() -> None:
-    found = tried("captured", "30", "5", "3")
-    assert (found["sent"], found["flows"], found["times"]) == (90, 30, [3])
-    assert found["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    result = tried("captured", "30", "5", "3")
+    assert (result["sent"], result["flows"], result["times"]) == (90, 30, [3])
+    assert result["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
 def test_a_jumbo_frame() -> None:
-    found = tried("jumbo")
-    assert found["received_count"] == found["sent_count"] > 0
-    assert found["bytes"] == found["sent_count"] * 9014
+    result = tried("jumbo")
+    assert result["received_count"] == result["sent_count"] > 0
+    assert result["bytes"] == result["sent_count"] * 9014
 
 
 def test_a_frame_above_the_mtu_is_one_sentence() -> None:
@@ -75,25 +75,27 @@ def test_a_planted_rate_limit_loses_what_is_above_it() -> None:
 @pytest.mark.needs("bridge")
 def test_latency_beside_a_load() -> None:
     for trial in tried("latency"):
-        found = trial["latency"]
-        assert found["clock"] == "kernel"
-        assert (found["sent_count"], found["lost_count"], found["duplicated_count"]) == (500, 0, 0)
-        assert 0 < found["p50_s"] <= found["p90_s"] <= found["p99_s"] <= found["p999_s"] < 1
-        assert found["max_s"] == pytest.approx(found["p999_s"], rel=10) or found["max_s"] > found["p999_s"]
-        assert found["p50_s"] < 1e-3
-        assert found["histogram"]
+        result = trial["latency"]
+        assert result["clock"] == "kernel"
+        assert (result["sent_count"], result["lost_count"], result["duplicated_count"]) == (500, 0, 0)
+        assert 0 < result["p50_s"] <= result["p90_s"] <= result["p99_s"] <= result["p999_s"] < 1
+        assert (
+            result["max_s"] == pytest.approx(result["p999_s"], rel=10) or result["max_s"] > result["p999_s"]
+        )
+        assert result["p50_s"] < 1e-3
+        assert result["histogram"]
         assert trial["sent_count"] == trial["received_count"]
 
 
 def test_a_killed_generator_is_one_sentence_and_leaves_nothing() -> None:
-    found = tried("killed")
-    assert found["words"] == "the packet generator at client0 was killed by signal 9"
-    assert found["took_s"] < 1.5
-    assert not found["alive"]
-    assert found["left"] == ""
+    result = tried("killed")
+    assert result["words"] == "the packet generator at client0 was killed by signal 9"
+    assert result["took_s"] < 1.5
+    assert not result["alive"]
+    assert result["left"] == ""
 
 
 @pytest.mark.needs("iperf3")
 def test_a_packet_costs_a_third_of_iperf3s() -> None:
-    found = tried("against_iperf3")
-    assert statistics.median(found["packets"]) > 3 * statistics.median(found["iperf3"])
+    result = tried("against_iperf3")
+    assert statistics.median(result["packets"]) > 3 * statistics.median(result["iperf3"])

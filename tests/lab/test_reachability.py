@@ -15,15 +15,15 @@ CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the descript
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     require("namespaces", "ping", "veth", "bridge", "vxlan")
     folder = tmp_path_factory.mktemp("run") / "artefacts"
     rows: dict[str, Rows] = printed(Path(__file__).with_name("reaching.py"), str(folder), timeout_s=150)
     return rows
 
 
-def test_every_packet_goes_where_the_description_says(found: dict[str, Rows]) -> None:
-    rows = found["overlay"]
+def test_every_packet_goes_where_the_description_says(result: dict[str, Rows]) -> None:
+    rows = result["overlay"]
     assert [(row["source"], row["target"]) for row in rows] == [
         (one, other) for one in CONTAINERS for other in CONTAINERS if one != other
     ]
@@ -39,23 +39,23 @@ def test_every_packet_goes_where_the_description_says(found: dict[str, Rows]) ->
     assert [row["spine"] for row in rows if {row["source"], row["target"]} == {"cs1", "cs2"}] == [None, None]
 
 
-def test_what_goes_another_way_is_found_out(found: dict[str, Rows]) -> None:
+def test_what_goes_another_way_is_found_out(result: dict[str, Rows]) -> None:
     """The same network, held against a description in which only spine 2 leads from leaf to leaf."""
-    for row in found["another"]:
+    for row in result["another"]:
         assert row["received_count"] == row["sent_count"], row
         assert row["as_expected"] == ("sc1" not in row["path"]), row
         assert (row["path"] in row["expected_paths"]) == row["as_expected"]
     # there the kernel's hash chooses; here every packet goes by the second spine, and the first is promised
     for row, way in zip(
-        found["other"], (["h1", "l1", "s2", "l2", "h2"], ["h2", "l2", "s2", "l1", "h1"]), strict=True
+        result["other"], (["h1", "l1", "s2", "l2", "h2"], ["h2", "l2", "s2", "l1", "h1"]), strict=True
     ):
         assert (row["path"], row["spine"], row["as_expected"]) == (way, "s2", False), row
         assert row["expected_paths"] == [["s1" if name == "s2" else name for name in way]]
         assert row["received_count"] == row["sent_count"], row
 
 
-def test_what_does_not_arrive_is_followed_as_far_as_it_came(found: dict[str, Rows]) -> None:
-    there, back = found["broken"]
+def test_what_does_not_arrive_is_followed_as_far_as_it_came(result: dict[str, Rows]) -> None:
+    there, back = result["broken"]
     assert there["path"] == ["h1", "l1", "s2"]
     assert back["path"] == ["h2", "l2", "s2"]
     for row in (there, back):

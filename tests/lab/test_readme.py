@@ -92,13 +92,13 @@ def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            found = None
+            result = None
             deadline = time.monotonic() + 90
-            while found is None and time.monotonic() < deadline and server.poll() is None:
+            while result is None and time.monotonic() < deadline and server.poll() is None:
                 time.sleep(0.2)
-                found = re.search(r"http://127\.0\.0\.1:\d+/lab\S*token=\w+", log.read_text())
-            assert found, log.read_text()
-            yield found[0]
+                result = re.search(r"http://127\.0\.0\.1:\d+/lab\S*token=\w+", log.read_text())
+            assert result, log.read_text()
+            yield result[0]
         finally:
             os.killpg(server.pid, signal.SIGTERM)  # its own session, which this test made
             server.wait(30)

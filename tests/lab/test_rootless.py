@@ -61,8 +61,8 @@ def test_packets_are_captured(machine: World) -> None:
 def test_what_cannot_work_is_said(machine: World) -> None:
     done = machine.labkit("run", "datapaths", "slices=1", "whole_runs=0")
     assert done.returncode == 0, done.stderr
-    [said] = [line for line in done.stderr.splitlines() if "not root" in line]
-    assert "no NIC of this machine can be a parent" in said
+    [lines] = [line for line in done.stderr.splitlines() if "not root" in line]
+    assert "no NIC of this machine can be a parent" in lines
 
 
 @pytest.mark.needs("macvlan")
@@ -79,8 +79,8 @@ def test_a_nic_as_parent_is_refused(machine: World) -> None:
 def test_the_doctor_tells_the_privilege(machine: World) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
-    told = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
-    assert (told["root"], told["NIC as parent"], told["veth"]) == (False, False, True)
+    report = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
+    assert (report["root"], report["NIC as parent"], report["veth"]) == (False, False, True)
 
 
 def test_where_no_namespace_can_be_made_it_says_so(tmp_path: Path) -> None:

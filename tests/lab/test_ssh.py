@@ -15,8 +15,8 @@ import pytest
 from sshd import Lab, lab
 from worlds import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
 
-from labkit import machine as this
-from labkit import records
+from labkit.common import run_folder
+from labkit.system import machine as this
 
 pytestmark = [
     pytest.mark.long,
@@ -63,9 +63,9 @@ def test_a_run_through_ssh(machine: Lab) -> None:
     assert row["throughput_bps"] > 1e6
     folder = only_run(machine)
     assert row["run"] == folder.name
-    assert records.read_rows(folder) == [row]
+    assert run_folder.read_rows(folder) == [row]
     assert (folder / "artefacts" / "1-r0" / "veth.json.gz").stat().st_mtime > begun
-    environment = records.read_json(folder / "environment.json")
+    environment = run_folder.read_json(folder / "environment.json")
     assert environment["machine"].items() <= row.items()
     nothing_runs_there(machine)
     brought = machine.digests()
@@ -289,7 +289,7 @@ def test_whoever_asked_is_killed(machine: Lab) -> None:
 def test_the_experiment_over_there_is_killed(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "agent"
     process = begun(machine, folder)
-    agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.agent"])
+    agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
     os.kill(agents[0], signal.SIGKILL)
     sentence = lost(machine, process, folder, 20)
     assert sentence.startswith("the experiment's process on lab was killed by signal 9; ")

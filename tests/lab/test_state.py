@@ -13,7 +13,7 @@ from conftest import Need
 from test_topologies import IPV4_ALONE, OF_PAIRS, require_kind
 from worlds import printed
 
-from labkit.topologies import State
+from labkit.measure.topologies import State
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "veth")
 
@@ -22,25 +22,25 @@ SPECS = [(1, 4), (3, 6)]  # pairs and family
 
 
 def ask(*requests: tuple[str, int, int, str | None]) -> list[Answer]:
-    found: list[Answer] = printed(Path(__file__).with_name("told.py"), json.dumps(requests), timeout_s=120)
-    return found
+    result: list[Answer] = printed(Path(__file__).with_name("told.py"), json.dumps(requests), timeout_s=120)
+    return result
 
 
 @functools.cache
 def answers(name: str) -> list[Answer]:
     """For each of SPECS; none where this kernel cannot, or refuses by design."""
     specs = [(pairs, family) for pairs, family in SPECS if family == 4 or name not in IPV4_ALONE]
-    found = ask(*((name, pairs, family, None) for pairs, family in specs))
-    assert all(one["error"] in ("Unsupported", "Isolated") for one in found if "error" in one), found
-    return [one for one in found if "error" not in one]
+    result = ask(*((name, pairs, family, None) for pairs, family in specs))
+    assert all(one["error"] in ("Unsupported", "Isolated") for one in result if "error" in one), result
+    return [one for one in result if "error" not in one]
 
 
 def states(name: str) -> list[tuple[State, dict[str, Any]]]:
     """The states of one topology, and of each its interfaces by `namespace/interface`."""
-    found = [msgspec.convert(one["state"], State) for one in answers(name)]
+    result = [msgspec.convert(one["state"], State) for one in answers(name)]
     return [
         (state, {f"{space.name}/{one.name}": one for space in state.namespaces for one in space.interfaces})
-        for state in found
+        for state in result
     ]
 
 
@@ -69,15 +69,15 @@ def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
     for answer in answers(name):
         assert [space["name"] for space in answer["state"]["namespaces"]] == list(answer["ip"])
         for space in answer["state"]["namespaces"]:
-            told = answer["ip"][space["name"]]
-            expected = [facts(one) for one in told["links"]]
+            report = answer["ip"][space["name"]]
+            expected = [facts(one) for one in report["links"]]
             assert [{key: one[key] for key in expected[0]} for one in space["interfaces"]] == expected
             addresses = {
                 one["ifname"]: [f"{each['local']}/{each['prefixlen']}" for each in one["addr_info"]]
-                for one in told["addresses"]
+                for one in report["addresses"]
             }
             assert {one["name"]: one["addresses"] for one in space["interfaces"]} == addresses
-            modes = [one.get("linkinfo", {}).get("info_data", {}).get("mode") for one in told["links"]]
+            modes = [one.get("linkinfo", {}).get("info_data", {}).get("mode") for one in report["links"]]
             assert [one["mode"] for one in space["interfaces"]] == modes
 
 
@@ -86,15 +86,15 @@ def test_routes_are_those_of_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
         for space in answer["state"]["namespaces"]:
-            told = [*answer["ip"][space["name"]]["routes"], *answer["ip"][space["name"]]["routes6"]]
+            report = [*answer["ip"][space["name"]]["routes"], *answer["ip"][space["name"]]["routes6"]]
             names = ("dst", "gateway", "dev", "prefsrc", "metric")
-            expected = [tuple(one.get(name) for name in names) for one in told]
-            found = [
+            expected = [tuple(one.get(name) for name in names) for one in report]
+            result = [
                 (route["to"], hop["via"], hop["interface"], route["source"], route["metric"])
                 for route in space["routes"]
                 for hop in route["hops"]
             ]
-            assert sorted(found, key=str) == sorted(expected, key=str)
+            assert sorted(result, key=str) == sorted(expected, key=str)
 
 
 def test_routes_are_there_at_all() -> None:

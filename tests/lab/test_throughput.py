@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from worlds import LABKIT, Row, one_sentence, until, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge")
 
@@ -25,7 +25,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
         words = ["frame_bytes=512", "rounds=1", "sum_s=1", "limit_s=30", LIMITED, "--folder", str(folder)]
         done = made.labkit("run", "throughput", *words, timeout=300)
         assert done.returncode == 0, done.stderr
-        return records.read_rows(folder)
+        return run_folder.read_rows(folder)
 
 
 def test_a_planted_limit_is_the_ndr(searched: list[Row]) -> None:
@@ -40,9 +40,9 @@ def test_a_planted_limit_is_the_ndr(searched: list[Row]) -> None:
 
 
 def test_a_path_that_never_loses_is_the_generators_limit(searched: list[Row]) -> None:
-    found = [row for row in searched if row["method"] == "search" and row["change"] is None]
-    assert {row["role"] for row in found} == {"baseline", "control"}
-    for row in found:
+    result = [row for row in searched if row["method"] == "search" and row["change"] is None]
+    assert {row["role"] for row in result} == {"baseline", "control"}
+    for row in result:
         assert row["status"] == "invalid"
         assert row["throughput_pps"] is None
         assert row["reason"].startswith("generator-limited: ")
@@ -82,7 +82,9 @@ def test_a_killed_search_leaves_nothing(tmp_path: Path) -> None:
         folder = made.folder / "run"
         running = made.start(*LABKIT, "run", "throughput", "rounds=1", "--folder", str(folder))
         # The command, the experiment, and copies of it that send.
-        assert until(lambda: len(made.pids(lambda words: "labkit.agent" in words)) >= 2, 30), made.processes()
+        assert until(lambda: len(made.pids(lambda words: "labkit.measure.agent.main" in words)) >= 2, 30), (
+            made.processes()
+        )
         time.sleep(1)
         running.send_signal(signal.SIGKILL)
         running.communicate()

@@ -15,10 +15,10 @@ import pytest
 from conftest import ROOT, Need
 from worlds import one_sentence, until, world
 
-from labkit.hosts import here
-from labkit.topologies import TABLE
-from labkit.topologies.table import ISOLATED
-from labkit.topologies.tunnels import ARMS
+from labkit.measure.hosts import local
+from labkit.measure.topologies import TABLE
+from labkit.measure.topologies.registry import ISOLATED
+from labkit.measure.topologies.tunnels import ARMS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -35,7 +35,7 @@ TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_p
 
 def built(requests: list[Answer]) -> list[str]:
     """The command that answers these requests."""
-    return [*here.prefix(), sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
+    return [*local.prefix(), sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
 
 
 def ask(requests: list[Answer]) -> list[Answer]:
@@ -65,55 +65,57 @@ def require_kind(name: str, need: Need) -> None:
 
 def eth0(answer: Answer) -> dict[str, Any]:
     """The interface of every end, by the namespace's name."""
-    return {space: found["eth0"] for space, found in answer["links"].items() if "eth0" in found}
+    return {space: result["eth0"] for space, result in answer["links"].items() if "eth0" in result}
 
 
 @pytest.mark.parametrize(
     ("name", "pairs", "mtu", "family"),
     [
-        (name, *asked)
-        for name, asked in itertools.product(TALK, ASKED)
-        if asked[2] == 4 or name not in IPV4_ALONE
+        (name, *parameters)
+        for name, parameters in itertools.product(TALK, ASKED)
+        if parameters[2] == 4 or name not in IPV4_ALONE
     ],
 )
 def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
     name: str, pairs: int, mtu: int, family: int, need: Need
 ) -> None:
     require_kind(name, need)
-    found = answers(name)[pairs, mtu, family]
-    assert "error" not in found, found
-    assert [len(found["pairs"]), found["full"]] == [pairs, [True] * pairs]
-    assert found["one_more"] == []
-    assert found["one_more_refused"] == [True] * pairs
-    assert found["reachable"] is None
+    result = answers(name)[pairs, mtu, family]
+    assert "error" not in result, result
+    assert [len(result["pairs"]), result["full"]] == [pairs, [True] * pairs]
+    assert result["one_more"] == []
+    assert result["one_more_refused"] == [True] * pairs
+    assert result["reachable"] is None
     if pairs == 1:
         words = f"client0 gets no answer from server0 to a ping of {mtu + 1} bytes"
-        assert found["too_large"].startswith(words)
-        assert "message too long" in found["too_large"].lower()
-    assert found["ttl"] == [63 if name == "veth_routed" else 64] * pairs
-    assert all((":" in address) == (family == 6) for pair in found["pairs"] for address in (pair[1], pair[3]))
-    assert len({address for pair in found["pairs"] for address in (pair[1], pair[3])}) == 2 * pairs
+        assert result["too_large"].startswith(words)
+        assert "message too long" in result["too_large"].lower()
+    assert result["ttl"] == [63 if name == "veth_routed" else 64] * pairs
+    assert all(
+        (":" in address) == (family == 6) for pair in result["pairs"] for address in (pair[1], pair[3])
+    )
+    assert len({address for pair in result["pairs"] for address in (pair[1], pair[3])}) == 2 * pairs
 
 
 @pytest.mark.parametrize("name", TALK)
 def test_names_and_interfaces(name: str, need: Need) -> None:
     require_kind(name, need)
-    for (pairs, mtu, family), found in answers(name).items():
+    for (pairs, mtu, family), result in answers(name).items():
         if family == 6 and name in IPV4_ALONE:
-            assert (found["error"], found["text"].partition(" (")[0]) == (
+            assert (result["error"], result["text"].partition(" (")[0]) == (
                 "BadInput",
                 "ipip carries IPv4 alone",
             )
             continue
-        assert [pair[::2] for pair in found["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
+        assert [pair[::2] for pair in result["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
         if name == "loopback":
-            assert sorted(found["links"]) == [f"both{n}" for n in range(pairs)]
-            assert [list(links) for links in found["links"].values()] == [["lo"]] * pairs
-            ends = [links["lo"] for links in found["links"].values()]
+            assert sorted(result["links"]) == [f"both{n}" for n in range(pairs)]
+            assert [list(links) for links in result["links"].values()] == [["lo"]] * pairs
+            ends = [links["lo"] for links in result["links"].values()]
         else:
-            assert set(eth0(found)) == {f"{side}{n}" for n in range(pairs) for side in ("client", "server")}
-            assert found["interfaces"] == ["eth0"] * pairs
-            ends = list(eth0(found).values())
+            assert set(eth0(result)) == {f"{side}{n}" for n in range(pairs) for side in ("client", "server")}
+            assert result["interfaces"] == ["eth0"] * pairs
+            ends = list(eth0(result).values())
         assert [end["mtu"] for end in ends] == [mtu] * len(ends)
         assert all("UP" in end["flags"] for end in ends)
 
@@ -123,16 +125,16 @@ def kinds(answer: Answer) -> set[str]:
 
 
 def test_veth_is_a_veth_and_nothing_between() -> None:
-    for found in answers("veth").values():
-        assert kinds(found) == {"veth"}
-        assert "between" not in found["links"]
+    for result in answers("veth").values():
+        assert kinds(result) == {"veth"}
+        assert "between" not in result["links"]
 
 
 def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
     need("bridge")
-    for (pairs, mtu, _family), found in answers("veth_bridge").items():
-        assert kinds(found) == {"veth"}
-        between = found["links"]["between"]
+    for (pairs, mtu, _family), result in answers("veth_bridge").items():
+        assert kinds(result) == {"veth"}
+        between = result["links"]["between"]
         assert (between["bridge"]["linkinfo"]["info_kind"], between["bridge"]["mtu"]) == ("bridge", mtu)
         assert between["bridge"]["linkinfo"]["info_data"]["stp_state"] == 0
         assert between["bridge"]["linkinfo"]["info_data"]["vlan_filtering"] == 0
@@ -143,9 +145,9 @@ def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
 
 
 def test_veth_routed_has_a_router_and_no_bridge() -> None:
-    for (pairs, mtu, _family), found in answers("veth_routed").items():
-        assert kinds(found) == {"veth"}
-        between = found["links"]["between"]
+    for (pairs, mtu, _family), result in answers("veth_routed").items():
+        assert kinds(result) == {"veth"}
+        between = result["links"]["between"]
         ports = [link for name, link in between.items() if name != "lo"]
         assert len(ports) == 2 * pairs
         assert {(port["linkinfo"]["info_kind"], port["mtu"]) for port in ports} == {("veth", mtu)}
@@ -155,61 +157,61 @@ def test_veth_routed_has_a_router_and_no_bridge() -> None:
 @pytest.mark.needs("macvlan")
 @pytest.mark.parametrize("mode", ["private", "vepa", "bridge"])
 def test_macvlan_modes(mode: str) -> None:
-    for (_pairs, mtu, _family), found in answers(f"macvlan_{mode}").items():
-        assert kinds(found) == {"macvlan"}
-        assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(found).values()} == {mode}
-        parent = found["links"]["between"]["parent"]
+    for (_pairs, mtu, _family), result in answers(f"macvlan_{mode}").items():
+        assert kinds(result) == {"macvlan"}
+        assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(result).values()} == {mode}
+        parent = result["links"]["between"]["parent"]
         assert (parent["mtu"], parent["linkinfo"]["info_kind"]) == (mtu, "veth")
-        assert {end["link_index"] for end in eth0(found).values()} == {parent["ifindex"]}
+        assert {end["link_index"] for end in eth0(result).values()} == {parent["ifindex"]}
 
 
 @pytest.mark.needs("macvlan", "bridge")
 def test_vepa_is_reflected_by_a_hairpin_port() -> None:
-    for found in answers("macvlan_vepa").values():
-        far = found["links"]["between"]["far"]
+    for result in answers("macvlan_vepa").values():
+        far = result["links"]["between"]["far"]
         assert far["master"] == "bridge"
         assert far["linkinfo"]["info_slave_data"]["hairpin"] is True
-    for found in answers("macvlan_bridge").values():
-        assert "bridge" not in found["links"]["between"]
+    for result in answers("macvlan_bridge").values():
+        assert "bridge" not in result["links"]["between"]
 
 
 @pytest.mark.needs("macvlan")
 def test_private_is_silent() -> None:
-    for found in answers("macvlan_private").values():
-        assert found["silent"] is True
+    for result in answers("macvlan_private").values():
+        assert result["silent"] is True
 
 
 @pytest.mark.needs("macvlan")
 def test_passthru_takes_one_device_and_says_so() -> None:
-    for found in answers("macvlan_passthru").values():
-        assert found["error"] == "Isolated"
-        assert found["text"].startswith(
+    for result in answers("macvlan_passthru").values():
+        assert result["error"] == "Isolated"
+        assert result["text"].startswith(
             "macvlan passthru takes one device on a parent; the kernel refused the second"
         )
 
 
 @pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
 def test_ipvlan_is_there_or_says_that_it_is_not(mode: str) -> None:
-    for found in answers(f"ipvlan_{mode}").values():
-        if "error" in found:
-            assert found["error"] == "Unsupported"
-            assert found["text"].startswith("this kernel has no ipvlan (CONFIG_IPVLAN is not set")
-            assert "use a kernel that has it" in found["text"]
+    for result in answers(f"ipvlan_{mode}").values():
+        if "error" in result:
+            assert result["error"] == "Unsupported"
+            assert result["text"].startswith("this kernel has no ipvlan (CONFIG_IPVLAN is not set")
+            assert "use a kernel that has it" in result["text"]
         else:
-            assert kinds(found) == {"ipvlan"}
-            assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(found).values()} == {mode}
+            assert kinds(result) == {"ipvlan"}
+            assert {end["linkinfo"]["info_data"]["mode"] for end in eth0(result).values()} == {mode}
 
 
 @pytest.mark.needs("vxlan")
 def test_vxlan_over_a_veth_that_is_50_bytes_larger() -> None:
-    for (_pairs, mtu, _family), found in answers("vxlan").items():
-        assert kinds(found) == {"vxlan"}
-        for space, end in eth0(found).items():
-            told = end["linkinfo"]["info_data"]
-            assert (told["id"], told["port"], told["link"]) == (42, 4789, "under")
-            under = found["links"][space]["under"]
+    for (_pairs, mtu, _family), result in answers("vxlan").items():
+        assert kinds(result) == {"vxlan"}
+        for space, end in eth0(result).items():
+            report = end["linkinfo"]["info_data"]
+            assert (report["id"], report["port"], report["link"]) == (42, 4789, "under")
+            under = result["links"][space]["under"]
             assert (under["mtu"], under["linkinfo"]["info_kind"]) == (mtu + 50, "veth")
-        assert (found["headers"]["computed_bytes"], found["headers"]["measured_bytes"]) == (50, 50)
+        assert (result["headers"]["computed_bytes"], result["headers"]["measured_bytes"]) == (50, 50)
 
 
 @pytest.mark.needs("vxlan")
@@ -224,21 +226,21 @@ def test_an_mtu_that_vxlan_cannot_carry() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name in ARMS and name != "vxlan"])
 def test_a_tunnel_is_there_or_the_kernel_lacks_it(name: str) -> None:
-    [found] = ask([{"name": name}])
-    if "error" in found:
-        assert found["error"] == "Unsupported"
-        assert found["text"].startswith("this kernel has no ")
-        assert found["text"].endswith("use a kernel that has it (where=vm:debian boots one in a lab VM)")
+    [result] = ask([{"name": name}])
+    if "error" in result:
+        assert result["error"] == "Unsupported"
+        assert result["text"].startswith("this kernel has no ")
+        assert result["text"].endswith("use a kernel that has it (where=vm:debian boots one in a lab VM)")
     else:
-        assert found["full"] == [True]
+        assert result["full"] == [True]
 
 
 @pytest.mark.needs("bridge")
 @pytest.mark.parametrize("family", [4, 6])
 def test_more_pairs_than_a_byte_counts(family: int) -> None:
-    [found] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
-    assert found["full"] == [True] * 260
-    assert len(found["links"]) == 521
+    [result] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
+    assert result["full"] == [True] * 260
+    assert len(result["links"]) == 521
 
 
 def test_unknown_names_and_parents_where_none_can_be() -> None:
@@ -263,8 +265,8 @@ def test_a_nic_of_the_machine_as_parent(tmp_path: Path) -> None:
         # A namespace that nothing holds any more is taken apart a moment later.
         assert until(lambda: machine.interfaces() == before, 5)
         assert until(machine.only_namespace, 5)
-    found = {(row["topology"], row["status"]): row["reason"] for row in rows}
-    assert set(found) == {
+    result = {(row["topology"], row["status"]): row["reason"] for row in rows}
+    assert set(result) == {
         ("macvlan_passthru", "isolated"), ("macvlan_bridge", "ok"), ("macvlan_private", "isolated"),
     }  # fmt: skip
     assert {row["parent"] for row in rows} == {"nic0"}

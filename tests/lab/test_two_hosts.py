@@ -15,7 +15,7 @@ import pytest
 from sshd import lab
 from worlds import LABKIT, Process, World, one_sentence, only_run, until, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = [
     pytest.mark.long,
@@ -45,14 +45,14 @@ def ip(machine: World, *lines: str) -> None:
 
 def agents(machine: World) -> list[int]:
     """The processes of the two hosts, the servers' first: it is started first."""
-    return machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.agent"])
+    return machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
 
 
 def running(machine: World, *words: str) -> Process:
     """A run whose load has begun."""
     process = machine.start(*LABKIT, "run", "datapaths", *TWO, CABLE, *words, "duration_s=600", "rounds=2")
-    asked = ["iperf3", "-J", "-c"]
-    assert until(lambda: machine.pids(lambda found: found[:3] == asked), 90), process.poll()
+    parameters = ["iperf3", "-J", "-c"]
+    assert until(lambda: machine.pids(lambda result: result[:3] == parameters), 90), process.poll()
     return process
 
 
@@ -148,7 +148,7 @@ def test_interrupted_while_the_nics_are_away(machine: World) -> None:
     process.communicate(timeout=60)
     assert until(lambda: not machine.processes(), 20), machine.processes()
     assert until(lambda: machine.interfaces() == before, 10), machine.interfaces()
-    assert not list(records.read_rows(only_run(machine)))
+    assert not list(run_folder.read_rows(only_run(machine)))
 
 
 @pytest.mark.needs("root", "sshd")

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from labkit import process
-from labkit.errors import Unsupported
-from labkit.hosts import wire
+from labkit.common.errors import Unsupported
+from labkit.measure.hosts import vm_link
+from labkit.system import process
 
 pytestmark = pytest.mark.needs("namespaces", "bridge", "ip", "tap")
 
@@ -20,7 +20,7 @@ TUNGETDEVNETNS = 0x54E3  # linux/if_tun.h
 FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(8986)  # to all; local experimental EtherType
 
 
-def said(argv: list[str], tap: int) -> str:
+def lines(argv: list[str], tap: int) -> str:
     """What a program says in the network namespace of a tap."""
     netns = fcntl.ioctl(tap, TUNGETDEVNETNS)
     try:
@@ -40,7 +40,7 @@ def frames(tap: int, seconds: float) -> int:
 
 
 def test_a_frame_goes_through_both_ways() -> None:
-    with wire.wire(None, 9000) as ends:
+    with vm_link.wire(None, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
         for source, sink in ((one, other), (other, one)):
             os.write(source, HEADER + FRAME)
@@ -54,18 +54,18 @@ def test_a_frame_goes_through_both_ways() -> None:
 @pytest.mark.needs("root")
 def test_a_rate_is_kept() -> None:
     """1 Mbit/s is 14 frames of 9,000 bytes in a second; 50 ms of them wait, and what is more is lost."""
-    with wire.wire(1e6, 9000) as ends:
+    with vm_link.wire(1e6, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
-        assert said(["tc", "qdisc", "show", "dev", "other"], other).startswith("qdisc tbf")
+        assert lines(["tc", "qdisc", "show", "dev", "other"], other).startswith("qdisc tbf")
         for _ in range(50):
             os.write(one, HEADER + FRAME)
         assert 1 <= frames(other, 1) < 14
 
 
 def test_no_taps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.netlink.taps.TUN", "/dev/net/none")
+    monkeypatch.setattr("labkit.system.netlink.taps.TUN", "/dev/net/none")
     with (
         pytest.raises(Unsupported, match=r"/dev/net/none cannot be opened \(No such file.*`modprobe tun`"),
-        wire.wire(None, 1500),
+        vm_link.wire(None, 1500),
     ):
         pass

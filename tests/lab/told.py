@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from labkit import process, topologies
-from labkit.errors import LabkitError
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.system import process
 
 ASKED = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
 
 
-def told(name: str, pairs: int, family: int, parent: str | None) -> dict[str, Any]:
+def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, Any]:
     """The state of one topology, and what `ip` says."""
     machine = os.open("/proc/self/ns/net", os.O_RDONLY) if parent else None
     if parent:
@@ -37,4 +38,4 @@ def told(name: str, pairs: int, family: int, parent: str | None) -> dict[str, An
 
 
 if __name__ == "__main__":
-    print(json.dumps([told(*request) for request in json.loads(sys.argv[1])]))
+    print(json.dumps([report(*request) for request in json.loads(sys.argv[1])]))

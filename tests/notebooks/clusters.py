@@ -10,7 +10,8 @@ from pathlib import Path
 
 from worlds import LABKIT, Done, World, until
 
-from labkit import process, records
+from labkit.common import run_folder
+from labkit.system import process
 
 PATIENCE_S = 240  # with what takes a quarter of a minute when nothing else runs
 RESOURCE = ("--resources", "labkit=1")
@@ -35,7 +36,7 @@ class Cluster:
         words = ("--port", "0", "--no-dashboard", "--scheduler-file", str(there))
         self.scheduler = self._start("scheduler", *words, TMPDIR=str(self.folder))
         self._wait(self.scheduler, lambda: there.exists() and there.read_bytes().endswith(b"}"), "scheduler")
-        self.address = str(records.read_json(there)["address"])
+        self.address = str(run_folder.read_json(there)["address"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,24 +91,24 @@ class Sweep:
     """labkit sweep --dask, running; what it says is in a file."""
 
     def __init__(self, machine: World, name: str, address: str) -> None:
-        self.said = machine.folder / f"{name}.said"
-        with self.said.open("wb") as said, (machine.folder / f"{name}.out").open("wb") as out:
+        self.lines = machine.folder / f"{name}.said"
+        with self.lines.open("wb") as lines, (machine.folder / f"{name}.out").open("wb") as out:
             self.program = subprocess.Popen(
                 [*machine.prefix, *process.DIE_WITH_US, *LABKIT, "sweep", f"params/{name}.yaml", "--dask", address],
                 cwd=machine.folder / "project", env=machine.environment,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=said, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=lines, start_new_session=True,
             )  # fmt: skip
 
     def says(self, words: str) -> list[str]:
         """The group of every line that is such."""
-        return re.findall(words, self.said.read_text(), re.MULTILINE)
+        return re.findall(words, self.lines.read_text(), re.MULTILINE)
 
     def waits(self, words: str) -> list[str]:
         """The same, when there is one."""
         assert until(lambda: self.says(words) or self.program.poll() is not None, PATIENCE_S, 0.05)
-        assert self.says(words), self.said.read_text()
+        assert self.says(words), self.lines.read_text()
         return self.says(words)
 
     def done(self, timeout: float = PATIENCE_S) -> Done:
         code = self.program.wait(timeout)
-        return Done([], code, self.said.with_suffix(".out").read_text(), self.said.read_text())
+        return Done([], code, self.lines.with_suffix(".out").read_text(), self.lines.read_text())

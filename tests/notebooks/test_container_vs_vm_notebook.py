@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from worlds import World, untouched
 
-from labkit import boundary, ends, loading, tables
+from labkit.analysis import endpoint_kinds, load, verdicts
+from labkit.analysis.findings import container_vs_vm
 
 pytestmark = pytest.mark.needs(
     "root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping", "runc"
@@ -35,12 +36,12 @@ def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def folder(machine: World) -> Path:
     done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=900)
     assert done.returncode == 0, done.stderr
-    [found] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")
-    return found
+    [result] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")
+    return result
 
 
 def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: str) -> None:
-    table = tables.load(folder)
+    table = verdicts.load(folder)
     known = table[table["status"].isin(["ok", "invalid"])]  # flows may not run together on a loaded machine
     assert set(known["protocol"]) == {"udp", "ping"}
     assert set(known["endpoint"]) >= {"namespace", "container", "guest", "shared_guest"}
@@ -57,11 +58,11 @@ def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: s
 
 
 def test_functions_of_the_guests_kernels_are_timed(folder: Path) -> None:
-    profiles = loading.profiles(folder)
+    profiles = load.profiles(folder)
     seen = profiles[profiles["observer"].eq("guest_function_times")]
     bare = seen[seen["endpoint"].eq("namespace")]
     assert bare["reason"].str.contains("no guests at these ends").all()
-    calls = boundary.calls(profiles)
+    calls = container_vs_vm.calls(profiles)
     assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
     timed = {"a guest each"}
     if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # of one that has two CPUs it is not tried
@@ -78,14 +79,14 @@ def test_functions_of_the_guests_kernels_are_timed(folder: Path) -> None:
 
 
 def test_the_report_says_which_pair_is_fair(folder: Path) -> None:
-    table = tables.load(folder)
-    said = boundary.pairs(table)
-    assert len(ends.fair(table))
-    assert any(one.startswith("A fair pair: a guest each against namespaces of one guest.") for one in said)
-    assert any(one.startswith("Not a fair pair: a guest each against namespaces.") for one in said)
+    table = verdicts.load(folder)
+    lines = container_vs_vm.pairs(table)
+    assert len(endpoint_kinds.fair(table))
+    assert any(one.startswith("A fair pair: a guest each against namespaces of one guest.") for one in lines)
+    assert any(one.startswith("Not a fair pair: a guest each against namespaces.") for one in lines)
     page = (folder / "report.html").read_text()
     for words in (
-        *said,
+        *lines,
         "What the ends get",
         "The boundary between machines alone",
         "Not looked at: say",

@@ -17,7 +17,7 @@ from conftest import ROOT
 from made_rows import HOSTS, save
 from worlds import Done, World, only_run, rows_on_disk, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -63,8 +63,8 @@ def executed(machine: World) -> Path:
 
 def test_rows(executed: Path, machine: World) -> None:
     folder = only_run(machine)
-    rows = records.read_rows(folder)
-    assert records.read_json(folder / "run.json")["parameters"]["topology"] == [
+    rows = run_folder.read_rows(folder)
+    assert run_folder.read_json(folder / "run.json")["parameters"]["topology"] == [
         "veth",
         "veth_bridge",
         "ipvlan_l2",
@@ -80,7 +80,7 @@ def test_rows(executed: Path, machine: World) -> None:
 
 def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
     prose = texts(executed)
-    rows = records.read_rows(only_run(machine))
+    rows = run_folder.read_rows(only_run(machine))
     ok = [row for row in rows if row["status"] == "ok"]
     assert f"Linux {rows[0]['kernel']} on {rows[0]['cpu']}" in prose
     assert f"{len(ok)} valid measurements of {len({row['topology'] for row in ok})} topologies" in prose
@@ -101,8 +101,8 @@ def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
     assert len(drawn) >= 3
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output["output_type"] == "error"]
-    said = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
-    assert all(line.startswith("labkit: ") for line in said.splitlines()), said
+    lines = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
+    assert all(line.startswith("labkit: ") for line in lines.splitlines()), lines
 
 
 def test_a_run_that_is_there_is_shown_and_not_measured(executed: Path, machine: World) -> None:
@@ -123,8 +123,8 @@ def test_several_hosts_stand_side_by_side(machine: World) -> None:
     }  # fmt: skip
     for name, changes in points.items():
         counts = {"rounds": 3, "slices": 4, "whole": 3} | changes
-        asked = {"protocol": "tcp", "mtu_bytes": 1500, "where": changes.get("where", "here")}
-        save(sweep / name, made_rows.rows(**counts, run=name), parameters=asked)
+        parameters = {"protocol": "tcp", "mtu_bytes": 1500, "where": changes.get("where", "here")}
+        save(sweep / name, made_rows.rows(**counts, run=name), parameters=parameters)
     (sweep / "sweep.json").write_text(json.dumps({"points": list(points)}))
     done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
     assert done.returncode == 0, done.stderr
@@ -153,9 +153,9 @@ def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> No
 
 
 def test_parameters_have_the_experiments_names_and_help() -> None:
-    from labkit import sweep
-    from labkit.experiments.asked import Datapaths
+    from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+    from labkit.runner import sweep
 
-    found = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
-    assert set(found) == {*Datapaths.__struct_fields__, "folder"}
-    assert all(found.values())
+    result = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
+    assert set(result) == {*DatapathParameters.__struct_fields__, "folder"}
+    assert all(result.values())

@@ -10,8 +10,8 @@ import pytest
 from browser import ARGUMENTS
 from made_states import bridged, overlay, tunnelled
 
-from labkit.drawing import figure
-from labkit.topologies import State
+from labkit.analysis.drawing import figure
+from labkit.measure.topologies import State
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -51,8 +51,10 @@ def test_labels_stay_in_their_boxes(state: State, browser: Any, tmp_path: Path) 
     page = browser.new_page(viewport={"width": 1000, "height": 1000})
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector(".main-svg .textpoint text")
-    found = dict(page.evaluate(STICKING_OUT))
+    result = dict(page.evaluate(STICKING_OUT))
     words = [text for trace in drawn.data if trace.mode == "text" for text in trace.text]
     assert len(words) > 4
-    assert {word.replace("<b>", "").replace("</b>", "").replace("<br>", "") for word in words} <= found.keys()
-    assert {text: by for text, by in found.items() if by > 0.5} == {}
+    assert {
+        word.replace("<b>", "").replace("</b>", "").replace("<br>", "") for word in words
+    } <= result.keys()
+    assert {text: by for text, by in result.items() if by > 0.5} == {}

@@ -13,7 +13,7 @@ from browser import chromium, watched
 from nbformat import v4
 from worlds import until
 
-from labkit import flame, report
+from labkit.analysis import flame, report
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -72,9 +72,9 @@ def test_thousands_of_frames_can_be_searched_and_zoomed(page: Any, why: flame.Di
     red, green, blue = frame(page, "process2").locator("rect").evaluate(fill)
     assert max(red, green, blue) - min(red, green, blue) < 20
 
-    search, found = graph.locator("input"), graph.locator(".bar")
+    search, result = graph.locator("input"), graph.locator(".bar")
     search.fill("^PLANTED$")
-    found.get_by_text("nothing matches").wait_for()
+    result.get_by_text("nothing matches").wait_for()
     search.fill("^planted$|deep")
     graph.locator("svg rect[stroke]").first.wait_for()
     table = why.functions(inclusive=True)
@@ -82,7 +82,7 @@ def test_thousands_of_frames_can_be_searched_and_zoomed(page: Any, why: flame.Di
     share = f"{100 * row['right_s'] / table['right_s'].iloc[-1]:.0f} %"
     assert graph.locator("output").text_content().startswith("2 frames: 0.0 %, 0 ns → " + share)
     search.fill("(")
-    found.get_by_text("no regular expression").wait_for()
+    result.get_by_text("no regular expression").wait_for()
     search.fill("")
     assert until(lambda: graph.locator("output").text_content() == "", 30)
 

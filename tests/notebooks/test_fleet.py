@@ -18,8 +18,11 @@ from clusters import PATIENCE_S, RESOURCE, Cluster, Sweep
 from conftest import ROOT
 from worlds import Done, World, one_sentence, rows_on_disk, until, world
 
-from labkit import __version__, process, records, tables
-from labkit.fleet.request import Request, source_digest
+from labkit import __version__
+from labkit.analysis import verdicts
+from labkit.common import run_folder
+from labkit.runner.cluster.request import Request, source_digest
+from labkit.system import process
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -35,7 +38,7 @@ LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 15
 # A point's process ends when nobody can tell it anything any more, so its standard input stays open.
 RELAY = """
 import subprocess, sys
-argv = [sys.executable, "-m", "labkit.fleet.point", sys.argv[1]]
+argv = [sys.executable, "-m", "labkit.runner.cluster.point_process", sys.argv[1]]
 with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
     point.stdin.write(sys.argv[2] + "\\n")
     point.stdin.flush()
@@ -62,19 +65,19 @@ def cluster(machine: World) -> Iterator[Cluster]:
 
 
 def folder(machine: World, name: str) -> Path:
-    [found] = (machine.data / "datapaths").glob(f"{name}-*")
-    return found
+    [result] = (machine.data / "datapaths").glob(f"{name}-*")
+    return result
 
 
 def finished(machine: World, name: str) -> dict[str, dict[str, bytes]]:
     """The rows of the points of a sweep that are finished."""
-    found = machine.data.glob(f"datapaths/{name}-*/*/notebook.ipynb")
-    return {path.parent.name: rows_on_disk(path.parent) for path in found}
+    result = machine.data.glob(f"datapaths/{name}-*/*/notebook.ipynb")
+    return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
 def measuring(machine: World) -> list[int]:
     """What measures for a worker: the point's process, the notebook's, the experiment's."""
-    names = {"labkit.fleet.point", "ipykernel_launcher", "labkit.agent"}
+    names = {"labkit.runner.cluster.point_process", "ipykernel_launcher", "labkit.measure.agent.main"}
     return machine.pids(lambda words: bool(names & set(words)))
 
 
@@ -88,7 +91,7 @@ def killed(machine: World, cluster: Cluster) -> Done:
     def begun() -> list[str]:
         return [address for address in data if list(data[address].glob(".fleet-*/*/rows/*.jsonl"))]
 
-    assert until(begun, PATIENCE_S, 0.01), sweep.said.read_text()
+    assert until(begun, PATIENCE_S, 0.01), sweep.lines.read_text()
     cluster.workers[begun()[0]].kill()
     return sweep.done()
 
@@ -105,7 +108,7 @@ def test_every_point_is_there_though_a_worker_was_killed(killed: Done, machine: 
         rf"^labkit: point {point} is back from {places[-1]} \(\d of 3\)$", killed.stderr, re.MULTILINE
     )
     assert "Verdicts" in killed.stdout
-    table = tables.load(folder(machine, "killed"))
+    table = verdicts.load(folder(machine, "killed"))
     assert set(table["mtu_bytes"]) == {1400, 1500, 9000}
     assert table.attrs["unfinished"] == []
 
@@ -113,8 +116,8 @@ def test_every_point_is_there_though_a_worker_was_killed(killed: Done, machine: 
 def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
     """The files of a point, with its columns and parameters."""
     files = {re.sub(r"-[0-9a-f]{8,}", "", str(path.relative_to(folder))) for path in folder.rglob("*.*")}
-    columns = {name for row in records.read_rows(folder) for name in row}
-    return files, columns, set(records.read_run(folder)["parameters"])
+    columns = {name for row in run_folder.read_rows(folder) for name in row}
+    return files, columns, set(run_folder.read_run(folder)["parameters"])
 
 
 def test_a_point_is_as_one_measured_here(killed: Done, machine: World) -> None:
@@ -123,7 +126,7 @@ def test_a_point_is_as_one_measured_here(killed: Done, machine: World) -> None:
     point = folder(machine, "killed") / "tcp-1500"
     assert shape(point) == shape(folder(machine, "alone") / "tcp-1500")
     assert any((point / "artefacts").rglob("*.gz"))
-    assert {row["run"] for row in records.read_rows(point)} == {"tcp-1500"}
+    assert {row["run"] for row in run_folder.read_rows(point)} == {"tcp-1500"}
     executed = json.loads((point / "notebook.ipynb").read_text())
     assert executed["metadata"]["papermill"]["parameters"]["folder"] == str(point)
     for path in filter(Path.is_file, point.rglob("*.*")):
@@ -163,7 +166,7 @@ def test_interrupted_it_lets_the_worker_go(killed: Done, machine: World, cluster
     address = cluster.worker("worker-3", *RESOURCE)
     sweep = Sweep(machine, "long", cluster.address)
     own = f".fleet-*-{cluster.workers[address].pid}-*/tcp-1500/rows/*"
-    assert until(lambda: list(cluster.data("worker-3").glob(own)), PATIENCE_S), sweep.said.read_text()
+    assert until(lambda: list(cluster.data("worker-3").glob(own)), PATIENCE_S), sweep.lines.read_text()
     assert len(list(cluster.data("worker-3").iterdir())) == 1
     os.kill(sweep.program.pid, signal.SIGINT)
     done = sweep.done(60)
@@ -256,9 +259,14 @@ def test_a_parameter_is_a_value_whoever_sent_it(machine: World, tmp_path: Path) 
     kernel = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
     text = json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
     word = 'a"; raise SystemExit(1) #\n\\"""\nraise SystemExit(2)\n\u2028é'
-    asked = Request(__version__, source_digest(), "01_words", text, "one", {"word": word})
+    parameters = Request(__version__, source_digest(), "01_words", text, "one", {"word": word})
     done = machine.run(
-        sys.executable, "-c", RELAY, str(tmp_path), msgspec.json.encode(asked).decode(), timeout=PATIENCE_S
+        sys.executable,
+        "-c",
+        RELAY,
+        str(tmp_path),
+        msgspec.json.encode(parameters).decode(),
+        timeout=PATIENCE_S,
     )
     assert '{"event":"done"}' in done.stdout, done
     assert (tmp_path / "one" / "word").read_text() == word

@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from worlds import World, until, world
 
-from labkit import packets
+from labkit.common import packets
 
 pytestmark = pytest.mark.needs("user namespaces", "ping", "ip", "veth", "bridge")
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -36,7 +36,7 @@ class Notebook:
         self._client.nb.cells.append(cell)
         return list(self._client.execute_cell(cell, len(self._client.nb.cells) - 1).outputs)
 
-    def said(self, source: str) -> str:
+    def printed(self, source: str) -> str:
         """What a cell prints."""
         return "".join(output["text"] for output in self.cell(source) if output["output_type"] == "stream")
 
@@ -71,10 +71,10 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 
 
 def test_programs_run_at_endpoints(notebook: Notebook) -> None:
-    said = notebook.said('print(net.client1.run("ping", "-c1", net.server1.address))')
-    assert "PING 10.2.0.2" in said
-    assert "1 received, 0% packet loss" in said
-    assert "port3@" in notebook.said('print(net.between.run("ip", "-br", "link"))')
+    printed = notebook.printed('print(net.client1.run("ping", "-c1", net.server1.address))')
+    assert "PING 10.2.0.2" in printed
+    assert "1 received, 0% packet loss" in printed
+    assert "port3@" in notebook.printed('print(net.between.run("ip", "-br", "link"))')
     refused = notebook.refused
     missing = refused('net.client0.run("ls", "/nonesuch")')
     assert missing.startswith("Failed: ls ended with 2: ls: cannot access '/nonesuch'")
@@ -115,20 +115,20 @@ def test_an_interrupt_ends_the_program_and_not_the_topology(notebook: Notebook) 
     assert notebook.refused('net.client0.run("sleep", "300", timeout_s=300)').startswith("KeyboardInterrupt")
     interrupting.join()
     assert until(lambda: not notebook.running("sleep"), 10)
-    assert "1 received" in notebook.said('print(net.client0.run("ping", "-c1", net.server0.address))')
+    assert "1 received" in notebook.printed('print(net.client0.run("ping", "-c1", net.server0.address))')
     assert notebook.shown("net.state.topology")["text/plain"] == "'veth_bridge'"
 
 
 def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> None:
     ping = 'net.client0.run("ping", "-c2", "-i0.1", net.server0.address)'
     notebook.cell(f"import pandas as pd\nwith net.capture() as seen:\n    {ping}")
-    said = notebook.said(
+    printed = notebook.printed(
         "table = pd.DataFrame(seen.packets)\n"
         "for packet, rows in table.groupby('packet'):\n"
         "    print(rows.what.iloc[0], *rows.hop, rows['stack'].nunique(), (rows.time_s.diff().dropna() > 0).all())"
     )
     way = ["client0:eth0", "between:port0", "between:port1", "server0:eth0"]
-    lines = [line for line in said.splitlines() if " echo " in line]
+    lines = [line for line in printed.splitlines() if " echo " in line]
     assert lines == [
         f"client0 > server0 echo request {' '.join(way)} 1 True",
         f"server0 > client0 echo reply {' '.join(way[::-1])} 1 True",
@@ -142,7 +142,7 @@ def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> 
         f"with net.capture('client0:eth0') as one, net.capture('server0:eth0') as other:\n    {ping}"
     )
     count = "sum(' echo ' in each['what'] for each in {}.packets)".format
-    assert notebook.said(f"print({count('one')}, {count('other')}, one.doubt)") == "4 4 None\n"
+    assert notebook.printed(f"print({count('one')}, {count('other')}, one.doubt)") == "4 4 None\n"
     refused = notebook.refused
     place = refused("with net.capture('client9:eth0'): pass")
     assert place.startswith(
@@ -155,19 +155,19 @@ def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> 
 
 
 def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> None:
-    before = len(notebook.running("labkit.agent"))
+    before = len(notebook.running("labkit.measure.agent.main"))
     source = 'with live.build("veth", family=6) as other:\n    print(other.client0.run("ip", "-br", "addr"), other)'
-    said = notebook.said(source)
-    assert "fd00::1:1/64" in said
-    assert "veth, 1 pair, Linux" in said
-    assert until(lambda: len(notebook.running("labkit.agent")) == before, 10)
+    printed = notebook.printed(source)
+    assert "fd00::1:1/64" in printed
+    assert "veth, 1 pair, Linux" in printed
+    assert until(lambda: len(notebook.running("labkit.measure.agent.main")) == before, 10)
     assert notebook.shown("other")["text/plain"] == "veth, closed"
     assert notebook.refused('other.client0.run("true")') == "Failed: this veth is closed: build another"
 
 
 def test_one_that_was_killed_says_so(notebook: Notebook) -> None:
     notebook.cell('lost = live.build("veth")')
-    os.kill(max(notebook.running("labkit.agent")), signal.SIGKILL)
+    os.kill(max(notebook.running("labkit.measure.agent.main")), signal.SIGKILL)
     with pytest.raises(
         CellExecutionError, match="the topology's process was killed by signal 9; build another"
     ):
@@ -181,12 +181,14 @@ def test_it_goes_with_the_kernel(tmp_path: Path) -> None:
         notebook.cell('net.client0.run("sh", "-c", "sleep 300 &")')
         assert notebook.running("sleep")
         os.kill(notebook.pid, signal.SIGKILL)
-        assert until(lambda: not notebook.running("labkit.agent") + notebook.running("sleep"), 20)
+        assert until(
+            lambda: not notebook.running("labkit.measure.agent.main") + notebook.running("sleep"), 20
+        )
 
 
 def test_threads_use_a_topology_at_the_same_time(notebook: Notebook) -> None:
     """One that waits for a program hung the others, whatever their timeout_s."""
-    said = notebook.said(
+    printed = notebook.printed(
         "import time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "begun = time.monotonic()\n"
@@ -201,16 +203,16 @@ def test_threads_use_a_topology_at_the_same_time(notebook: Notebook) -> None:
         "    assert net.state.topology\n"
         "    print(found == [str(n) for n in range(40)], waiting.result(), time.monotonic() - begun < 30)\n"
     )
-    assert said == "True sleep did not end in time and was killed True\n"
+    assert printed == "True sleep did not end in time and was killed True\n"
 
 
 def test_a_program_runs_in_the_background(notebook: Notebook) -> None:
-    said = notebook.said(
+    printed = notebook.printed(
         'server = net.server0.start("sh", "-c", "echo ready; exec sleep 600")\n'
         'print(net.client0.run("echo", "meanwhile").strip(), server.is_running)\n'
         "print(server.stop().strip(), server.is_running)\n"
     )
-    assert said == "meanwhile True\nready False\n"
+    assert printed == "meanwhile True\nready False\n"
     assert notebook.refused('net.client0.start("sleep", "9").wait(timeout_s=0.1)').startswith(
         "Failed: sleep still runs after 0.1 s"
     )

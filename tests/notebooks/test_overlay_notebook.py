@@ -13,7 +13,7 @@ import pytest
 from browser import chromium, watched
 from worlds import World, world
 
-from labkit import tables
+from labkit.analysis import verdicts
 
 pytestmark = pytest.mark.needs(
     "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "vxlan", "chromium"
@@ -47,15 +47,15 @@ def labkit(machine: World, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def said(machine: World) -> str:
+def lines(machine: World) -> str:
     """What the sweep says in the terminal."""
     return labkit(machine, "sweep", "params/overlay.yaml")
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World, said: str) -> Path:
-    [found] = (machine.data / "overlay").glob("overlay-*")
-    return found
+def folder(machine: World, lines: str) -> Path:
+    [result] = (machine.data / "overlay").glob("overlay-*")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
         yield page
 
 
-def test_the_sweep_tells_of_every_part(said: str, folder: Path, machine: World) -> None:
-    text = " ".join(said.split())
+def test_the_sweep_tells_of_every_part(lines: str, folder: Path, machine: World) -> None:
+    text = " ".join(lines.split())
     for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 were as the description promises",
                   "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
         assert words in text
     report = os.path.relpath(folder / "report.html", machine.folder / "project")
-    assert said.splitlines()[-1] == f"report: {report}"
-    table = tables.load(folder, None)
+    assert lines.splitlines()[-1] == f"report: {report}"
+    table = verdicts.load(folder, None)
     assert table.attrs["unfinished"] == []
     assert set(table["part"]) == {"path", "reachability", "failure", "headers", "cost"}
     assert set(table.loc[table["part"].ne("cost"), "status"]) == {"ok"}
@@ -107,10 +107,10 @@ def test_the_report_of_one_run_with_images(folder: Path, machine: World) -> None
     [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
     run = machine.data / "overlay" / "alone"
     shutil.copytree(point, run, ignore=shutil.ignore_patterns("*.ipynb"))
-    said = labkit(machine, "report", str(run), "--images").splitlines()
-    assert said[0].startswith("report: ")
+    lines = labkit(machine, "report", str(run), "--images").splitlines()
+    assert lines[0].startswith("report: ")
     assert "Not looked at" in (run / "report.html").read_text()
-    images = [machine.folder / "project" / line.removeprefix("figure: ") for line in said[1:]]
+    images = [machine.folder / "project" / line.removeprefix("figure: ") for line in lines[1:]]
     endings = [path.suffix for path in images]
     assert endings.count(".html") == endings.count(".png") == endings.count(".svg") >= len(SEEN)
     for path in images:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from worlds import World, world
 
-from labkit import loading, sizes
-from labkit.sizes import fragments_count
+from labkit.analysis import load
+from labkit.analysis.packet_cost import cost_model
+from labkit.analysis.packet_cost.cost_model import fragments_count
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -32,7 +33,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def said(machine: World) -> str:
+def lines(machine: World) -> str:
     """What the sweep says in the terminal."""
     done = machine.labkit("sweep", "params/packet_size.yaml", cwd=machine.folder / "project", timeout=400)
     assert done.returncode == 0, done.stderr
@@ -40,13 +41,13 @@ def said(machine: World) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World, said: str) -> Path:
-    [found] = (machine.data / "packet_size").glob("packet_size-*")
-    return found
+def folder(machine: World, lines: str) -> Path:
+    [result] = (machine.data / "packet_size").glob("packet_size-*")
+    return result
 
 
 def test_every_size_is_measured_in_every_round(folder: Path) -> None:
-    rows = loading.load(folder)
+    rows = load.load(folder)
     assert rows.attrs["unfinished"] == []
     assert set(rows["experiment"]) == {"packet_size"}
     slices = rows[rows["status"].eq("ok")].groupby(["arm", "length_bytes", "round"])["slice"].nunique()
@@ -55,7 +56,7 @@ def test_every_size_is_measured_in_every_round(folder: Path) -> None:
 
 
 def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> None:
-    rounds = sizes.per_round(loading.load(folder))
+    rounds = cost_model.per_round(load.load(folder))
     assert set(rounds["fragments_count"]) == {1, 3, 45}
     seen = rounds[rounds["seen_fragments_ratio"].notna()]
     assert set(seen["length_bytes"]) == {16, 400, 1472, 4000, 65507}
@@ -64,7 +65,7 @@ def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> Non
         assert one["seen_fragments_ratio"] == pytest.approx(expected, rel=0.05)
 
 
-def test_what_was_found_is_said(said: str) -> None:
+def test_what_was_found_is_said(lines: str) -> None:
     for words in (
         "IPv4 carries up to 1472 bytes whole, and makes fragments of more: 3 of 4000 bytes, 45 of 65507 bytes",
         "As many were counted by the senders' kernel as computed",
@@ -72,7 +73,7 @@ def test_what_was_found_is_said(said: str) -> None:
         "veth_bridge against veth, time from one datagram received to the next: ",
         "ip_rcv",
     ):
-        assert words in said
+        assert words in lines
 
 
 def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import simulated
 from browser import chromium, watched
 
-from labkit import report
+from labkit.analysis import report
 
 pytestmark = pytest.mark.needs("chromium")
 VISIBLE = "it => it.checkVisibility()"

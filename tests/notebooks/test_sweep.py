@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
 
-from labkit import records, tables
+from labkit.analysis import verdicts
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -40,14 +41,14 @@ def project(machine: World) -> Path:
 
 
 def folder(machine: World) -> Path:
-    [found] = (machine.data / "datapaths").glob("small-*")
-    return found
+    [result] = (machine.data / "datapaths").glob("small-*")
+    return result
 
 
 def points(machine: World) -> dict[str, dict[str, bytes]]:
     """The rows on disk, by point of the sweep."""
-    found = machine.data.glob("datapaths/small-*/*/run.json")
-    return {path.parent.name: rows_on_disk(path.parent) for path in found}
+    result = machine.data.glob("datapaths/small-*/*/run.json")
+    return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_the_report_has_all_points(done: str, machine: World) -> None:
         == f"report: {os.path.relpath(folder(machine) / 'report.html', project(machine))}"
     )
     assert "Verdicts" in done
-    table = tables.load(folder(machine))
+    table = verdicts.load(folder(machine))
     assert set(table["protocol"]) == {"tcp", "udp"}
     assert table.attrs["unfinished"] == []
     page = (folder(machine) / "report.html").read_text()
@@ -154,7 +155,7 @@ def test_the_notebooks_process_is_killed(machine: World, done: str) -> None:
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
-    assert until(lambda: machine.pids(lambda words: "labkit.agent" in words), 60)
+    assert until(lambda: machine.pids(lambda words: "labkit.measure.agent.main" in words), 60)
     os.kill(machine.pids(is_kernel)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=20)
     assert "the notebook's process died; every finished row is kept" in one_sentence(
@@ -176,4 +177,4 @@ def test_a_point_that_fails_is_one_sentence(machine: World, done: str) -> None:
     assert sentence.startswith("point tcp: parent=nic7: the machine has no such interface; it has lo")
     [kept] = machine.data.glob("datapaths/nic-*/tcp/failed.ipynb")
     assert str(kept) in sentence
-    assert records.finished_points(kept.parent) == set()
+    assert run_folder.finished_points(kept.parent) == set()

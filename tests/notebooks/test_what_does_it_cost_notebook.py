@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from worlds import World, world
 
-from labkit import loading
+from labkit.analysis import load
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
 
@@ -60,7 +60,7 @@ def texts(outputs: list[dict[str, object]]) -> str:
 def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object]], machine: World) -> None:
     assert outputs
     [folder] = (machine.data / "what_does_it_cost").iterdir()
-    rows = loading.load(folder)
+    rows = load.load(folder)
     ok = rows[rows["status"].eq("ok")]
     assert set(zip(ok["arm"], ok["protocol"], strict=True)) == {
         (arm, protocol)
@@ -71,12 +71,12 @@ def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object
 
 
 def test_prices_and_effects_are_shown(outputs: list[dict[str, object]]) -> None:
-    said = texts(outputs)
+    lines = texts(outputs)
     for name in ("rules-10", "mtu-1280"):
-        assert name in said
-    assert "tcp, 1 pair" in said
-    assert "udp, 1 pair" in said
-    assert "No profiles were taken" in said
+        assert name in lines
+    assert "tcp, 1 pair" in lines
+    assert "udp, 1 pair" in lines
+    assert "No profiles were taken" in lines
     tables = "\n".join(str(one.get("text/html", "")) for one in outputs)
     assert "10 lines of rules" in tables
     assert "change nothing: offload at server0:eth0 has no effect" in tables
@@ -91,9 +91,10 @@ def test_both_figures_are_drawn(outputs: list[dict[str, object]]) -> None:
 
 
 def test_the_full_price_list_can_be_asked_for() -> None:
-    from labkit import experiments, sweep
+    from labkit.measure import experiments
+    from labkit.runner import sweep
 
     [point] = sweep.load(Path(ROOT / "params" / "what_does_it_cost.yaml")).points
-    asked = experiments.find("what_does_it_cost").parameters.of({})
-    assert len(asked.asdict()["change"]) >= 10
+    parameters = experiments.find("what_does_it_cost").parameters.of({})
+    assert len(parameters.asdict()["change"]) >= 10
     assert point.parameters["observe"] == ["perf_record", "counters"]

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from labkit import figures, loading, loss_rates
+from labkit import loss_rates
+from labkit.analysis import figures, load
 
 SENT = {
     "experiment": "throughput",
@@ -35,7 +36,7 @@ def trial(offered: float, loss: float, **more: Any) -> dict[str, Any]:
 
 
 LIMIT = "generator-limited: loss of at most 0 % up to 300 kpps, the most that the generator offers here"
-ROWS = loading.complete(
+ROWS = load.complete(
     pd.DataFrame(
         [
             *(search(pps) for pps in (190e3, 200e3, 210e3)),
@@ -44,7 +45,7 @@ ROWS = loading.complete(
         ]
     )
 )
-TRIALS = loading.complete(
+TRIALS = load.complete(
     pd.DataFrame(
         [
             trial(300e3, 0.2),
@@ -60,8 +61,8 @@ TRIALS = loading.complete(
 
 
 def test_rates_have_intervals_over_searches() -> None:
-    found = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
-    ndr = found.loc[("ovs", 0.0)]
+    result = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
+    ndr = result.loc[("ovs", 0.0)]
     assert ndr["median_pps"] == 200e3
     # Student's t of three on logarithms: 199,833 times exp(± 4.303 · 0.0500 / √3)
     assert (ndr["low_pps"], ndr["high_pps"]) == (
@@ -70,25 +71,25 @@ def test_rates_have_intervals_over_searches() -> None:
     )
     assert ndr["spread_ratio"] == pytest.approx(210 / 190 - 1)
     assert ndr["repeated_ratio"] == pytest.approx(0.1)
-    pdr = found.loc[("ovs", 0.005)]
+    pdr = result.loc[("ovs", 0.005)]
     assert pdr["searches_count"] == 2
     assert pd.isna(pdr["low_pps"])
-    assert found.loc[("veth", 0.0), "limited_count"] == 1
+    assert result.loc[("veth", 0.0), "limited_count"] == 1
 
 
 def test_sentences() -> None:
-    said = "\n".join(loss_rates.told(ROWS, TRIALS))
+    lines = "\n".join(loss_rates.report(ROWS, TRIALS))
     assert (
         "ovs, frames 64, 1000 flows: NDR 200 kpps [176 kpps, 226 kpps] over 3 searches, which spread by 11 %"
-        in said
+        in lines
     )
-    assert "PDR 0.5 % 215 kpps (2 searches: no interval)" in said
+    assert "PDR 0.5 % 215 kpps (2 searches: no interval)" in lines
     assert (
         "veth, frames 64, 1000 flows: NDR is not known: generator-limited, no such loss up to 300 kpps"
-        in said
+        in lines
     )
     assert (
-        "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in said
+        "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in lines
     )
 
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from labkit import cli
-from labkit.report.images import _why
+from labkit.analysis.report.images import _why
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUN = PROJECT["project"]["dependencies"]
@@ -97,7 +97,7 @@ def test_a_missing_extra_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.delitem(sys.modules, "labkit.fleet.caller", raising=False)
+    monkeypatch.delitem(sys.modules, "labkit.runner.cluster.caller", raising=False)
     assert cli.main(["sweep", str(ROOT / "params/datapaths-quick.yaml"), "--dask", "tcp://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         "labkit: --dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"
@@ -106,7 +106,7 @@ def test_a_missing_extra_is_one_sentence(
 
 def test_verdicts_and_reports_import_nothing_heavy_for_a_trifle() -> None:
     """A second each: scipy.stats, once there for ranks alone, and nbconvert, for colours alone."""
-    code = "import sys, labkit.tables, labkit.report; print(*sys.modules)"
+    code = "import sys, labkit.analysis.verdicts, labkit.analysis.report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     assert "scipy.special" in imported
@@ -161,8 +161,8 @@ def test_debian_packages_say_why() -> None:
 
 
 def test_ci_asks_for_needs_that_exist() -> None:
-    [asked] = re.findall(r"LABKIT_NO_SKIP=(.+)", (ROOT / ".ci/run").read_text())
-    assert set(asked.replace('"', "").split(",")) <= set(NEEDS)
+    [parameters] = re.findall(r"LABKIT_NO_SKIP=(.+)", (ROOT / ".ci/run").read_text())
+    assert set(parameters.replace('"', "").split(",")) <= set(NEEDS)
 
 
 def test_second_setup_installs_nothing(need: Need) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from labkit.experiments import whole
-from labkit.experiments.asked import Datapaths
+from labkit.measure.experiments import whole_runs
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
 
@@ -18,14 +18,14 @@ ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
 )
 def test_the_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     live: Any = SimpleNamespace(pairs=[None] * pairs)
-    found = whole._invalid(Datapaths(duration_s=1), SimpleNamespace(), live, ROW)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.startswith("the flows ran together for only 0.20 of 1 s: ")
-    assert found.endswith(ends)
+    result = whole_runs._invalid(DatapathParameters(duration_s=1), SimpleNamespace(), live, ROW)  # type: ignore[arg-type]
+    assert result is not None
+    assert result.startswith("the flows ran together for only 0.20 of 1 s: ")
+    assert result.endswith(ends)
 
 
 @pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
 def test_one_flow_is_not_compared_with_others(flows: int, several: bool) -> None:
     generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
-    [doubt] = whole._doubts(Datapaths(), generator, ROW, flows)
+    [doubt] = whole_runs._doubts(DatapathParameters(), generator, ROW, flows)
     assert ("at the same time" in doubt) is several

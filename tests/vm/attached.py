@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from labkit.endpoints.attach import Wanted, attach
-from labkit.errors import LabkitError
+from labkit.commands.attach import Wanted, attach
+from labkit.common.errors import LabkitError
 
 ENGINE = "#!/bin/sh\nexec cat {}\n"
 # A NIC, at whose far end are VLANs 100 and 200, and a bridge that is in VLAN 10.
@@ -34,24 +34,24 @@ UNREACHABLE = {"address": "1.2.3.4/24", "gateway": "9.9.9.9"}
 
 def there() -> list[str]:
     """The interfaces of this machine, but for the near ends of cables, whose names are by lot."""
-    told = json.loads(subprocess.check_output(["ip", "-j", "link"]))
-    return sorted(link["ifname"] for link in told if not link["ifname"].startswith("lk"))
+    report = json.loads(subprocess.check_output(["ip", "-j", "link"]))
+    return sorted(link["ifname"] for link in report if not link["ifname"].startswith("lk"))
 
 
 def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
     """Of each kind: its address, what ping ended with, and the interfaces that are there."""
-    found = []
+    result = []
     for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
         address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan))
         ping = ["ping", "-n", "-c1", "-w20", f"10.{vlan}.0.1"]
         done = subprocess.run(["nsenter", f"--target={pid}", "--net", *ping], stdout=subprocess.DEVNULL)
-        found.append((address, done.returncode, there()))
-    return found
+        result.append((address, done.returncode, there()))
+    return result
 
 
 def refused() -> list[tuple[str, list[str]]]:
     """What is said, and the interfaces that are there: for a VLAN whose device is there, and for one that has none."""
-    found = []
+    result = []
     for wanted in (
         Wanted("macvlan", "nic0", vlan=100, **UNREACHABLE),
         Wanted("macvlan", "nic0", vlan=300, **UNREACHABLE),
@@ -60,8 +60,8 @@ def refused() -> list[tuple[str, list[str]]]:
         try:
             attach("web", wanted)
         except LabkitError as error:
-            found.append((str(error), there()))
-    return found
+            result.append((str(error), there()))
+    return result
 
 
 def main() -> None:
@@ -81,10 +81,10 @@ def main() -> None:
             engine.chmod(0o755)
             os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
             before = there()
-            told = {"before": before, "attached": attached(container.pid), "refused": refused()}
+            report = {"before": before, "attached": attached(container.pid), "refused": refused()}
         finally:
             container.kill()
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

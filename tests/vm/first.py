@@ -9,8 +9,8 @@ import select
 import subprocess
 from typing import Any
 
-from labkit import netlink
-from labkit.guest import Port
+from labkit.measure.agent.vm_init import Port
+from labkit.system import netlink
 
 
 def main() -> None:
@@ -20,15 +20,15 @@ def main() -> None:
     socket = netlink.Netlink()
     socket.do(netlink.set_link(1))  # lo
     socket.close()
-    port, said = Port(), b""
+    port, lines = Port(), b""
     while True:
         select.select([port.fd], [], [], 1.0)
         try:
-            said += os.read(port.fd, 65536)
+            lines += os.read(port.fd, 65536)
         except BlockingIOError:
             continue
-        while b"\n" in said:
-            line, _, said = said.partition(b"\n")
+        while b"\n" in lines:
+            line, _, lines = lines.partition(b"\n")
             port.say(answer(json.loads(line)))
 
 

@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from labkit import netlink, topologies
-from labkit.experiments import Datapaths
-from labkit.experiments.observing import TABLE
-from labkit.traffic import ping
+from labkit.measure import topologies
+from labkit.measure.experiments import DatapathParameters
+from labkit.measure.observers.registry import TABLE
+from labkit.measure.traffic import ping
+from labkit.system import netlink
 
 SENT, PORT = 60, 7000
 
@@ -29,24 +30,24 @@ def bound(end: Any) -> socket.socket:
 
 
 def seen(name: str, stem: Path) -> dict[str, Any]:
-    asked = Datapaths(topology=(name,), protocol="udp")
+    parameters = DatapathParameters(topology=(name,), protocol="udp")
     with topologies.build(name, topologies.Spec(1)) as topology, ExitStack() as stack:
         assert ping.reachable(topology.pairs, 1500, 4) is None
         client, server = (
             stack.enter_context(bound(end)) for end in (topology.pairs[0].client, topology.pairs[0].server)
         )
         observer = TABLE["function_graph"]
-        observer.check(asked)
-        observer.check_built(asked)
-        watch = stack.enter_context(observer.armed(asked, topology, stem))
+        observer.check(parameters)
+        observer.check_built(parameters)
+        watch = stack.enter_context(observer.armed(parameters, topology, stem))
         with watch.counting():
             for _ in range(SENT):
                 client.sendto(bytes(400), server.getsockname())
                 server.recv(1000)
-        told = watch.told()
-    assert told.artefact is not None
-    return {"observed": told.observed, "lost": told.lost_samples_count, "doubts": told.doubts,
-            "text": told.artefact.read_text()}  # fmt: skip
+        report = watch.report()
+    assert report.artefact is not None
+    return {"observed": report.observed, "lost": report.lost_samples_count, "doubts": report.doubts,
+            "text": report.artefact.read_text()}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from typing import Any
 
 from worlds import LABKIT, Done
 
-from labkit.errors import Failed
-from labkit.hosts import vm
-from labkit.qemu import console, kernels, shape
+from labkit.common.errors import Failed
+from labkit.measure.hosts import vm
+from labkit.system.qemu import console, kernels, vm_spec
 
 BOOT_S = 300.0
 
@@ -46,19 +46,19 @@ class Machine:
     def _ask(
         self, argv: tuple[str, ...], timeout_s: float | None, environment: dict[str, str]
     ) -> dict[str, Any]:
-        asked = {"argv": argv, "timeout_s": timeout_s, "env": environment}
-        self._socket.sendall(json.dumps(asked).encode() + b"\n")
+        parameters = {"argv": argv, "timeout_s": timeout_s, "env": environment}
+        self._socket.sendall(json.dumps(parameters).encode() + b"\n")
         if timeout_s is not None:
             self._socket.settimeout(BOOT_S + timeout_s)
         line = self._answers.readline()
         assert line, console.last_words(self._guest.scratch / "console")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result
 
     def run(self, *argv: str, timeout: float = 60, **environment: str) -> Done:
         """Run a program to its end."""
-        told = self._ask(argv, timeout, environment)
-        return Done(argv, told["returncode"], told["stdout"], told["stderr"])
+        report = self._ask(argv, timeout, environment)
+        return Done(argv, report["returncode"], report["stdout"], report["stderr"])
 
     def start(self, *argv: str, **environment: str) -> int:
         """Start a program whose output nobody hears; its pid there."""
@@ -87,11 +87,11 @@ class Machine:
 @contextmanager
 def machine(where: str) -> Iterator[Machine]:
     """The machine that a lab VM's word asks for, emulated; one boot in two is allowed to fail."""
-    asked = shape.parse(where)
-    kernel = kernels.find(asked.kernel)
+    parameters = vm_spec.parse(where)
+    kernel = kernels.find(parameters.kernel)
     first = [sys.executable, str(Path(__file__).with_name("first.py"))]
     for last in (False, True):
-        with vm.started(where, asked, kernel, None, None, False, first) as guest:
+        with vm.started(where, parameters, kernel, None, None, False, first) as guest:
             made = Machine(guest)
             try:
                 try:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from machines import Machine
 
-from labkit.hosts import vm
-from labkit.qemu import kernels, shape
+from labkit.measure.hosts import vm
+from labkit.system.qemu import kernels, vm_spec
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel")
 
@@ -39,21 +39,21 @@ def _qemu(folder: Path) -> int:
 
 def test_a_guests_root_makes_no_setuid_file_and_no_device(lab_kernel: str, tmp_path: Path) -> None:
     where = f"vm:{lab_kernel}"
-    asked = shape.parse(where)
+    parameters = vm_spec.parse(where)
     folder = tmp_path / "notebooks"
     folder.mkdir()
     first = [sys.executable, str(Path(__file__).with_name("first.py"))]
-    with vm.started(where, asked, kernels.find(asked.kernel), folder, None, False, first) as guest:
+    with vm.started(where, parameters, kernels.find(parameters.kernel), folder, None, False, first) as guest:
         machine = Machine(guest)
         machine.greet()
-        said = machine.run("sh", "-c", f"cd {folder} && {GOOD}")
-        assert said.returncode == 0, said.stderr
+        output_lines = machine.run("sh", "-c", f"cd {folder} && {GOOD}")
+        assert output_lines.returncode == 0, output_lines.stderr
         for script in BAD:
             machine.run("sh", "-c", f"cd {folder} && {script}")
-        found = {path.name: path.lstat().st_mode for path in folder.rglob("*")}
-        assert {"ordinary", "below", "pipe", "moved", "suid", "theirs"} <= found.keys()
-        assert stat.S_IMODE(found["ordinary"]) == 0o640
-        for name, mode in found.items():
+        result = {path.name: path.lstat().st_mode for path in folder.rglob("*")}
+        assert {"ordinary", "below", "pipe", "moved", "suid", "theirs"} <= result.keys()
+        assert stat.S_IMODE(result["ordinary"]) == 0o640
+        for name, mode in result.items():
             assert not mode & (stat.S_ISUID | stat.S_ISGID), name
             assert stat.S_IFMT(mode) not in (stat.S_IFBLK, stat.S_IFCHR), name
         mounted = machine.run("grep", f" {folder} ", "/proc/mounts").stdout

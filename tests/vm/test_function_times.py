@@ -14,8 +14,8 @@ import pytest
 from machines import Machine, machine
 from worlds import LABKIT, one_sentence, until
 
-from labkit import calls
-from labkit.hosts import here
+from labkit.common import call_trees
+from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs(
     "root", "qemu", "lab kernel", "bridge", "iperf3", "perf", "bpftrace", "perf-tools"
@@ -68,8 +68,8 @@ def emulated(lab_kernel: str) -> Iterator[Machine]:
 def state(there: Machine) -> list[str]:
     """All that a tracer changes, and what labkit leaves while it traces."""
     names = [f"{TRACING}/{name}" for name in STATE.split()]
-    found = re.sub(r"\d+ \(expanded: (\d+)\)", grown, there.run("grep", "-H", "", *names).stdout)
-    return [found, there.run("ls", f"{TRACING}/instances").stdout,
+    result = re.sub(r"\d+ \(expanded: (\d+)\)", grown, there.run("grep", "-H", "", *names).stdout)
+    return [result, there.run("ls", f"{TRACING}/instances").stdout,
             there.run("ls", JOURNAL).stdout]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_each_packet_is_counted(emulated: Machine) -> None:
         assert row["observed"]["tracer"] == "function_graph"
         if row["status"] == "invalid":  # on a busy machine flows may not run together, or not be seen at all
             continue
-        found, packets = row["observed"]["functions"], row["received_count"]
+        result, packets = row["observed"]["functions"], row["received_count"]
         bridged = row["topology"] == "veth_bridge"
         # What is on its way when the window begins or ends is counted on one side only.
         for name, each in (
@@ -98,12 +98,12 @@ def test_each_packet_is_counted(emulated: Machine) -> None:
             ("__netif_receive_skb_core", 1 + bridged),
             ("br_handle_frame", bridged),
         ):
-            assert found[name]["count"] == pytest.approx(each * packets, rel=0.1, abs=each * 300), (
+            assert result[name]["count"] == pytest.approx(each * packets, rel=0.1, abs=each * 300), (
                 row["arm"],
                 name,
             )
-        assert 1e-7 < found["ip_rcv"]["p50_s"] < found["ip_rcv"]["max_s"] < 10
-        assert "iperf3" in found["ip_rcv"]["processes"]
+        assert 1e-7 < result["ip_rcv"]["p50_s"] < result["ip_rcv"]["max_s"] < 10
+        assert "iperf3" in result["ip_rcv"]["processes"]
         assert (row["lost_samples_count"], row["artefact"]) == (0, None)
         assert 0.5 * row["window_s"] < row["observed"]["window_s"] < 2 * row["window_s"] + 1
         disturbed = row["overhead_ratio"] is not None and row["overhead_ratio"] < 0.85
@@ -113,21 +113,23 @@ def test_each_packet_is_counted(emulated: Machine) -> None:
 
 def test_the_calls_of_one_packet_lead_to_the_receivers_socket(emulated: Machine) -> None:
     program = str(Path(__file__).with_name("graphed.py"))
-    done = emulated.run(*here.prefix(), sys.executable, program, timeout=400)
+    done = emulated.run(*local.prefix(), sys.executable, program, timeout=400)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     bridge = {"br_handle_frame", "br_forward_finish"}
-    for name, one in found.items():
-        told, trees = one["observed"], list(calls.Reader().read(one["text"].splitlines()))
+    for name, one in result.items():
+        report, trees = one["observed"], list(call_trees.Reader().read(one["text"].splitlines()))
         assert one["text"].startswith("# tracer: function_graph\n")
-        assert [tree.root.total_ns / 1e9 for tree in trees] == [each["duration_s"] for each in told["trees"]]
+        assert [tree.root.total_ns / 1e9 for tree in trees] == [
+            each["duration_s"] for each in report["trees"]
+        ]
         sent = trees[0]
-        assert (told["root"], sent.root.name) == ("udp_sendmsg", "udp_sendmsg")
+        assert (report["root"], sent.root.name) == ("udp_sendmsg", "udp_sendmsg")
         assert sum(call.self_ns for call in sent.calls) == sent.root.total_ns
         assert {"__dev_queue_xmit", "veth_xmit", "ip_rcv", "udp_rcv"} <= sent.names()
         assert sent.names() & bridge == (bridge if name == "veth_bridge" else set())
         # Some are left out: those into which an interrupt came while the tracer itself ran.
-        roots = told["roots"]["udp_sendmsg"]
+        roots = report["roots"]["udp_sendmsg"]
         assert 30 < roots["arrived_count"] <= roots["count"] <= 60
         assert (one["lost"], one["doubts"]) == (0, [])
 
@@ -135,14 +137,14 @@ def test_the_calls_of_one_packet_lead_to_the_receivers_socket(emulated: Machine)
 def test_others_count_the_same(emulated: Machine) -> None:
     done = emulated.run(sys.executable, "-c", COMPARED, timeout=400)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
-    assert {name: found[name][0] for name in ("own", "bpf", "perf", "kprobe")} == dict.fromkeys(
+    result: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    assert {name: result[name][0] for name in ("own", "bpf", "perf", "kprobe")} == dict.fromkeys(
         ("own", "bpf", "perf", "kprobe"), 1000
     )
     assert (
-        1 / 8 < found["own"][1] / found["bpf"][1] < 8
+        1 / 8 < result["own"][1] / result["bpf"][1] < 8
     )  # a probe of BPF's takes as long as ip_rcv under emulation
-    count, _p50, lost, doubts = found["small"]
+    count, _p50, lost, doubts = result["small"]
     assert count < 1000
     assert lost > 0
     assert "the trace buffer overflowed" in doubts[0]
@@ -152,12 +154,14 @@ def test_what_cannot_be_traced_is_named(emulated: Machine) -> None:
     for observer, parameter in (("function_times", "functions"), ("function_graph", "graph_functions")):
         done = emulated.labkit("run", "datapaths", *SHORT, "topology=veth", f"observe={observer}",
                                f"{parameter}=ip_recv,zzz_nothing_zzz,ip_rcv")  # fmt: skip
-        said = one_sentence(done)
-        assert "cannot trace ip_recv (did you mean ip_rcv" in said
-        assert "zzz_nothing_zzz" in said
+        lines = one_sentence(done)
+        assert "cannot trace ip_recv (did you mean ip_rcv" in lines
+        assert "zzz_nothing_zzz" in lines
 
 
-@pytest.mark.parametrize("killed", ["labkit.agent", "labkit.hosts.guard labkit.cli"])
+@pytest.mark.parametrize(
+    "killed", ["labkit.measure.agent.main", "labkit.system.machine.tracing_guard labkit.cli"]
+)
 def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> None:
     """By the guard outside of the experiment; where that was killed as well, by the doctor."""
     before = state(emulated)
@@ -170,36 +174,36 @@ def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> N
         for pid in pids(emulated, name):
             emulated.run("kill", "-9", str(pid))
     if "guard" in killed:
-        assert until(lambda: not pids(emulated, "labkit.agent"), PATIENCE_S, 0.2)
+        assert until(lambda: not pids(emulated, "labkit.measure.agent.main"), PATIENCE_S, 0.2)
         assert state(emulated) != before
         assert re.search("killed had left it changed; put back", emulated.labkit("doctor").stdout)
     assert until(lambda: state(emulated) == before, PATIENCE_S, 0.2), state(emulated)
-    assert until(lambda: not pids(emulated, "labkit.hosts.guard"), PATIENCE_S, 0.2)
+    assert until(lambda: not pids(emulated, "labkit.system.machine.tracing_guard"), PATIENCE_S, 0.2)
 
 
 def test_containers_get_interfaces_in_a_vlan(emulated: Machine) -> None:
     """The device of a VLAN that was there stays; one that was made for what is refused goes with it."""
     done = emulated.run(sys.executable, str(Path(__file__).with_name("attached.py")), timeout=240)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    one, both = (sorted([*told["before"], *more]) for more in (("nic0.100",), ("nic0.100", "nic0.200")))
-    assert told["attached"] == [
+    report = json.loads(done.stdout)
+    one, both = (sorted([*report["before"], *more]) for more in (("nic0.100",), ("nic0.100", "nic0.200")))
+    assert report["attached"] == [
         ["10.100.0.2/24", 0, one],
         ["10.200.0.2/24", 0, both],
         ["10.10.0.2/24", 0, both],
     ]
-    assert [there for _, there in told["refused"]] == [both] * 3
-    said = [words for words, _ in told["refused"]]
-    assert "via 9.9.9.9" in said[0]
-    assert "via 9.9.9.9" in said[1]
-    assert "macvlan on nic0" in said[2]
+    assert [there for _, there in report["refused"]] == [both] * 3
+    lines = [words for words, _ in report["refused"]]
+    assert "via 9.9.9.9" in lines[0]
+    assert "via 9.9.9.9" in lines[1]
+    assert "macvlan on nic0" in lines[2]
 
 
 def pids(there: Machine, word: str) -> list[int]:
     """The processes that have this word in their command line; of experiments those are not that unshare(1) is."""
-    found = []
+    result = []
     for line in there.run("ps", "-eo", "pid,args").stdout.splitlines()[1:]:
         pid, *words = line.split()
         if word in words and Path(words[0]).name != "unshare":
-            found.append(int(pid))
-    return found
+            result.append(int(pid))
+    return result

@@ -12,19 +12,19 @@ pytestmark = pytest.mark.needs("root", "qemu", "full kernel", "ping")
 
 
 @pytest.fixture(scope="module")
-def told(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     words = (f"{full_kernel},profile=tracing,boot_s=240", str(tmp_path_factory.mktemp("traced")))
-    found: dict[str, Any] = printed(Path(__file__).with_name("traced.py"), *words, timeout_s=600)
-    return found
+    result: dict[str, Any] = printed(Path(__file__).with_name("traced.py"), *words, timeout_s=600)
+    return result
 
 
-def test_each_packet_of_a_guest_is_counted_once(told: dict[str, Any]) -> None:
-    row = told["row"]
+def test_each_packet_of_a_guest_is_counted_once(report: dict[str, Any]) -> None:
+    row = report["row"]
     assert row["status"] == "ok", row["reason"]
     assert (row["lost_samples_count"], row["observer"]) == (0, "guest_function_times")
     timed = row["observed"]["guest"]["functions"]
     # A request that is received, and its answer; between namespaces packets come one by one, never in lists.
-    assert timed["ip_rcv"]["count"] == told["received_count"] >= 2 * row["received_count"] > 0
+    assert timed["ip_rcv"]["count"] == report["received_count"] >= 2 * row["received_count"] > 0
     assert timed["ip_list_rcv"]["count"] == 0
     for parts in ("cpus", "processes"):
         assert sum(part["count"] for part in timed["ip_rcv"][parts].values()) == timed["ip_rcv"]["count"]
@@ -32,8 +32,8 @@ def test_each_packet_of_a_guest_is_counted_once(told: dict[str, Any]) -> None:
     assert 0 < timed["ip_rcv"]["p50_s"] <= timed["ip_rcv"]["p99_s"] <= timed["ip_rcv"]["max_s"] < 60
 
 
-def test_the_counters_of_a_guest_tell_the_way_between_its_ends(told: dict[str, Any]) -> None:
-    row, seen = told["counted"], told["counted"]["observed"]
+def test_the_counters_of_a_guest_tell_the_way_between_its_ends(report: dict[str, Any]) -> None:
+    row, seen = report["counted"], report["counted"]["observed"]
     echoes = seen["namespaces"]["server0"]["mibs"]["Icmp"]["InEchos"]
     assert echoes >= row["received_count"] > 0
     [way] = seen["loss"]
@@ -45,16 +45,16 @@ def test_the_counters_of_a_guest_tell_the_way_between_its_ends(told: dict[str, A
     assert seen["not_read"] == "queueing disciplines in guests"
 
 
-def test_the_tracer_of_a_guest_is_off_afterwards(told: dict[str, Any]) -> None:
-    state = told["state"]
+def test_the_tracer_of_a_guest_is_off_afterwards(report: dict[str, Any]) -> None:
+    state = report["state"]
     assert (state["current_tracer"], state["tracing_on"]) == ("nop\n", "0\n")
     assert "ip_rcv" not in state["set_ftrace_filter"]
 
 
 def test_functions_that_a_guests_kernel_lacks_are_refused_before_anything_is_measured(
-    told: dict[str, Any],
+    report: dict[str, Any],
 ) -> None:
-    assert told["accepts"] == "nothing"
-    said = told["refused"]
-    assert said.startswith("the kernel of the guest shared cannot trace ip_recv (did you mean ")
-    assert "ip_rcv" in said.partition(")")[0]
+    assert report["accepts"] == "nothing"
+    lines = report["refused"]
+    assert lines.startswith("the kernel of the guest shared cannot trace ip_recv (did you mean ")
+    assert "ip_rcv" in lines.partition(")")[0]

@@ -43,9 +43,9 @@ def test_a_guest_is_compared_with_a_namespace(lab_kernel: str, machine: World) -
 )
 def test_a_guest_that_does_not_boot(lab_kernel: str, machine: World, options: str, says: str) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel},{options}")
-    said = one_sentence(machine.labkit("run", "datapaths", *words, timeout=400))
-    assert said.startswith("veth_bridge/guest: the guest ")
-    assert says in said
+    lines = one_sentence(machine.labkit("run", "datapaths", *words, timeout=400))
+    assert lines.startswith("veth_bridge/guest: the guest ")
+    assert says in lines
 
 
 def test_a_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:

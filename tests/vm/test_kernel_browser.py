@@ -21,7 +21,7 @@ from conftest import ROOT
 from playwright.sync_api import TimeoutError
 from worlds import MARK, marked, until
 
-from labkit import kernelspecs
+from labkit.jupyter import kernelspecs
 
 pytestmark = pytest.mark.needs("chromium", "set-up")
 PATIENCE_S = 400  # a quiet machine needs 25
@@ -67,8 +67,8 @@ def server(lab_kernel: str, tmp_path: Path) -> Iterator[Server]:
     try:
         files = f"jpserver-{process.pid}.json"
         assert until(lambda: (runtime / files).exists(), 120), (tmp_path / "log").read_text()
-        told = msgspec.json.decode((runtime / files).read_bytes())
-        yield Server(process, f"{told['url']}lab?token={told['token']}", mark, folder)
+        report = msgspec.json.decode((runtime / files).read_bytes())
+        yield Server(process, f"{report['url']}lab?token={report['token']}", mark, folder)
     finally:
         process.kill()
         process.wait()

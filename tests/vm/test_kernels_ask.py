@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import bootable, cli
-from labkit.qemu import kernels
+from labkit import cli
+from labkit.commands import kernels as kernels_command
+from labkit.system.qemu import kernels
 
 
 def test_a_kernel_is_asked_once(
@@ -15,21 +16,23 @@ def test_a_kernel_is_asked_once(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernel = kernels.find(lab_kernel)
-    answer = bootable.ask(kernel, print)
+    answer = kernels_command.ask_kernel(kernel, print)
     assert answer["machine"]["kernel"] == lab_kernel
     known = {(one["group"], one["name"]): one for one in answer["capabilities"]}
-    assert set(bootable.TELLING.values()) <= set(known), "the table asks for what the doctor does not know"
+    assert set(kernels_command.TELLING.values()) <= set(known), (
+        "the table asks for what the doctor does not know"
+    )
     # What needs a module that leaves interfaces, a device that udev makes, and the tracer that has no instance on 6.1.
     wanted = [
-        *bootable.TELLING.values(),
+        *kernels_command.TELLING.values(),
         ("link kinds", "tap"),
         ("link kinds", "dummy"),
         ("link kinds", "ipvlan"),
     ]
     lacking = [known[each] for each in wanted if not known[each]["available"]]
     assert not lacking, "Debian's kernel has all of these"
-    assert bootable.remembered(kernel) == answer
+    assert kernels_command.remembered(kernel) == answer
     capsys.readouterr()
     assert cli.main(["kernels"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(lab_kernel))
-    assert row.count("yes") == len(bootable.TELLING)
+    assert row.count("yes") == len(kernels_command.TELLING)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.hosts import debian
-from labkit.qemu import kernels
+from labkit.measure.hosts import debian_kernels
+from labkit.system.qemu import kernels
 
 pytestmark = pytest.mark.needs("apt", "depmod")
 
@@ -42,18 +42,18 @@ def test_a_kernel_is_fetched_whole_and_once(store: Path) -> None:
     done = subprocess.run([*GET, "cloud"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     where = done.stdout.splitlines()[-1].removeprefix("where=vm:")
-    found = kernels.find(where)
-    assert found.modules is not None
-    assert str(found.image) == done.stdout.splitlines()[0]
-    assert kernels.find("debian") == found or kernels.find("debian").source == "installed"
-    assert kernels.release_of(found.image) == found.release == where
-    assert (found.modules / "modules.dep").stat().st_size > 10_000
-    assert any("virtiofs.ko" in line for line in (found.modules / "modules.dep").read_text().splitlines())
+    result = kernels.find(where)
+    assert result.modules is not None
+    assert str(result.image) == done.stdout.splitlines()[0]
+    assert kernels.find("debian") == result or kernels.find("debian").source == "installed"
+    assert kernels.release_of(result.image) == result.release == where
+    assert (result.modules / "modules.dep").stat().st_size > 10_000
+    assert any("virtiofs.ko" in line for line in (result.modules / "modules.dep").read_text().splitlines())
     assert visible(store) == [where]
-    assert os.access(found.image, os.R_OK)
-    said: list[str] = []
-    assert debian.get(f"linux-image-{where}", said.append) == found
-    assert said == []
+    assert os.access(result.image, os.R_OK)
+    lines: list[str] = []
+    assert debian_kernels.get(f"linux-image-{where}", lines.append) == result
+    assert lines == []
 
 
 def test_killed_in_the_middle_it_leaves_no_half_kernel(store: Path) -> None:
@@ -67,7 +67,7 @@ def test_killed_in_the_middle_it_leaves_no_half_kernel(store: Path) -> None:
     getting.wait()
     assert kernels.installed() == [each for each in kernels.installed() if each.source == "installed"]
     assert all(name.startswith(".new-") for name in visible(store))
-    release = debian.get("cloud", print).release
+    release = debian_kernels.get("cloud", print).release
     assert visible(store) == [release]
 
 
@@ -89,7 +89,7 @@ def test_without_a_network_or_a_package_it_is_one_sentence(store: Path, name: st
 def test_a_full_disk_is_one_sentence(store: Path) -> None:
     """The file system is smaller than the kernel, and was filled only after room was looked for."""
     program = (
-        "import sys; from labkit import cli; from labkit.hosts import debian;"
+        "import sys; from labkit import cli; from labkit.measure.hosts import debian;"
         "debian.room = lambda *_: None; sys.exit(cli.main(['kernels', 'get', 'cloud']))"
     )
     store.mkdir(parents=True)

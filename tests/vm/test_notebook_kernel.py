@@ -18,7 +18,7 @@ from conftest import ROOT
 from jupyter_client import KernelManager
 from worlds import MARK, marked, until
 
-from labkit import kernelspecs
+from labkit.jupyter import kernelspecs
 
 pytestmark = pytest.mark.needs("set-up")
 PATIENCE_S = 400  # a quiet machine needs 20 for what is slowest
@@ -35,11 +35,11 @@ class Notebook:
 
     def run(self, code: str) -> str:
         """What a cell writes; asserts that it ends well."""
-        status, text = self.told(code)
+        status, text = self.report(code)
         assert status == "ok", text
         return text
 
-    def told(self, code: str, first: Callable[[], None] = lambda: None) -> tuple[str, str]:
+    def report(self, code: str, first: Callable[[], None] = lambda: None) -> tuple[str, str]:
         """How a cell ends, and what it writes and shows; `first` is called when the first of that comes."""
         heard: list[str] = []
 
@@ -109,12 +109,12 @@ def test_the_notebooks_folder_is_writable_and_nothing_else_is(notebook: Notebook
 
 
 def test_nothing_of_the_network_is_there_but_jupyter(notebook: Notebook) -> None:
-    said = notebook.run(
+    lines = notebook.run(
         "import socket\nfor port in 22, 53:\n"
         "    with socket.socket() as one:\n        one.settimeout(3)\n"
         "        print(type(one.connect_ex(('10.0.2.2', port))).__name__, one.connect_ex(('10.0.2.2', port)) == 0)"
     )
-    assert said.split() == ["int", "False"] * 2
+    assert lines.split() == ["int", "False"] * 2
 
 
 def test_a_topology_stands_in_a_cell_and_shows_itself(notebook: Notebook) -> None:
@@ -126,7 +126,7 @@ def test_a_topology_stands_in_a_cell_and_shows_itself(notebook: Notebook) -> Non
 
 def test_an_interrupt_reaches_the_cell_and_its_program(notebook: Notebook) -> None:
     code = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
-    status, text = notebook.told(code, notebook.manager.interrupt_kernel)
+    status, text = notebook.report(code, notebook.manager.interrupt_kernel)
     assert status == "error"
     assert "KeyboardInterrupt" in text
     assert notebook.run("print(6 * 7)") == "42"
@@ -165,9 +165,9 @@ def test_a_kernel_that_dies_by_a_signal_is_reported_once(spec: str, lab_kernel: 
     done = papermill(tmp_path, tmp_path / "asked.ipynb", spec)
     assert done.returncode != 0
     assert "the notebook's kernel has ended: " in done.stderr
-    told = "was ended by SIGILL: a library uses an instruction that the lab VM's CPU does not have"
+    report = "was ended by SIGILL: a library uses an instruction that the lab VM's CPU does not have"
     assert done.stderr.count("SIGILL") - done.stderr.count("signal.SIGILL") == 1, done.stderr
-    assert told in done.stderr
+    assert report in done.stderr
     first = nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0]
     assert first.outputs[0].text.strip() == lab_kernel
 
@@ -176,8 +176,14 @@ def test_the_datapaths_notebook_runs_there(spec: str, lab_kernel: str, tmp_path:
     """numpy, pandas and plotly are imported in it: an emulated CPU has every instruction that the wheels use."""
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "params").mkdir()
-    asked = {"topology": "[veth, veth_bridge]", "pairs": "[1]", "rounds": 2, "slices": 4, "whole_runs": 0}
-    words = ["-y", "\n".join(f"{name}: {value}" for name, value in asked.items())]
+    parameters = {
+        "topology": "[veth, veth_bridge]",
+        "pairs": "[1]",
+        "rounds": 2,
+        "slices": 4,
+        "whole_runs": 0,
+    }
+    words = ["-y", "\n".join(f"{name}: {value}" for name, value in parameters.items())]
     folder = tmp_path / "notebooks"
     done = papermill(folder, folder / "01_datapaths.ipynb", spec, *words)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -28,28 +28,28 @@ ASKED = {
 
 
 @pytest.fixture(scope="module")
-def found(full_kernel: str) -> dict[str, Answer]:
+def result(full_kernel: str) -> dict[str, Answer]:
     """What was found in each switch."""
     requests = [{"name": name} for name in ASKED.values()]
     program = [sys.executable, str(ROOT / "tests/lab/switched.py"), json.dumps(requests)]
     # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
     with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
-        told = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
-    return dict(zip(ASKED, json.loads(told), strict=True))
+        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
+    return dict(zip(ASKED, json.loads(report), strict=True))
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_switch(name: str, found: dict[str, Answer]) -> None:
-    told = found[name]
-    assert "error" not in told, told
-    assert (told["reachable"], told["datapath"]) == (None, "system")
-    assert "flows" in told
+def test_a_switch(name: str, result: dict[str, Answer]) -> None:
+    report = result[name]
+    assert "error" not in report, report
+    assert (report["reachable"], report["datapath"]) == (None, "system")
+    assert "flows" in report
     if name == "plain":
-        assert "copies_count" not in told["counted"]
+        assert "copies_count" not in report["counted"]
         return
-    assert told["counted"]["copies_expected_count"] == told["counted"]["copies_count"] == 2 * 2 * PINGS
+    assert report["counted"]["copies_expected_count"] == report["counted"]["copies_count"] == 2 * 2 * PINGS
 
 
-def test_segmentation_stays_on(found: dict[str, Answer]) -> None:
+def test_segmentation_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath carries frames that are segmented later; only the userspace datapath cannot."""
-    assert "tcp-segmentation-offload: on" in found["plain"]["offloads"]
+    assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]

@@ -15,10 +15,13 @@ import pytest
 from conftest import SharedVm
 from worlds import LABKIT
 
-from labkit import drawing, live, packets, records
-from labkit.errors import Failed
-from labkit.topologies import Network, overlay
-from labkit.topologies.parts import Cable, End, Node, Tunnel
+from labkit import live
+from labkit.analysis import drawing
+from labkit.common import packets, run_folder
+from labkit.common.errors import Failed
+from labkit.measure.topologies import Network
+from labkit.measure.topologies.network import leaf_spine_overlay
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Tunnel
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "full kernel")
 
@@ -30,7 +33,7 @@ def where(shared_vm: SharedVm) -> str:
     return shared_vm.where
 
 
-def ping(net: live.Live, source: str, target: str, mtu_bytes: int, patience_s: int = 30) -> str:
+def ping(net: live.LiveTopology, source: str, target: str, mtu_bytes: int, patience_s: int = 30) -> str:
     """What ping says of a packet that fills the MTU and must not be fragmented. Raises Failed when none comes back."""
     size = mtu_bytes - (48 if ":" in target else 28)
     words = ("ping", "-n", "-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{size}", target)
@@ -46,14 +49,14 @@ def attentive(network: Network) -> Network:
     return msgspec.structs.replace(network, parts=parts)
 
 
-def without_spine_2(net: live.Live) -> None:
+def without_spine_2(net: live.LiveTopology) -> None:
     for name in ("sc2_lc1", "sc2_lc2"):
         net.endpoints["sc2"].run("ip", "link", "set", name, "down")
 
 
-@pytest.mark.parametrize("routes", overlay.ROUTES)
+@pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 def test_containers_reach_each_other_whatever_the_routes(where: str, routes: str) -> None:
-    with live.build(attentive(overlay.seed(routes)), where) as net:
+    with live.build(attentive(leaf_spine_overlay.seed(routes)), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1426)
         assert "ttl=62" in ping(net, "cs1", CS4, 1426)
         with pytest.raises(Failed, match=r"(?i)message too long"):
@@ -79,7 +82,7 @@ def test_by_name_and_with_ipip(where: str) -> None:
     with live.build("overlay", where, mtu_bytes=9000) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["cs1", "cs5"]
         assert "ttl=64" in ping(net, "cs1", CS5, 9000)
-    with live.build(overlay.seed(mtu_bytes=1430, provider="ipip"), where) as net:
+    with live.build(leaf_spine_overlay.seed(mtu_bytes=1430, provider="ipip"), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1430)
         assert (
             "gretun-cont  ipip      MTU 1480   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)"
@@ -88,18 +91,18 @@ def test_by_name_and_with_ipip(where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tunnel", "mtu_bytes", "told"),
+    ("tunnel", "mtu_bytes", "report"),
     [
         ({"kind": "geneve", "id": 77}, 1450, "tunnel any to 192.168.2.1 port 6081 (n2/tun)"),
         ({"kind": "gretap", "id": 0xFFFFFFFF}, 1458, "tunnel any to 192.168.2.1 (n2/tun)"),
         ({"kind": "gretap"}, 1462, "tunnel any to 192.168.2.1 (n2/tun)"),
     ],
 )
-def test_tunnels_of_layer_2(where: str, tunnel: dict[str, Any], mtu_bytes: int, told: str) -> None:
+def test_tunnels_of_layer_2(where: str, tunnel: dict[str, Any], mtu_bytes: int, report: str) -> None:
     with live.build(networks.routed(tunnel, mtu_bytes), where) as net:
         assert "ttl=64" in ping(net, "c1", "10.0.0.2", mtu_bytes)
         tree = drawing.tree(net.state)
-        assert told in tree
+        assert report in tree
         assert f"{tunnel['kind']} {tunnel.get('id', '')}".strip() in tree
 
 
@@ -107,7 +110,7 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
     parts = (
         Node("a", container=True),
         Node("b", container=True),
-        Cable(End("a", "eth0", "10.0.0.1/24"), End("b", "eth0", "10.0.0.2/24")),
+        Cable(CableEnd("a", "eth0", "10.0.0.1/24"), CableEnd("b", "eth0", "10.0.0.2/24")),
         Tunnel("gre", "a", "tun", "10.0.0.2", local="10.0.0.1", id=9, address="fd00::1/64"),
         Tunnel("gre", "b", "tun", "10.0.0.1", local="10.0.0.2", id=9, address="fd00::2/64"),
     )
@@ -119,20 +122,20 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
 def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
     """The rows of the experiment in the report's own network."""
     folder = shared_vm.folder / "overlay"
-    asked = ("part=path,reachability,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
-    argv = [*LABKIT, "run", "overlay", *asked, "--folder", str(folder)]
+    parameters = ("part=path,reachability,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
+    argv = [*LABKIT, "run", "overlay", *parameters, "--folder", str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
-    found = records.read_rows(folder)
-    assert {(row["status"], row["reason"]) for row in found} == {("ok", None)}
-    doubts = {doubt for row in found for doubt in (row["doubts"] or "").split("; ")}
+    result = run_folder.read_rows(folder)
+    assert {(row["status"], row["reason"]) for row in result} == {("ok", None)}
+    doubts = {doubt for row in result for doubt in (row["doubts"] or "").split("; ")}
     # Other tests run beside this one.
     assert not [
         doubt
         for doubt in doubts
         if doubt and "other programs took" not in doubt and "waited for" not in doubt
     ]
-    return found
+    return result
 
 
 def test_the_reports_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
@@ -158,7 +161,7 @@ def test_the_reports_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
         "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / IP 20.0.0.1 > 30.0.0.2 / ICMP echo request"
     )
     assert next(each["length_bytes"] for each in alone["layers"] if each["name"] == "gre") == 88
-    overlays.as_promised(rows, overlay.seed("static"))
+    overlays.as_promised(rows, leaf_spine_overlay.seed("static"))
 
 
 def test_who_reaches_whom_in_the_reports_network(rows: list[dict[str, Any]]) -> None:
@@ -184,7 +187,7 @@ def test_a_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/said & echo $!"
     begun = "until grep -q 'listening on' /tmp/said; do sleep 0.1; done"
     ended = "kill {}; until grep -q 'by filter' /tmp/said; do sleep 0.1; done; base64 /tmp/by_hand"
-    with live.build(overlay.seed(), where) as net:
+    with live.build(leaf_spine_overlay.seed(), where) as net:
         ping(net, "cs1", CS5, 1426)
         number = net.sc2.run("sh", "-c", by_hand).strip()
         net.sc2.run("sh", "-c", begun)

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from conftest import ROOT, SharedVm
 
-from labkit import drawing, live
-from labkit.topologies import State
-from labkit.topologies.encapsulation import overhead_bytes
-from labkit.topologies.told import Place
-from labkit.topologies.tunnels import ARMS
+from labkit import live
+from labkit.analysis import drawing
+from labkit.common.topology_state import Place
+from labkit.measure.topologies import State
+from labkit.measure.topologies.network.encapsulation import overhead_bytes
+from labkit.measure.topologies.tunnels import ARMS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel")
 
@@ -25,49 +26,49 @@ KIND = {"vxlan_gre": "vxlan"}
 
 
 @pytest.fixture(scope="module")
-def found(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
+def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
     """What was found in each kind of tunnel, by its name and the version of IP inside."""
-    asked = [(name, family) for name in ARMS for family in (4, 6)]
+    parameters = [(name, family) for name in ARMS for family in (4, 6)]
     requests = [
         {"name": name, "mtu_bytes": 1400, "family": family, "pairs": 2 if family == 4 else 1}
-        for name, family in asked
+        for name, family in parameters
     ]
     built = [sys.executable, str(ROOT / "tests/lab/built.py"), json.dumps(requests)]
     with live.build("veth", where=shared_vm.where) as net:
-        told = net.client0.run("env", f"PYTHONPATH={ROOT}", *built, timeout_s=PATIENCE_S)
-    return dict(zip(asked, json.loads(told), strict=True))
+        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *built, timeout_s=PATIENCE_S)
+    return dict(zip(parameters, json.loads(report), strict=True))
 
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("name", ARMS)
-def test_a_tunnel(name: str, family: int, found: dict[tuple[str, int], Answer]) -> None:
-    told = found[name, family]
+def test_a_tunnel(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
+    report = result[name, family]
     if (name, family) == ("ipip", 6):
-        assert (told["error"], told["text"].partition(" (")[0]) == ("BadInput", "ipip carries IPv4 alone")
+        assert (report["error"], report["text"].partition(" (")[0]) == ("BadInput", "ipip carries IPv4 alone")
         return
-    assert "error" not in told, told
-    reaches(told)
-    outside(name, told)
-    peers(name, msgspec.convert(told["state"], State))
+    assert "error" not in report, report
+    reaches(report)
+    outside(name, report)
+    peers(name, msgspec.convert(report["state"], State))
 
 
-def reaches(told: Answer) -> None:
+def reaches(report: Answer) -> None:
     """Every pair, at the MTU and not beyond."""
-    count = len(told["pairs"])
-    assert told["full"] == [True] * count
-    assert told["ttl"] == [64] * count
-    assert told["one_more"] == []
-    assert told["one_more_refused"] == [True] * count
-    assert told["reachable"] is None
+    count = len(report["pairs"])
+    assert report["full"] == [True] * count
+    assert report["ttl"] == [64] * count
+    assert report["one_more"] == []
+    assert report["one_more_refused"] == [True] * count
+    assert report["reachable"] is None
 
 
-def outside(name: str, told: Answer) -> None:
+def outside(name: str, report: Answer) -> None:
     """The way is larger by what the headers add; as much is measured on it."""
-    for links in told["links"].values():
+    for links in report["links"].values():
         assert (links["eth0"]["mtu"], links["under"]["mtu"]) == (1400, 1400 + ADDED[name])
         assert links["eth0"]["linkinfo"]["info_kind"] == KIND.get(name, name)
         assert links["eth0"]["qdisc"] == "noqueue"
-    measured = told["headers"]
+    measured = report["headers"]
     assert measured["computed_bytes"] == measured["measured_bytes"] == ADDED[name] == overhead_bytes(name)
     assert sum(layer["header_bytes"] for layer in measured["layers"]) == ADDED[name]
 

@@ -14,8 +14,8 @@ import pytest
 from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
 
 from labkit import live
-from labkit.errors import BadInput, Failed
-from labkit.qemu import console
+from labkit.common.errors import BadInput, Failed
+from labkit.system.qemu import console
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
 

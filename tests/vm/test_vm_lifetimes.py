@@ -13,7 +13,7 @@ import pytest
 import yaml
 from worlds import LABKIT, until, world
 
-from labkit import records
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "qemu", "lab kernel")
 
@@ -49,18 +49,20 @@ def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fresh", "boots"), [("", 1), (",fresh", 2)])
 def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, boots: int) -> None:
-    asked = {"topology": ["veth"], "duration_s": 1, "omit_s": 0, "rounds": 1, "slices": 0, "pairs": [1]}
-    asked["where"] = f"vm:{lab_kernel},cpus=1,append=labkit.test=1{fresh}"
+    parameters = {"topology": ["veth"], "duration_s": 1, "omit_s": 0, "rounds": 1, "slices": 0, "pairs": [1]}
+    parameters["where"] = f"vm:{lab_kernel},cpus=1,append=labkit.test=1{fresh}"
     path = tmp_path / "small.yaml"
     path.write_text(
-        yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": {"mtu_bytes": [1500, 9000]}})
+        yaml.safe_dump(
+            {"notebook": "01_datapaths", "parameters": parameters, "grid": {"mtu_bytes": [1500, 9000]}}
+        )
     )
     with world(tmp_path / "world", user=False) as machine:
         done = machine.labkit("sweep", str(path), cwd=Path(__file__).parents[2], timeout=2 * PATIENCE_S)
         assert done.returncode == 0, done.stderr
         assert until(lambda: not machine.processes(), 20), machine.processes()
         [sweep] = (machine.data / "datapaths").iterdir()
-    rows = [row for folder in sweep.glob("*/rows") for row in records.read_rows(folder.parent)]
+    rows = [row for folder in sweep.glob("*/rows") for row in run_folder.read_rows(folder.parent)]
     assert sorted(row["mtu_bytes"] for row in rows) == [1500, 9000]
     assert {(row["kernel"], row["cpus_count"], row["status"] in MEASURED) for row in rows} == {
         (lab_kernel, 1, True)
@@ -75,7 +77,7 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
 
 def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
     """The point goes on in a lab VM that is booted anew; ratios of both kernels stand side by side in the report."""
-    asked = {
+    parameters = {
         "topology": ["veth", "veth_bridge"],
         "duration_s": 2,
         "omit_s": 0,
@@ -85,7 +87,7 @@ def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Pa
     }
     path = tmp_path / "kernels.yaml"
     grid = {"where": ["here", f"vm:{lab_kernel}"]}
-    path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": asked, "grid": grid}))
+    path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": parameters, "grid": grid}))
     with world(tmp_path / "a, b", user=False) as machine:
         process = machine.start(*LABKIT, "sweep", str(path), cwd=Path(__file__).parents[2])
         assert until(lambda: list(machine.data.glob("*/*/vm_*/rows/1-r0.jsonl")), PATIENCE_S)
@@ -97,7 +99,7 @@ def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Pa
         assert "booted anew" in err
         assert until(lambda: not machine.processes(), 20), machine.processes()
         [sweep] = (machine.data / "datapaths").iterdir()
-    rows = {folder.parent.name: records.read_rows(folder.parent) for folder in sweep.glob("*/rows")}
+    rows = {folder.parent.name: run_folder.read_rows(folder.parent) for folder in sweep.glob("*/rows")}
     assert len(rows) == 2
     assert {len(each) for each in rows.values()} == {6}  # two rounds of a baseline, its control and a variant
     assert {row["kernel"] for each in rows.values() for row in each} == {lab_kernel, os.uname().release}

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labkit import machine
-from labkit.errors import BadInput
-from labkit.experiments import Datapaths, Surroundings, arms, observing, profiles
-from labkit.observers.guest_function_times import TRACEFS
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import DatapathParameters, RunContext, profiled_runs, survey
+from labkit.measure.observers import registry
+from labkit.measure.observers.ftrace.guest_function_times import TRACEFS
+from labkit.system import machine
 
 OBSERVER = "guest_function_times"
 ATTEMPTS = 3  # the machine may be busy
@@ -26,10 +27,10 @@ def received_count(end: Any) -> int:
     return int(values[names.index("InReceives")])
 
 
-def refused(asked: Datapaths, topology: Any) -> str:
+def refused(parameters: DatapathParameters, topology: Any) -> str:
     """The sentence of the survey about functions that are not there."""
     try:
-        observing.check_standing(asked, topology)
+        registry.check_topology(parameters, topology)
     except BadInput as error:
         return str(error)
     return "nothing"
@@ -37,29 +38,32 @@ def refused(asked: Datapaths, topology: Any) -> str:
 
 def seen(word: str, folder: Path) -> dict[str, Any]:
     given = {"endpoint": ("shared_guest",), "guest": word, "protocol": "ping", "observe": (OBSERVER,)}
-    asked = Datapaths(**given, functions=("ip_rcv", "ip_list_rcv"), duration_s=2)
-    asked.check()
-    around = Surroundings("datapaths", folder, 1, machine.describe())
-    with arms.built(asked, around, 1, arms.planned(asked), random.Random(1)) as (live, failed):
+    parameters = DatapathParameters(**given, functions=("ip_rcv", "ip_list_rcv"), duration_s=2)
+    parameters.check()
+    run_context = RunContext("datapaths", folder, 1, machine.describe())
+    with survey.built(parameters, run_context, 1, survey.planned(parameters), random.Random(1)) as (
+        live,
+        failed,
+    ):
         assert not failed, failed
         topology = live[0].topology
         ends = [topology.pairs[0].client, topology.pairs[0].server]
         guest = ends[0].box.guest
-        accepts = refused(asked, topology)
+        accepts = refused(parameters, topology)
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))
-            _arm, row = profiles._observed(asked, live[0], OBSERVER, folder, "1-p0")
+            _arm, row = profiled_runs._observed(parameters, live[0], OBSERVER, folder, "1-p0")
             if row["status"] == "ok" and row["sent_count"]:  # ping was not ended before its time was over
                 break
         received = sum(map(received_count, ends)) - before
-        _arm, counted = profiles._observed(asked, live[0], "counters", folder, "1-p1")
+        _arm, counted = profiled_runs._observed(parameters, live[0], "counters", folder, "1-p1")
         return {
             "row": row,
             "counted": counted,
             "accepts": accepts,
             "received_count": received,
             "state": {name: guest.read(f"{TRACEFS}/{name}").decode() for name in STATE},
-            "refused": refused(Datapaths(**given, functions=("ip_rcv", "ip_recv")), topology),
+            "refused": refused(DatapathParameters(**given, functions=("ip_rcv", "ip_recv")), topology),
         }
 
 

@@ -1,0 +1,301 @@
+"""Two runs, or two sweeps, point by point: `labkit compare`.
+
+Two runs are not interleaved, so the machine's drift between them (2 to 5 % with nothing changed) is in every
+plain ratio of the one to the other. Where both measured the same baseline, the ratios to it are compared
+instead: the drift that arm and baseline share cancels out (a difference of differences of logarithms). What
+is compared is one number for each fresh set-up, with Welch's t interval: measurements within a set-up are not
+independent.
+
+Of points of two hosts (another kernel, accelerator or machine) only the ratios to a common baseline are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import load, stats, verdicts
+from labkit.analysis.load import (
+    GROUP,
+    HOST,
+    METRIC,
+    PROVENANCE,
+    Key,
+    differing,
+    group_text,
+    groups,
+    hosts,
+    measured,
+)
+from labkit.common import units
+from labkit.common.errors import BadInput
+
+DRIFT = 0.05  # by so much two runs may differ with nothing changed (METHOD rule 2)
+COLUMNS = [
+    "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
+    "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
+    "relative_high", "how", "word", "sentence",
+]  # fmt: skip
+ASKED = 2  # the first columns of HOST: what was asked for, whatever it turned out to be
+_NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
+
+
+@dataclass(frozen=True)
+class RunSide:
+    """One of the two: its name for sentences; all rows; those that count, and by group; paired ratios."""
+
+    name: str
+    rows: pd.DataFrame
+    ok: pd.DataFrame
+    points: dict[Key, pd.DataFrame]
+    ratios: dict[Key, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Common:
+    """A topology at a point that both measured: either side's group, and what the sides are called in sentences."""
+
+    topology: str
+    sides: tuple[RunSide, RunSide]
+    keys: tuple[Key, Key]
+    names: tuple[str, str]
+    hosts: tuple[str, str]
+
+    @property
+    def one_host(self) -> bool:
+        return self.keys[0] == self.keys[1]
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The columns of GROUP, None where the two hosts differ."""
+        both = zip(GROUP, *self.keys, strict=True)
+        return {name: one if one == other else None for name, one, other in both}
+
+    def of(self, which: str) -> list[pd.DataFrame]:
+        """Either side's rows ("points") or paired ratios ("ratios") in the group; empty without."""
+        tables = [getattr(side, which) for side in self.sides]
+        return [table.get(key, pd.DataFrame()) for table, key in zip(tables, self.keys, strict=True)]
+
+
+def compare(
+    left_path: str | Path, right_path: str | Path, margin: float = 0.05
+) -> tuple[pd.DataFrame, list[str]]:
+    """Right to left, a line for each group and topology that both measured, and every doubt as a sentence.
+
+    Columns GROUP and COLUMNS. ratio, low, high: of the metric itself, right to left, without an allowance for
+    drift. relative_...: of the ratio to the baseline, NaN where the two have none in common. word and
+    sentence are those of the relative ratio; where there is none, those of the plain one with its interval
+    widened by DRIFT. Of two hosts the relative ratio is all that is there, and those columns of HOST are null in
+    which the two differ. Raises BadInput, naming the difference, for what is not comparable.
+    """
+    names = [Path(path).name for path in (left_path, right_path)]
+    if names[0] == names[1]:
+        names = [str(left_path), str(right_path)]
+    left, right = (_side(path, name) for path, name in zip((left_path, right_path), names, strict=True))
+    _refuse(left, right)
+    common = _common(left, right)
+    result = [line for one in common if (line := _line(one, margin))]
+    if not result:
+        raise BadInput(f"{left.name} and {right.name} {_nothing(common)}: nothing to compare")
+    table = pd.DataFrame(result, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(_NUMBERS, float))
+    return table, _doubts(left, right, common, table)
+
+
+def _side(path: str | Path, name: str) -> RunSide:
+    rows = verdicts.load(path)
+    ok = measured(rows)
+    if ok.empty:
+        raise BadInput(f"{path} has no valid measurement to compare")
+    return RunSide(name, rows, ok, dict(groups(ok)), dict(groups(verdicts.ratios(rows))))
+
+
+def _refuse(left: RunSide, right: RunSide) -> None:
+    """Raise BadInput where rows of the same host differ in what matters."""
+    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    for _, rows in groups(both, HOST):
+        if differ := differing(rows, PROVENANCE):
+            lines = "; ".join(f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
+            raise BadInput(f"{left.name} and {right.name} are not comparable, they differ in {lines}")
+
+
+def _common(left: RunSide, right: RunSide) -> list[Common]:
+    """Every point that both have: on the same host; else on what was asked for by the same name; else on any two."""
+    names = _host_names(left, right)
+    common = []
+    for alike in ((len(HOST), ASKED), (0,)):
+        for one, other in _matching(left, right, alike):
+            hosts_of = (names[one[: len(HOST)]], names[other[: len(HOST)]])
+            report = [
+                side.name if one == other else f"{side.name} ({host})"
+                for side, host in zip((left, right), hosts_of, strict=True)
+            ]
+            there = set(right.points[other]["topology"])
+            common += [
+                Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of)
+                for name in left.points[one]["topology"].unique()
+                if name in there
+            ]
+        if common:
+            return common
+    apart = load.apart(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
+    lines = f": they differ in {', '.join(apart)}" if apart else ""
+    raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
+
+
+def _matching(left: RunSide, right: RunSide, alike: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
+    """Groups that differ in nothing but their hosts; of those, hosts alike in so many columns, or else in fewer."""
+    for one in left.points:
+        there = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
+        tiers = ([other for other in there if other[:count] == one[:count]] for count in alike)
+        yield from ((one, other) for other in next(filter(None, tiers), []))
+
+
+def _host_names(left: RunSide, right: RunSide) -> dict[Key, str]:
+    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    return {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
+
+
+def _nothing(common: list[Common]) -> str:
+    if all(one.one_host for one in common):
+        return "have slices here and whole runs there"
+    return "are of different hosts, whose speeds are not compared, and they have no ratio to one baseline in common"
+
+
+def _line(one: Common, margin: float) -> dict[str, Any] | None:
+    """One point; None if there is nothing to compare: slices here and whole runs there, or two hosts and no ratios."""
+    arms = [rows[rows["topology"].eq(one.topology)] for rows in one.of("points")]
+    method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
+    if method is None:
+        return None
+    baseline, relative = _relative(one, method)
+    if relative is None and not one.one_host:
+        return None
+    arms = [arm[arm["method"].eq(method) & arm["log"].notna()] for arm in arms]
+    if any(arm.empty for arm in arms):
+        return None
+    levels = [_by_setup(arm, "log") for arm in arms]
+    plain = stats.difference(levels[0], levels[1])
+    effect = _with_drift(plain) if relative is None else relative
+    verdict = _verdict(one, baseline, method, effect, margin)
+    absolute = {
+        "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
+        "ratio": plain.ratio, "low": plain.low, "high": plain.high,
+    }  # fmt: skip
+    return {
+        **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
+        "right_host": one.hosts[1], "method": method, "metric": METRIC[one.group["protocol"]][0],
+        "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
+        **(absolute if one.one_host else {}),
+        "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
+        "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
+        "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
+    }  # fmt: skip
+
+
+def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
+    """One number for each fresh set-up: Hodges-Lehmann, because slices have heavy tails."""
+    return np.array(
+        [stats.centre(some[column].to_numpy(float)) for _, some in rows.groupby("setup", sort=False)]
+    )
+
+
+def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
+    """The common baseline, and the effect on the ratio to it; (None, None) without."""
+    parts = []
+    for lines in one.of("ratios"):
+        if lines.empty:
+            return None, None
+        parts.append(lines[lines["topology"].eq(one.topology) & lines["method"].eq(method)])
+    baselines = {str(name) for part in parts for name in part["baseline"]}
+    if len(baselines) != 1 or any(part.empty for part in parts):
+        return None, None
+    here, there = (_by_setup(part, "log_ratio") for part in parts)
+    return baselines.pop(), stats.difference(here, there)
+
+
+def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
+    """Either side's measurements of the topology, and its ratios to the baseline where there are any."""
+    for which in ("points", "ratios"):
+        for rows in one.of(which):
+            if len(rows):
+                yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
+
+
+def _with_drift(plain: stats.Effect) -> stats.Effect:
+    """The interval widened by what two runs may differ by with nothing changed."""
+    if plain.low is None or plain.high is None:
+        return plain
+    how = f"{plain.how}, widened by {units.percent(DRIFT)} for drift between runs"
+    return replace(plain, low=plain.low / (1 + DRIFT), high=plain.high * (1 + DRIFT), how=how)
+
+
+def _verdict(
+    one: Common, baseline: str | None, method: str, effect: stats.Effect, margin: float
+) -> stats.Verdict:
+    left, right = one.names
+    arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
+    controls = {
+        name: verdicts.effect_of(lines, "log_control", method == "slice") if len(lines) else None
+        for name, lines in zip(one.names, one.of("ratios"), strict=True)
+    }
+    starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
+    if why := next(filter(None, starved), None) or _no_evidence(effect, controls, baseline):
+        shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
+        sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
+        return stats.Verdict("no evidence", sentence)
+    # The controls of both have been heard, and a plain ratio is widened already: drift alone is left.
+    drift = stats.Effect(1.0, 1 / (1 + DRIFT), 1 + DRIFT, 2, "drift between runs")
+    higher = METRIC[one.group["protocol"]][1]
+    return stats.verdict(effect, drift, margin, higher, arm=arm, baseline=f"in {left}")
+
+
+def _no_evidence(
+    effect: stats.Effect, controls: dict[str, stats.Effect | None], baseline: str | None
+) -> str | None:
+    for name, control in controls.items():
+        if control is not None and stats.vetoes(control):
+            shown = stats.ratio_text(control.ratio, control.wide_low, control.wide_high)
+            return f"in {name} the baseline differs from itself ({shown} at 99 %)"
+        if baseline is not None and (control is None or control.low is None):
+            return f"in {name} {baseline} was not measured twice, or only once, so nothing shows the noise"
+    return "one of the two has a single set-up, thus no interval" if effect.low is None else None
+
+
+def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataFrame) -> list[str]:
+    count = len(table)
+    lines = [
+        f"{count} point{'s' * (count != 1)} compared at 95 %: with no difference anywhere, about"
+        f" {0.05 * count:.1g} of them would still show one",
+        f"{left.name} and {right.name} were measured at different times, not interleaved",
+    ]
+    apart = table[table["left_host"].ne(table["right_host"])]
+    for (one, other), _ in apart.groupby(["left_host", "right_host"], sort=False):
+        lines.append(
+            f"{left.name} is of {one}, {right.name} of {other}: different hosts, so ratios to the baseline are"
+            " compared, and speeds are not"
+        )
+    if plain := int(table["baseline"].isna().sum()):
+        lines.append(
+            f"{plain} of {count} points have no common baseline: 2 to 5 % of drift between runs is normal,"
+            f" so their verdicts need more than {units.percent(DRIFT)}"
+        )
+    setups = table[["left_setups_count", "right_setups_count"]].min(axis=1)
+    if few := int((setups < verdicts.FEWEST_SETUPS).sum()):
+        lines.append(
+            f"{few} of {count} points have fewer than {verdicts.FEWEST_SETUPS} fresh set-ups on a side"
+        )
+    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    for name, values in differing(both, verdicts.DOUBTFUL).items():
+        lines.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, values))}")
+    for place, side in enumerate((left, right)):
+        points = {(key, str(name)) for key, rows in side.points.items() for name in rows["topology"].unique()}
+        if only := points - {(one.keys[place], one.topology) for one in common}:
+            names = ", ".join(sorted(f"{topology} ({group_text(key)})" for key, topology in only))
+            lines.append(f"{len(only)} of {len(points)} points are in {side.name} only: {names}")
+        lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows)]
+    return lines

@@ -1,0 +1,110 @@
+"""A state as a plotly figure: namespaces are boxes, interfaces boxes in them, joined by lines of four kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Layout, TextBox
+from labkit.analysis.drawing.folded_layout import Levels, places
+from labkit.analysis.drawing.graph import (
+    FEW,
+    WAYS,
+    condition,
+    first,
+    kind,
+    more,
+    outside,
+    route_line,
+    shown,
+    title,
+)
+from labkit.common.topology_state import InterfaceState, Namespace, Place
+from labkit.measure.topologies import State
+
+EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
+LEAST_PX = 560  # for the title and the legend
+
+
+def topology(state: State, pairs: int = FEW) -> go.Figure:
+    """The drawing of a topology as it stands; of more than `pairs` pairs it shows the first, and says so."""
+    left_out = max(len(state.pairs) - pairs, 0)
+    part, _ = first(shown(state), pairs)
+    built = places(part)
+    figure = go.Figure()
+    for box in built.namespaces.values():
+        figure.add_shape(type="rect", **_corners(box), **theme.NAMESPACE)
+    for box in built.interfaces.values():
+        figure.add_shape(type="rect", **_corners(box), **theme.INTERFACE)
+    _add_lines(figure, built)
+    _add_words(figure, part, built)
+    words = f"as the kernel tells (Linux {theme.plain(state.kernel)})"
+    words += f"; {more(left_out)}" if left_out else ""
+    theme.titled(figure, title(state), words)
+    _size(figure, built)
+    return figure
+
+
+def _corners(box: TextBox) -> dict[str, float]:
+    return {"x0": box.x, "y0": box.y, "x1": box.right, "y1": box.bottom}
+
+
+def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
+    """One trace for each way of joining, so that the legend has each once."""
+    for way, name in WAYS.items():
+        points: list[tuple[float | None, float | None]] = []
+        for join, line in places.lines:
+            points += [*line, (None, None)] if join.way == way else []
+        if points:
+            x, y = zip(*points, strict=True)
+            common = {"mode": "lines", "hoverinfo": "skip", "line": theme.JOINS[way], "showlegend": True}
+            figure.add_trace(go.Scatter(x=x, y=y, name=name, **common))
+
+
+def _add_words(figure: go.Figure, state: State, places: Layout | Levels) -> None:
+    words: dict[str, Any] = {"mode": "text", "showlegend": False}
+    boxes = [places.namespaces[space.name] for space in state.namespaces]
+    names = {"text": [f"<b>{theme.plain(box.lines[0])}</b>" for box in boxes], "textposition": "middle right"}
+    routes = {"hovertext": [_routes(space) for space in state.namespaces], "hoverinfo": "text"}
+    x, y = [box.x + box.title_px + PAD_PX / 2 for box in boxes], [box.y + TITLE_PX / 2 for box in boxes]
+    figure.add_trace(go.Scatter(x=x, y=y, textfont_size=12, **names, **routes, **words))
+    at = [
+        (places.interfaces[Place(space.name, one.name)], one)
+        for space in state.namespaces
+        for one in space.interfaces
+    ]
+    texts = ["<br>".join(theme.plain(line) for line in box.lines) for box, _ in at]
+    more_of_it = {"hovertext": [_hover(one) for _, one in at], "hoverinfo": "text", "textfont_size": 12}
+    x, y = [box.middle[0] for box, _ in at], [box.middle[1] for box, _ in at]
+    figure.add_trace(go.Scatter(x=x, y=y, text=texts, **more_of_it, **words))
+
+
+def _routes(space: Namespace) -> str:
+    lines = [route_line(route) for route in space.routes]
+    return "<br>".join(theme.plain(line) for line in [f"routes of {space.name}", *(lines or ["none"])])
+
+
+def _hover(one: InterfaceState) -> str:
+    """What has no room in the box."""
+    lines = [f"{one.name}: {kind(one)}", *condition(one), f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
+    if one.tunnel is not None:
+        lines.append(outside(one.tunnel))
+    return "<br>".join(theme.plain(line) for line in lines if line is not None)
+
+
+def _size(figure: go.Figure, places: Layout | Levels) -> None:
+    """One unit is one pixel."""
+    wide = max(places.width, LEAST_PX - 2 * EDGE_PX)
+    aside = (wide - places.width) / 2
+    axis = {"visible": False, "fixedrange": True}
+    figure.update_xaxes(range=[-1 - aside, places.width + aside + 1], **axis)
+    figure.update_yaxes(range=[places.height + 1, -1], **axis)
+    figure.update_layout(
+        width=wide + 2 + 2 * EDGE_PX,
+        height=places.height + 2 + TOP_PX + LEGEND_PX,
+        margin={"l": EDGE_PX, "r": EDGE_PX, "t": TOP_PX, "b": LEGEND_PX},
+        legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top", "xanchor": "left"},
+        dragmode=False,
+    )

@@ -1,0 +1,284 @@
+"""Where everything of a drawing stands: namespaces in columns, clients left and servers right, in pixels from the top
+left. What is joined across namespaces stands at one height where it can, and no line runs over a label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from labkit.analysis.drawing.graph import Join, joins, label
+from labkit.analysis.drawing.ranks import columns
+from labkit.common.topology_state import Namespace, Place
+from labkit.measure.topologies import State
+
+Point = tuple[float, float]
+
+CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; a little more than most need, since fonts differ
+PAD_PX, TITLE_PX = 8.0, 24.0
+GAP_PX, ROW_PX = 26.0, 14.0  # between interfaces of one stack, between namespaces
+COLUMN_PX, STACK_PX = 100.0, 70.0  # between columns of namespaces, between stacks in one: room for lines
+DETOUR_PX, CHANNEL_PX = 12.0, 14.0  # of lines that go around: from what they leave, from each other
+
+
+@dataclass
+class TextBox:
+    """A rectangle with lines of text; y grows downwards. `title_px`: how far right a namespace's name begins."""
+
+    lines: list[str]
+    width: float
+    height: float
+    x: float = 0.0
+    y: float = 0.0
+    title_px: float = 0.0
+
+    @property
+    def right(self) -> float:
+        """Its right edge."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its lower edge."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> Point:
+        """Its centre."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+
+def box_around(lines: list[str]) -> TextBox:
+    """A rectangle that has room for these lines."""
+    return TextBox(lines, max(map(len, lines)) * CHAR_PX + 2 * PAD_PX, len(lines) * LINE_PX + PAD_PX)
+
+
+class Layout:
+    """The boxes of the namespaces and interfaces of a state (as `shown` and `first` have left it), and lines between
+    the latter."""
+
+    def __init__(self, state: State) -> None:
+        self._joins = joins(state)
+        self._others: dict[Place, list[Place]] = {}
+        for join in self._joins:
+            for one, other in permutations(join.ends):
+                self._others.setdefault(one, []).append(other)
+        self._rows = [
+            list(dict.fromkeys((client.namespace, server.namespace))) for client, server in state.pairs
+        ]
+        self._columns = columns(state, self._joins)
+        self.interfaces = {
+            Place(space.name, one.name): box_around(label(one))
+            for space in state.namespaces
+            for one in space.interfaces
+        }
+        self._placed: set[str] = set()  # the namespaces that have their place
+        self._below = 0  # lines that go below everything
+        self._stacks = {space.name: self._stacked(space) for space in state.namespaces}
+        self._even()
+        self.namespaces = {space.name: self._around(space.name) for space in state.namespaces}
+        self._across()
+        self._down()
+        self.width = max((box.right for box in self.namespaces.values()), default=0.0)
+        self.height = max((box.bottom for box in self.namespaces.values()), default=0.0)
+        # Of lines below everything the shortest is the uppermost, so that none crosses another.
+        drawn = {join: self._line(join) for join in sorted(self._joins, key=self._span)}
+        self.lines = [(join, drawn[join]) for join in self._joins]
+        self.height += CHANNEL_PX / 2 if self._below else 0
+
+    def _stacked(self, space: Namespace) -> tuple[list[Place], list[Place], list[Place]]:
+        """The interfaces of a namespace: those that are joined to the left alone, the others, those to the right alone.
+
+        A namespace of a pair has one stack.
+        """
+        left, centre, right = list[Place](), list[Place](), list[Place]()
+        here = self._columns[space.name]
+        paired = any(space.name in row for row in self._rows)
+        for place in (Place(space.name, one.name) for one in space.interfaces):
+            others = [other for other in self._others.get(place, []) if other.namespace != space.name]
+            sides = {self._columns[other.namespace] - here > 0 for other in others}
+            stack = centre if paired or len(sides) != 1 else right if sides == {True} else left
+            stack.append(place)
+        return left, self._chained(centre), right
+
+    def _chained(self, stack: list[Place]) -> list[Place]:
+        """A stack in an order in which those that are joined with each other are neighbours, as far as that goes."""
+        inside = {
+            place: [other for other in self._others.get(place, []) if other in stack] for place in stack
+        }
+        order: list[Place] = []
+        for start in sorted(stack, key=lambda place: len(inside[place]) == 2):
+            waiting = [start]
+            while waiting:
+                place = waiting.pop()
+                if place not in order:
+                    order.append(place)
+                    waiting += reversed(inside[place])
+        return order
+
+    def _even(self) -> None:
+        """Make interfaces of one stack equally wide, also those of namespaces that stand below each other."""
+        for column in set(self._columns.values()):
+            names = [name for name in self._stacks if self._columns[name] == column]
+            for part in range(3):
+                boxes = [self.interfaces[place] for name in names for place in self._stacks[name][part]]
+                for box in boxes:
+                    box.width = max(other.width for other in boxes)
+
+    def _around(self, name: str) -> TextBox:
+        """The box of a namespace, as wide as it must be."""
+        widths = [self.interfaces[stack[0]].width for stack in self._stacks[name] if stack]
+        inner = sum(widths) + STACK_PX * max(len(widths) - 1, 0)
+        return TextBox([name], max(inner, len(name) * CHAR_PX) + 2 * PAD_PX, TITLE_PX + PAD_PX)
+
+    def _across(self) -> None:
+        x = 0.0
+        for column in sorted(set(self._columns.values())):
+            boxes = {name: box for name, box in self.namespaces.items() if self._columns[name] == column}
+            width = max(box.width for box in boxes.values())
+            for name, box in boxes.items():
+                box.x, box.width = x, width
+                for part, stack in zip((0, 0.5, 1), self._stacks[name], strict=True):
+                    for place in stack:
+                        one = self.interfaces[place]
+                        one.x = x + PAD_PX + (width - 2 * PAD_PX - one.width) * part
+            x += width + COLUMN_PX
+
+    def _down(self) -> None:
+        """Rows of pairs first; then what lies between, where its lines lead."""
+        y = 0.0
+        for row in self._rows:
+            for name in row:
+                if name not in self._placed:
+                    self._pile(self._stacks[name][1], y + TITLE_PX)
+                    self._enclose(name)
+            self._placed.update(row)
+            y = max(y, *(self.namespaces[name].bottom + ROW_PX for name in row))
+        free: dict[int, float] = {}
+        for name in self._placed:
+            column = self._columns[name]
+            free[column] = max(free.get(column, 0.0), self.namespaces[name].bottom + ROW_PX)
+        between = self.namespaces.keys() - self._placed
+        for column in sorted({self._columns[name] for name in between}):
+            here = [name for name in between if self._columns[name] == column]
+            for name in sorted(here, key=lambda name: (self._height(name, y / 2), name)):
+                self._place_between(name, y - ROW_PX, free.get(column, 0.0))
+                free[column] = self.namespaces[name].bottom + ROW_PX
+            self._placed.update(here)
+
+    def _height(self, name: str, usual: float) -> float:
+        """At which height a namespace is wanted: that of what it is joined with."""
+        places = [place for stack in self._stacks[name] for place in stack]
+        heights = [height for place in places if (height := self._far_height(place)) is not None]
+        return sum(heights) / len(heights) if heights else usual
+
+    def _far_height(self, place: Place) -> float | None:
+        """The height of what an interface is joined with in another namespace, as far as that has its place."""
+        for far in self._others.get(place, []):
+            if far.namespace != place.namespace and far.namespace in self._placed:
+                return self.interfaces[far].middle[1]
+        return None
+
+    def _place_between(self, name: str, height: float, top: float) -> None:
+        usual = self._height(name, height / 2)
+        sides = [place for stack in self._stacks[name][::2] for place in stack]
+        for stack in self._stacks[name][::2]:
+            self._level(stack, usual)
+        ends = [self.interfaces[place] for place in sides]
+        centre = (min(one.y for one in ends) + max(one.bottom for one in ends)) / 2 if ends else usual
+        stack = self._stacks[name][1]
+        self._pile(stack, centre - self._pile(stack, 0.0) / 2)
+        self._enclose(name)
+        shift = max(top - self.namespaces[name].y, 0.0)
+        for place in (*sides, *stack):
+            self.interfaces[place].y += shift
+        self.namespaces[name].y += shift
+
+    def _pile(self, stack: Sequence[Place], y: float) -> float:
+        """Put one below the other from `y` on; returns how high the stack is."""
+        start = y
+        for place in stack:
+            self.interfaces[place].y = y
+            y = self.interfaces[place].bottom + GAP_PX
+        return y - start - (GAP_PX if stack else 0)
+
+    def _level(self, stack: list[Place], usual: float) -> None:
+        """Put each at the height of what it is joined with, but below the one before."""
+        heights = {place: self._far_height(place) for place in stack}
+        wanted = {place: usual if height is None else height for place, height in heights.items()}
+        least = -float("inf")
+        for place in sorted(stack, key=lambda place: wanted[place]):
+            one = self.interfaces[place]
+            one.y = max(wanted[place] - one.height / 2, least)
+            least = one.bottom + PAD_PX
+
+    def _enclose(self, name: str) -> None:
+        box = self.namespaces[name]
+        inside = [self.interfaces[place] for stack in self._stacks[name] for place in stack]
+        if inside:
+            box.y = min(one.y for one in inside) - TITLE_PX
+            box.height = max(one.bottom for one in inside) + PAD_PX - box.y
+
+    def _span(self, join: Join) -> float:
+        """How far the two are apart, from left to right."""
+        one, other = (self.interfaces[place].x for place in join.ends)
+        return abs(one - other)
+
+    def _line(self, join: Join) -> list[Point]:
+        """From edge to edge: sideways where they stand beside each other, downwards where one is below the other, and
+        around what may lie between."""
+        near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
+        left, right = self.interfaces[near], self.interfaces[far]
+        if left.right <= right.x:
+            straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
+            apart = near.namespace != far.namespace
+            return (
+                self._around_all(near, far)
+                if apart and self._is_crossing(straight, (near, far))
+                else straight
+            )
+        upper, lower = sorted((left, right), key=lambda box: box.y)
+        x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
+        if any(
+            upper.bottom < box.middle[1] < lower.y and box.x < x < box.right
+            for box in self.interfaces.values()
+        ):
+            far_x = max(upper.right, lower.right) + DETOUR_PX
+            (_, above), (_, below) = upper.middle, lower.middle
+            return [(upper.right, above), (far_x, above), (far_x, below), (lower.right, below)]
+        return [(x, upper.bottom), (x, lower.y)]
+
+    def _is_crossing(self, line: list[Point], ends: tuple[Place, Place]) -> bool:
+        """Whether a line would run over another namespace, or over another interface of its own ones."""
+        own = {place.namespace for place in ends}
+        boxes = [box for name, box in self.namespaces.items() if name not in own]
+        boxes += [
+            box for place, box in self.interfaces.items() if place not in ends and place.namespace in own
+        ]
+        (x0, y0), (x1, y1) = line
+        for box in boxes:
+            from_x, to_x = max(x0, box.x), min(x1, box.right)
+            heights = [y0 + (y1 - y0) * (x - x0) / (x1 - x0) for x in (from_x, to_x)] if from_x < to_x else []
+            if heights and min(heights) < box.bottom and max(heights) > box.y:
+                return True
+        return False
+
+    def _around_all(self, near: Place, far: Place) -> list[Point]:
+        """A line between two that much stands between: below everything, one below the other."""
+        self.height += CHANNEL_PX
+        self._below += 1
+        down = self._outwards(near, DETOUR_PX + CHANNEL_PX / 2 * self._below, 1)
+        up = self._outwards(far, DETOUR_PX + CHANNEL_PX / 2 * self._below, -1)
+        return [*down, (down[-1][0], self.height), (up[-1][0], self.height), *reversed(up)]
+
+    def _outwards(self, place: Place, away_px: float, usual: int) -> list[Point]:
+        """From an interface to where no namespace is: beside its own, without running over another interface."""
+        box, run_context = self.interfaces[place], self.namespaces[place.namespace]
+        left, centre, right = self._stacks[place.namespace]
+        side = -1 if place in left else 1 if place in right else usual
+        out = run_context.right + away_px if side > 0 else run_context.x - away_px
+        edge = box.right if side > 0 else box.x
+        if place not in centre or not (right if side > 0 else left):
+            return [(edge, box.middle[1]), (out, box.middle[1])]
+        inside, below = edge + side * DETOUR_PX, run_context.bottom - PAD_PX / 2
+        return [(edge, box.middle[1]), (inside, box.middle[1]), (inside, below), (out, below)]

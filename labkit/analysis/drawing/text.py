@@ -1,0 +1,140 @@
+"""A state as text: a tree for the terminal, DOT (Graphviz), Mermaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labkit.analysis.drawing.flat_layout import Layout
+from labkit.analysis.drawing.graph import (
+    WAYS,
+    Join,
+    condition,
+    first,
+    kind,
+    label,
+    more,
+    outside,
+    route_line,
+    shown,
+    title,
+)
+from labkit.common.topology_state import InterfaceState, Namespace, Place, TunnelState
+from labkit.measure.topologies import State
+
+_DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed"}
+_MERMAID_LINES = {
+    "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
+}  # fmt: skip
+
+
+def tree(state: State) -> str:
+    """Namespaces, in each its interfaces with all that the kernel tells of them, and the routes that do not follow
+    from its addresses."""
+    state = shown(state)
+    all_of_it = [one for space in state.namespaces for one in space.interfaces]
+    names = max((len(one.name) for one in all_of_it), default=0)
+    kinds = max((len(kind(one)) for one in all_of_it), default=0)
+    lines = [f"{title(state)}, Linux {state.kernel}"]
+    for space in state.namespaces:
+        lines += ["", space.name]
+        for one in space.interfaces:
+            start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes or '–':<5}"
+            lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
+        lines += [f"  route {line}" for line in _routes(space)]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(one: InterfaceState) -> Iterator[str]:
+    yield from one.addresses
+    if one.peer is not None:
+        yield f"peer {_at(one.peer)}"
+    if one.master is not None:
+        yield f"port of {one.master}"
+    if one.lower is not None:
+        yield f"on {_at(one.lower)}"
+    if one.tunnel is not None:
+        yield _tunnel(one.tunnel)
+    if one.copies:
+        yield f"copies of {', '.join(place.interface for place in one.copies)}"
+    yield from condition(one)
+
+
+def _tunnel(tunnel: TunnelState) -> str:
+    peers = ", ".join(map(_at, tunnel.peers))
+    return f"tunnel {outside(tunnel)}{f' ({peers})' if peers else ''}"
+
+
+def _routes(space: Namespace) -> Iterator[str]:
+    """Those that somebody made; the others follow from the addresses."""
+    for route in space.routes:
+        if not route.connected:
+            yield route_line(route)
+
+
+def _at(place: Place) -> str:
+    return f"{place.namespace}/{place.interface}"
+
+
+def dot(state: State) -> str:
+    """An undirected graph for Graphviz: a cluster for each namespace, a node for each interface."""
+    state = shown(state)
+    lines = [
+        f"graph {_quoted(state.topology)} {{",
+        f"  label={_quoted(f'{title(state)}, Linux {state.kernel}')}; labelloc=t; rankdir=LR; ranksep=1;",
+        '  fontname="sans-serif"; node [shape=box, style=rounded, fontname="sans-serif"];',
+    ]
+    for space in state.namespaces:
+        lines.append(f"  subgraph {_quoted(f'cluster {space.name}')} {{")
+        lines.append(f"    label={_quoted(space.name)};")
+        lines += [
+            f"    {_quoted(f'{space.name}/{one.name}')} [label={_quoted(*label(one))}];"
+            for one in space.interfaces
+        ]
+        lines.append("  }")
+    for join in _from_left_to_right(state):
+        near, far = (_quoted(_at(place)) for place in join.ends)
+        # A lower device in the same namespace stands below, not beside, or the two ends would not be level.
+        inside = join.way == "lower" and join.ends[0].namespace == join.ends[1].namespace
+        style = f"style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}"
+        lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _from_left_to_right(state: State) -> list[Join]:
+    """Everything that joins, from the clients' side to the servers': by this order both tools tell left from right."""
+    places = Layout(state)
+    return [
+        Join(join.way, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
+        for join, _ in places.lines
+    ]
+
+
+def _quoted(*lines: str) -> str:
+    """A string of the DOT language."""
+    return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'
+
+
+def mermaid(state: State) -> str:
+    """A Mermaid flowchart, of a few pairs: its viewers refuse hundreds of lines."""
+    state, left_out = first(shown(state))
+    lines = [f"%% {title(state)}, Linux {state.kernel}", "flowchart LR"]
+    if left_out:
+        lines.append(f"  more[{_escaped(more(left_out))}]")
+    numbers: dict[Place, str] = {}
+    for number, space in enumerate(state.namespaces):
+        lines.append(f"  subgraph n{number}[{_escaped(space.name)}]")
+        for position, one in enumerate(space.interfaces):
+            own = one.index or f"x{position}"  # what only a switch knows has no index
+            name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
+            lines.append(f"    {name}[{_escaped(*label(one))}]")
+        lines.append("  end")
+    for join in _from_left_to_right(state):
+        near, far = (numbers[place] for place in join.ends)
+        lines.append(f"  {near} {_MERMAID_LINES[join.way]} {far}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(*lines: str) -> str:
+    """A quoted text of Mermaid, whose entities begin with # instead of &."""
+    entities = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
+    return '"' + "<br/>".join(line.translate(entities) for line in lines) + '"'

@@ -1,0 +1,110 @@
+"""Figures of a table: each function takes a DataFrame (rows, or verdicts) and returns a plotly Figure.
+
+They are made to be about 900 px wide. Raw points are always drawn, intervals are 95 %, and an arm that could not be
+measured is named under the plots with its reason, so that no gap is silent. Looks belong to `theme`: no colour and
+no font is set here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.change_prices import price_list, price_sentences, prices
+from labkit.analysis.figures.cost_by_size import cost, rates
+from labkit.analysis.figures.cost_fit import fitted
+from labkit.analysis.figures.endpoint_kinds import ends, sides
+from labkit.analysis.figures.forest_plot import forest, ratio_ticks
+from labkit.analysis.figures.function_costs import functions
+from labkit.analysis.figures.function_times import function_times
+from labkit.analysis.figures.function_times_by_size import timed
+from labkit.analysis.figures.header_overhead import overhead
+from labkit.analysis.figures.kernels import kernels
+from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
+from labkit.analysis.figures.load_loss import load_loss
+from labkit.analysis.figures.mirror_tax import mirror_tax
+from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
+from labkit.analysis.figures.uplink import uplink
+
+__all__ = [
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "load_loss",
+    "mirror_tax", "overhead", "price_list", "price_sentences", "prices", "rates", "sides", "slices", "throughput",
+    "timed", "uplink",
+]  # fmt: skip
+
+SLICES_PX = 250
+
+
+def throughput(rows: pd.DataFrame) -> go.Figure:
+    """Throughput (Gbit/s; of ping the round-trip time in µs) against the number of pairs, panels by protocol and MTU.
+
+    A line joins the geometric means of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint
+    point is one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there
+    are no slices.
+    """
+    pings = rows["protocol"].eq("ping")
+    latency = rows["latency_p50_s"].astype(float)
+    figure = against_pairs(
+        rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
+    )
+    lines = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
+    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long); {FAINT}"
+    return finish(figure, rows, f"{' and '.join(lines)} against number of pairs", subtitle)
+
+
+def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
+    """Busy CPU-seconds of the whole machine per gigabyte received, against the number of pairs; dotted: softirq alone.
+
+    A round's value is the sum of its CPU-seconds by the sum of its bytes: one slice has too few clock ticks for a
+    ratio. Closed-loop pings receive next to no bytes and are left out.
+    """
+    rows = rows[rows["protocol"] != "ping"]
+    weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
+    cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
+    figure = against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
+    subtitle = f"whole machine, less is better (no bar: too long an interval); dotted: softirq alone; {FAINT}"
+    return finish(figure, rows, "CPU time per gigabyte received", subtitle)
+
+
+def slices(rows: pd.DataFrame) -> go.Figure:
+    """Every slice's throughput as a ratio to the baseline's, in order of measurement, with a running median."""
+    steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
+    ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].ne("ping")]
+    parts = panels(ok, columns_count=2, by_pairs=True)
+    figure, seen = grid(parts, SLICES_PX), set[str]()
+    for panel in parts:
+        wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
+        baseline, *others = arms(panel.table)
+        if baseline[1] != "baseline" or not others:
+            continue
+        ratios = wide.div(wide[baseline[0]], axis=0).reset_index(drop=True)
+        # Noise is heavy-tailed: the axis is for nineteen of twenty slices, the others are put to its edge.
+        logs = np.log(ratios[[arm for arm, _ in others]].to_numpy(float))
+        logs = np.abs(logs[np.isfinite(logs)])
+        far = max(1.5, math.exp(float(np.quantile(logs, 0.95)))) if logs.size else 1.5
+        for arm, role in others:
+            _slices_arm(figure, panel, theme.arm_style(arm, role), ratios[arm], far, arm not in seen)
+            seen.add(arm)
+        span = math.log10(far * 1.05)
+        axis = {"type": "log", "tickvals": ratio_ticks(1 / far, far), "range": [-span, span]}
+        figure.update_yaxes(title_text="ratio", **axis, **panel.place)
+    figure.update_xaxes(title_text="slice, in the order of measurement")
+    subtitle = "throughput ratio; faint: one slice (at the edge: beyond); line: running median of 25 slices"
+    return finish(figure, rows, "Every slice against the baseline", subtitle)
+
+
+def _slices_arm(
+    figure: go.Figure, panel: Panel, style: theme.ArmStyle, ratios: pd.Series[float], far: float, first: bool
+) -> None:
+    common: dict[str, Any] = {"name": theme.plain(ratios.name), "legendgroup": ratios.name, "x": ratios.index}
+    marker = {"color": style.color, "symbol": style.symbol, "size": 4}
+    points = go.Scatter(y=ratios.clip(1 / far, far), mode="markers", marker=marker, **common)
+    middle = ratios.rolling(25, center=True, min_periods=5).median()
+    line = {"color": style.color, "dash": style.dash}
+    figure.add_trace(points.update(hoverinfo="skip", opacity=0.4, showlegend=False), **panel.place)
+    figure.add_trace(go.Scatter(y=middle, mode="lines", line=line, showlegend=first, **common), **panel.place)

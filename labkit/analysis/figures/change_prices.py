@@ -1,0 +1,134 @@
+"""The price list of changes: what each costs in CPU time, by the gigabyte (TCP) or by the packet (UDP)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import load, stats
+from labkit.analysis.figures.forest_plot import forest
+from labkit.analysis.load import GROUP
+from labkit.common import units
+
+UNIT = {
+    "tcp": ("GB", 1e9),
+    "udp": ("packet", 1.0),
+}  # of what arrived: its name, and how much of the column it is
+COLUMN = {"tcp": "received_bytes", "udp": "received_count"}
+FEWEST_ROUNDS = 2
+COLUMNS = [
+    "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
+    "rounds_count", "word", "sentence",
+]  # fmt: skip
+
+
+def prices(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each arm costs against the baseline, a line for each group and arm; columns GROUP and COLUMNS.
+
+    `ratio`, `low`, `high`: of the whole machine's CPU time for a unit of what arrived (UNIT), paired by round, with
+    the 95 % interval of Student's t. `cost_s`: the difference in seconds for a unit, from the ratio and the baseline's
+    geometric mean (`baseline_s`). A round's value is the sum of its CPU time by the sum of what arrived: of slices
+    where there are any, else of whole runs.
+    """
+    per_round = _per_round(rows)
+    result = [
+        line
+        for key, group in load.groups(per_round)
+        for line in _lines(group, dict(zip(GROUP, key, strict=True)))
+    ]
+    numbers = [name for name in COLUMNS if name.endswith(("ratio", "low", "high", "_s", "_count"))]
+    return pd.DataFrame(result, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(numbers, float))
+
+
+def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
+    ok = load.measured(load.complete(rows))
+    ok = ok[ok["protocol"].isin(list(UNIT))]
+    slices = ok["method"].eq("slice")
+    ok = ok[slices | ~slices.groupby(ok["setup"]).transform("any")]
+    arrived = ok["received_bytes"].where(ok["protocol"].eq("tcp"), ok["received_count"])
+    ok = ok.assign(arrived=arrived / ok["protocol"].map({name: size for name, (_, size) in UNIT.items()}))
+    keys = [*GROUP, "role", "topology", "setup"]
+    sums = ok.groupby(keys, dropna=False, sort=False)[["cpu_s", "arrived"]].sum(min_count=1).reset_index()
+    sums = sums[sums["arrived"].gt(0) & sums["cpu_s"].gt(0)]
+    return sums.assign(log=np.log(sums["cpu_s"] / sums["arrived"]))
+
+
+def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
+    base, again = (
+        group[group["role"].eq(role)].set_index("setup")["log"] for role in ("baseline", "control")
+    )
+    names = group.loc[group["role"].eq("baseline"), "topology"]
+    if base.empty:
+        return []
+    control = stats.effect((again - base).dropna().to_numpy(float)) if len((again - base).dropna()) else None
+    both = pd.concat([base, again], axis=1).mean(axis=1)
+    unit = UNIT[str(of["protocol"])][0]
+    result = []
+    for arm, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
+        logs = (own.set_index("setup")["log"] - both).dropna().to_numpy(float)
+        if not len(logs):
+            continue
+        effect, baseline_s = stats.effect(logs), float(np.exp(base.mean()))
+        cost_s = baseline_s * (effect.ratio - 1)
+        word = _word(effect, control)
+        result.append({
+            **of, "topology": arm, "baseline": names.iloc[0], "ratio": effect.ratio, "low": effect.low,
+            "high": effect.high, "control_low": control and control.low, "control_high": control and control.high,
+            "cost_s": cost_s, "baseline_s": baseline_s, "rounds_count": len(logs), "word": word,
+            "sentence": f"{arm}: {_price(cost_s, baseline_s, effect, unit)}",
+        })  # fmt: skip
+    return result
+
+
+def _word(effect: stats.Effect, control: stats.Effect | None) -> str:
+    """What the interval allows to say: nothing where it holds 1, or where the baseline differs from itself as much."""
+    if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
+        return "no evidence"
+    if control is None or control.low is None or control.high is None:
+        return "no evidence"
+    dearer = effect.ratio > 1
+    beyond = effect.ratio > control.high if dearer else effect.ratio < control.low
+    return ("dearer" if dearer else "cheaper") if beyond else "no evidence"
+
+
+def _price(cost_s: float, baseline_s: float, effect: stats.Effect, unit: str) -> str:
+    ends = [baseline_s * (end - 1) for end in (effect.low, effect.high) if end is not None]
+    interval = f" [{', '.join(_seconds(end) for end in ends)}]" if ends else ""
+    whole = f"the unchanged topology takes {_seconds(baseline_s)}"
+    return f"{_seconds(cost_s)}{interval} of CPU time for each {unit}; {whole}"
+
+
+def _seconds(value: float) -> str:
+    return units.si(value, "s").replace("-", "−") if value else "0 s"
+
+
+def price_sentences(prices: pd.DataFrame) -> list[str]:
+    """The price of each change in words, the dearest first; then the changes about which there is no evidence."""
+    lines = []
+    for key, group in load.groups(prices):
+        known = group[group["word"].ne("no evidence")].sort_values("cost_s", ascending=False)
+        lines += [f"{load.group_text(key)}: {sentence}." for sentence in known["sentence"]]
+        unknown = list(group.loc[group["word"].eq("no evidence"), "topology"])
+        if unknown:
+            lines.append(
+                f"{load.group_text(key)}: no evidence that {_names(unknown)} cost more or less CPU time."
+            )
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def price_list(prices: pd.DataFrame) -> go.Figure:
+    """The forest plot of `prices`: CPU time for each GB (TCP) or packet (UDP), as a ratio to the baseline."""
+    return forest(
+        prices,
+        "CPU time for each GB (TCP) or packet (UDP) that arrived",
+        "the whole machine's CPU time, paired by round",
+        reading="right of 1 costs more",
+    )

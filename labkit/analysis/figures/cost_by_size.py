@@ -1,0 +1,141 @@
+"""What a packet costs, of `figures`: throughput, packets a second and CPU time of a packet against its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
+from labkit.analysis.figures.panels import Panel, finish, grid, panels
+from labkit.analysis.load import PROVENANCE, complete, differing
+from labkit.analysis.packet_cost.cost_model import OF, fragments_count, largest_whole
+from labkit.common.errors import BadInput
+
+RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
+FAR = 10  # times the least: an axis on which the small would not be seen is logarithmic
+PANEL_PX = 250
+# What is counted: what a UDP server has read; what an interface has received, where a frame of TCP holds up to 64 KB
+# (segmentation offload, GRO).
+PACKET = {"udp": "datagram", "tcp": "frame"}
+PREFIXES = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
+
+
+def cost(rows: pd.DataFrame) -> go.Figure:
+    """Throughput, packets a second and CPU time of a packet against `length_bytes` (of a datagram's payload, of a
+    write, of a ping), arms side by side; of ping the round-trip time alone. Rows without a length are left out.
+
+    What is fragmented has the number of its fragments below the size, beyond a dotted line. Rows of one panel are of
+    one host and differ in nothing but arm and length, whichever runs of a sweep they are of. CPU time is that of the
+    whole machine, generators included; dotted: softirq alone. Raises BadInput where rows of a panel differ in
+    PROVENANCE.
+    """
+    return _against_size(rows, "What a packet costs, by its size", _quantities)
+
+
+def rates(rows: pd.DataFrame) -> go.Figure:
+    """Throughput, packets a second and busy CPUs of the whole machine against `length_bytes`, drawn as `cost` is."""
+    return _against_size(rows, "Throughput, packets and busy CPUs, by size", _rates)
+
+
+def _against_size(
+    rows: pd.DataFrame, title: str, quantities: Callable[[Panel], list[tuple[Panel, Quantity]]]
+) -> go.Figure:
+    sized = complete(of_part(rows, "cost"))
+    sized = sized[sized["length_bytes"].notna()]
+    drawn: list[tuple[Panel, Quantity]] = []
+    # In rows of labkit 0.1 `received_count` of a whole run of UDP is iperf3's, of its own time.
+    datagrams = sized["received_bytes"] / sized["length_bytes"]
+    sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
+    for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
+        _alike(panel)
+        for one, quantity in quantities(panel):
+            drawn.append((replace(one, row=len(drawn) + 1), quantity))
+    figure, seen = grid([panel for panel, _ in drawn], PANEL_PX), set[str]()
+    for panel, quantity in drawn:
+        draw(figure, panel, quantity, SIZE, seen)
+        mark_mtu(figure, panel)
+    subtitle = f"geometric mean of rounds, 95 % interval (no bar: too long); dotted: softirq alone; {FAINT}"
+    return finish(figure, sized, title, subtitle)
+
+
+def say_size(size: float, panel: Panel) -> str:
+    """A size as the label of a tick: with the number of fragments where there are several."""
+    mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
+    many = (
+        panel.protocol in OF
+        and pd.notna(mtu)
+        and fragments_count(size, mtu, 4 if pd.isna(family) else family)
+    )
+    return f"{size:.0f}" + (f"<br>×{many}" if many and many > 1 else "")
+
+
+SIZE = Axis("length_bytes", "bytes of payload (×: fragments)", lambda size: f"{size:.0f} bytes", say_size)
+
+
+def mark_mtu(figure: go.Figure, panel: Panel) -> None:
+    """A dotted line between the sizes that fit the MTU and those that are fragmented, where there are both."""
+    mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
+    if panel.protocol not in OF or pd.isna(mtu):
+        return
+    largest, sizes = largest_whole(mtu, 4 if pd.isna(family) else family), panel.table["length_bytes"]
+    if sizes.min() <= largest < sizes.max():
+        figure.add_shape(
+            x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place
+        )
+
+
+def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
+    """The rows of one part of an experiment that has several; else all."""
+    parts = rows.get("part")
+    return rows if parts is None or not parts.notna().any() else rows[parts.eq(part)]
+
+
+def _alike(panel: Panel) -> None:
+    for name, values in differing(panel.table[panel.table["status"].eq("ok")], PROVENANCE).items():
+        one, other = (str(value) for value in values[:2])
+        raise BadInput(f"rows that differ in {name} are not drawn on one axis: {one} and {other}")
+
+
+def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
+    """The plots of a panel, one below the other."""
+    if panel.protocol == "ping":
+        return [plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
+    packet = PACKET.get(panel.protocol, "packet")
+    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
+    return [*_speeds(panel), plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu)]
+
+
+def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
+    if panel.protocol == "ping":
+        return _quantities(panel)
+    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "window_s"}
+    return [*_speeds(panel), plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu)]
+
+
+def _speeds(panel: Panel) -> list[tuple[Panel, Quantity]]:
+    packet = PACKET.get(panel.protocol, "packet")
+    return [
+        plot(panel, "throughput", "bit/s", value="throughput_bps"),
+        plot(panel, f"{packet}s received", "pps", value="throughput_pps"),
+    ]
+
+
+def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:
+    """The panel with these columns to draw (value, part, weight), and the unit with a prefix that suits the values."""
+    table = panel.table.assign(**{name: panel.table[own].astype(float) for name, own in columns.items()})
+    values = table["value"]
+    if "weight" in table:
+        table["weight"] = table["weight"].where(table["weight"] > 0)
+        values = values / table["weight"]
+    ok = table["status"].eq("ok")
+    middle, sizes = values[ok].median(), values[ok].groupby(table["length_bytes"]).median()
+    far = bool(sizes.min() > 0 and sizes.max() > FAR * sizes.min())
+    result = (sign for sign, scale in PREFIXES.items() if scale <= middle)
+    prefix = "" if unit == "CPUs" else next(result, "")
+    unit = f"{prefix}{unit}"
+    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(
+        unit, unit, PREFIXES[prefix], far
+    )

@@ -1,0 +1,214 @@
+"""What a datagram costs by its size, of `figures`: what was measured, the line through what travels whole, its steps
+beyond, and what is left over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import linear_fit, theme
+from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE
+from labkit.analysis.figures.line_chart import log_axis, no_bar, ticks
+from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
+from labkit.analysis.linear_fit import Floats
+from labkit.analysis.load import complete
+from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count, largest_whole
+from labkit.common.units import many
+
+COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
+SIDE = 0.035  # of the axis: the room beside the outermost sizes
+AROUND = 1.25  # times what was measured
+STEPS = 2000  # points of a drawn curve
+BESIDE = 0.006  # of the axis: how far arms stand apart
+
+
+def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
+    """Each cost of `curves` (`sizes.curves(rows)`) against size, both axes logarithmic: means of the rounds with 95 %
+    intervals, rounds (faint), and the fit; below each what the fit leaves over, in per cent, with 95 % intervals.
+
+    The line is fitted through what travels whole; its steps beyond are fragments. An interval of what is left over that
+    does not reach 0 shows a size that is not on the line.
+    """
+    rows = complete(rows)
+    together = [list(some) for _, some in groupby(curves, lambda one: (one.key, one.cost))]
+    drawn = [(_panel(rows, some), some) for some in together]
+    figure, seen = _empty(drawn), set[str]()
+    for number, (panel, some) in enumerate(drawn):
+        _plots(figure, panel, some, 2 * number + 1, seen)
+    subtitle = (
+        "mean of the rounds and 95 % interval; faint: single rounds; lines: fit (right of the dotted line:"
+    )
+    subtitle += "<br>fragments); below: what is measured beyond the fit; no bar: too long for the plot"
+    return finish(figure, rows, "Fixed cost, cost of a byte, cost of a fragment", subtitle)
+
+
+def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
+    """The panel of one point and cost, as `panels` words it."""
+    of = some[0].of
+    there = rows[rows["length_bytes"].notna()]
+    for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
+        first = panel.table.iloc[0]
+        if all(
+            first.get(name) == value or (pd.isna(first.get(name)) and value is None)
+            for name, value in of.items()
+        ):
+            return panel
+    raise AssertionError(f"curves are of these rows: {of}")
+
+
+def _empty(drawn: list[tuple[Panel, list[Curve]]]) -> go.Figure:
+    heights = [height for _ in drawn for height in (COST_PX, REST_PX)] or [COST_PX]
+    titles = {}
+    for number, (panel, some) in enumerate(drawn):
+        host = f"<br>{panel.host}" if panel.host else ""
+        titles[2 * number + 1, 1] = f"<b>{panel.title}: {COSTS[some[0].cost]}</b>{host}"
+        titles[2 * number + 2, 1] = "measured beyond the fit"
+    whole = sum(heights) + BETWEEN_PX * (len(heights) - 1)
+    figure = titled_grid(
+        titles, rows=len(heights), cols=1, row_heights=heights, vertical_spacing=BETWEEN_PX / whole
+    )
+    figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0})
+    return figure
+
+
+def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: set[str]) -> None:
+    places = sorted({float(length) for one in some for length in one.lengths})
+    span = math.log10(places[-1] / places[0]) if len(places) > 1 else 1.0
+    least = min(one.values.mean(axis=0).min() for one in some if one.values.size)
+    prefix = next((sign for sign, scale in PREFIXES.items() if scale <= least), "n")
+    measured = np.concatenate([one.values.ravel() for one in some])
+    ends = float(measured.min()) / AROUND, float(measured.max()) * AROUND
+    most = max(_reach(one) for one in some) * AROUND or 0.02
+    for number, curve in enumerate(some):
+        shift = 10 ** (span * BESIDE * (number - (len(some) - 1) / 2))
+        _measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
+        _line(figure, curve, PREFIXES[prefix], places, row)
+        _rest(figure, curve, shift, most, row + 1)
+        seen.add(curve.arm)
+    sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
+    labels = ticks(places, panel, SIZE)
+    for one in (row, row + 1):
+        figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
+        whole = largest_whole(float(str(some[0].of["mtu_bytes"])), _family(some[0]))
+        if places[0] <= whole < places[-1]:
+            figure.add_shape(
+                x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE
+            )
+    figure.update_xaxes(title_text=SIZE.title, row=row + 1, col=1)
+    axis = log_axis(*(end / PREFIXES[prefix] for end in ends))
+    figure.update_yaxes(title_text=f"{prefix}s", **axis, row=row, col=1)
+    figure.update_yaxes(title_text="%", range=[-most * 100, most * 100], row=row + 1, col=1)
+    nought: dict[str, Any] = {
+        "type": "line",
+        "line_width": 1,
+        "opacity": 0.8,
+        "xref": "x domain",
+        "x0": 0,
+        "x1": 1,
+    }
+    figure.add_shape(y0=0, y1=0, row=row + 1, col=1, **nought)
+
+
+def _family(curve: Curve) -> int:
+    return int(float(str(curve.of["family"] or 4)))
+
+
+def _intervals(values: Floats) -> tuple[Floats, Floats]:
+    """The mean of each size and half its interval (0 without one)."""
+    result = [linear_fit.mean(column) for column in values.T]
+    halves = [0.0 if one.high is None else one.high - one.value for one in result]
+    return np.array([one.value for one in result]), np.array(halves)
+
+
+def _measured(
+    figure: go.Figure,
+    curve: Curve,
+    shift: float,
+    prefix: str,
+    ends: tuple[float, float],
+    row: int,
+    first: bool,
+) -> None:
+    scale, unit = PREFIXES[prefix], f"{prefix}s"
+    style = theme.arm_style(curve.arm, curve.role)
+    common: dict[str, Any] = {"name": theme.plain(curve.arm), "legendgroup": curve.arm, "mode": "markers"}
+    marker = {"color": style.color, "symbol": style.symbol}
+    rounds_count = len(curve.values)
+    points = go.Scatter(
+        x=np.tile(curve.lengths * shift, rounds_count),
+        y=curve.values.ravel() / scale,
+        marker=marker | {"size": 4},
+        opacity=0.35,
+        hoverinfo="skip",
+        showlegend=False,
+        **common,
+    )
+    middles, halves = _intervals(curve.values)
+    lines = [
+        f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle / scale:.4g} {unit} ± {half / scale:.2g},"
+        f" {many(rounds_count, 'round')}<br>fit: {fit / scale:.4g} {unit}"
+        for length, middle, half, fit in zip(
+            curve.lengths, middles, halves, curve.at(curve.lengths, curve.fragments), strict=True
+        )
+    ]
+    below = np.minimum(halves, middles * 0.99) / scale  # the axis is logarithmic
+    wide = no_bar(middles - below * scale, middles + halves, ends, is_log=True)
+    bars = {"array": np.where(wide, 0, halves / scale), "arrayminus": np.where(wide, 0, below)}
+    line = go.Scatter(
+        x=curve.lengths * shift, y=middles / scale, error_y=bars, marker=marker, hovertext=lines,
+        hoverinfo="text", showlegend=first, **common,
+    )  # fmt: skip
+    figure.add_traces([points, line], rows=row, cols=1)
+
+
+def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], row: int) -> None:
+    """The fit: a line as far as datagrams travel whole, and apart from it the steps."""
+    if curve.fixed is None:
+        return
+    mtu, family = float(str(curve.of["mtu_bytes"])), _family(curve)
+    whole = largest_whole(mtu, family)
+    style = theme.arm_style(curve.arm, curve.role)
+    for first, last in ((places[0], min(whole, places[-1])), (whole + 1, places[-1])):
+        if last <= first or (first > whole and curve.fragment is None):
+            continue
+        lengths = np.unique(np.geomspace(first, last, STEPS).round())
+        fragments = np.array([fragments_count(length, mtu, family) for length in lengths], float)
+        lines = go.Scatter(
+            x=lengths, y=curve.at(lengths, fragments) / scale, mode="lines", hoverinfo="skip", showlegend=False,
+            line={"color": style.color, "dash": style.dash, "width": 1.5}, name=theme.plain(curve.arm),
+            legendgroup=curve.arm,
+        )  # fmt: skip
+        figure.add_trace(lines, row=row, col=1)
+
+
+def _reach(curve: Curve) -> float:
+    """How far what the fit leaves over reaches from 0, of single rounds."""
+    known = curve.residuals[~np.isnan(curve.residuals)]
+    return float(np.abs(known).max()) if known.size else 0.0
+
+
+def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) -> None:
+    """What the fit leaves over, on an axis from -most to most."""
+    known = ~np.isnan(curve.residuals).any(axis=0)
+    if not known.any():
+        return
+    middles, halves = _intervals(curve.residuals[:, known])
+    lengths = curve.lengths[known]
+    style = theme.arm_style(curve.arm, curve.role)
+    lines = [
+        f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle:+.1%} ± {half:.1%} of the fit"
+        for length, middle, half in zip(lengths, middles, halves, strict=True)
+    ]
+    bars = {"array": np.where(halves > most, 0, halves * 100)}
+    points = go.Scatter(
+        x=lengths * shift, y=middles * 100, error_y=bars, mode="markers", hovertext=lines,
+        marker={"color": style.color, "symbol": style.symbol, "size": 6}, hoverinfo="text", showlegend=False,
+        name=theme.plain(curve.arm), legendgroup=curve.arm,
+    )  # fmt: skip
+    figure.add_trace(points, row=row, col=1)

@@ -1,0 +1,243 @@
+"""What ends of several kinds get, of `figures`: namespaces, containers and guests, a row of plots for each load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import stats, theme
+from labkit.analysis.endpoint_kinds import ENDPOINTS, NAMES, machines
+from labkit.analysis.figures.panels import Panel, finish, grid, panels, protocol_word
+
+LINE_PX, EDGES_PX = 40, 56  # a kind of ends; of a plot beside those
+NOT_OURS = "the report, on another machine"
+BELOW = 0.3  # so far below the first quantity of an end the second one stands
+RAW = 0.2  # so far above their mean single rounds stand
+SUBTITLE_PX = 16  # a line of it
+NARROW = 8.0  # an axis is never narrower than this factor
+DECADES = 1.3  # an axis beyond is labelled at powers of ten alone
+MOST_LABELS = 6  # of these
+NEAR = 0.01  # by so much lengths differ that are alike: the report rounds
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity of every end: the column that holds it, and its symbol (None: that of the kind of ends)."""
+
+    column: str
+    symbol: str | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What is drawn in one plot: a title, the unit of its axis, and the quantities."""
+
+    title: str
+    unit: str
+    series: Sequence[Series]
+    published: str | None = None  # the column of what the report has
+
+
+ARRIVES = {
+    "udp": [
+        Plot("throughput", "bit/s", [Series("throughput_bps")], "received_bps"),
+        Plot("datagrams received", "per second", [Series("throughput_pps")], "received_pps"),
+    ],
+    "tcp": [
+        Plot("throughput", "bit/s", [Series("throughput_bps")]),
+        Plot("round-trip time, as TCP takes it", "s", [Series("rtt_s")]),
+    ],
+    "ping": [
+        Plot("round-trip time p50", "s", [Series("latency_p50_s")]),
+        Plot("longest round-trip time", "s", [Series("latency_max_s")]),
+    ],
+}
+_SIDES = [
+    Series("cpu_here", "square"),
+    Series("cpu_there", "circle-open"),
+]
+_SOFTIRQ = [
+    Series("softirq_here", "square"),
+    Series("softirq_there", "circle-open"),
+]
+COSTS = {
+    "udp": [
+        Plot("CPU time of a datagram received", "s", _SIDES),
+        Plot("of which softirq", "s", _SOFTIRQ),
+    ],
+    "tcp": [
+        Plot("CPU time of a gigabyte received", "s", _SIDES),
+        Plot("of which softirq", "s", _SOFTIRQ),
+    ],
+}
+
+
+def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """What arrives at namespaces, containers, guests and in a guest that ends share: throughput and datagrams a
+    second, or round-trip times, on log axes; and beside them, as stars, what the report has published
+    (`ends.published`) for datagrams of the same length, or of iperf3's default where that was taken."""
+    notes = "stars: " + NOT_OURS if len(_of_report(rows, published)) else ""
+    figure = _drawn(rows, ARRIVES, published)
+    return _finished(figure, rows, "What the ends get", notes)
+
+
+def sides(rows: pd.DataFrame) -> go.Figure:
+    """CPU time on both sides of the boundary, for each datagram (UDP) or gigabyte (TCP) that was received: of the whole
+    machine, and as the guests' own kernels count it."""
+    loaded = rows[rows["protocol"].ne("ping")].copy()
+    work = loaded["received_bytes"].astype(float) / 1e9
+    work = work.mask(loaded["protocol"].eq("udp"), loaded["received_bytes"] / loaded["length_bytes"])
+    work = work.where(work > 0)
+    for name in ("cpu", "softirq"):
+        loaded[f"{name}_here"] = loaded[f"{name}_s"].astype(float) / work
+        loaded[f"{name}_there"] = loaded[f"guest_{name}_s"].astype(float) / work
+    lines = "squares: this machine, all of it; circles: as the guests' own kernels count it"
+    return _finished(_drawn(loaded, COSTS), loaded, "CPU time on both sides of the boundary", lines)
+
+
+def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
+    """Title it, with a line for each machine that ends were on, and make room for those."""
+    lines = [theme.plain(line) for line in machines(rows)]
+    lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
+    room = SUBTITLE_PX * max(0, len(lines) - 2)
+    figure.update_layout(
+        margin_t=figure.layout.margin.t + room, height=figure.layout.height + room, showlegend=False
+    )
+    return finish(figure, rows, title, "<br>".join(lines))
+
+
+def _drawn(
+    rows: pd.DataFrame, plots: dict[str, list[Plot]], published: pd.DataFrame | None = None
+) -> go.Figure:
+    there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
+    places = [
+        (replace(panel, row=row, column=column, title=f"{_load(panel)}: {plot.title}"), plot)
+        for row, panel in enumerate(panels(rows, columns_count=1, by_pairs=rows["pairs"].nunique() > 1), 1)
+        for column, plot in enumerate(plots.get(panel.protocol, []), 1)
+    ]
+    figure = grid([panel for panel, _ in places], LINE_PX * max(len(there), 1) + EDGES_PX)
+    for panel, plot in places:
+        _plot(figure, panel, plot, there)
+        if published is not None and plot.published:
+            _report(figure, panel, plot.published, _of_report(panel.table, published), there)
+    return figure
+
+
+def _load(panel: Panel) -> str:
+    """The load of a panel in words: `UDP, 800 bytes`."""
+    lengths = panel.table["length_bytes"].dropna().unique()
+    words = [protocol_word(panel.protocol), *(f"{length:.0f} bytes" for length in lengths)]
+    more = panel.title.split(" · ")[2:]
+    return ", ".join([*words, *(word for word in more if "B each" not in word and "length" not in word)])
+
+
+def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None:
+    ok = panel.table[panel.table["status"].eq("ok")]
+    reach, nothing = list[float](), list[tuple[float, str]]()
+    for at, endpoint in enumerate(there):
+        for number, series in enumerate(plot.series):
+            own = ok[ok["endpoint"].eq(endpoint)]
+            own = own.assign(value=own[series.column].astype(float))
+            if zeros := int(own["value"].eq(0).sum()):
+                lines = f"0 in {zeros} of {len(own)} runs: {theme.plain(own['arm'].iloc[0])}"
+                nothing.append((at + BELOW * number, lines))
+            if len(own := own[own["value"] > 0]):
+                style = theme.ENDS[endpoint]
+                style = replace(style, symbol=series.symbol or style.symbol)
+                reach += _dots(figure, panel, own, style, at + BELOW * number)
+    _zeros(figure, panel, nothing, min(reach, default=1.0))
+    names = [theme.plain(NAMES[name]) if panel.column == 1 else "" for name in there]
+    figure.update_yaxes(
+        range=[len(there) - 0.4, -0.6],
+        tickvals=list(range(len(there))),
+        ticktext=names,
+        ticks="",
+        **panel.place,
+    )
+    if reach and max(reach) / min(reach) < NARROW:  # room for a label or two
+        middle = math.log10(max(reach) * min(reach)) / 2
+        far = math.log10(NARROW) / 2
+        figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
+    decades = math.log10(max(reach) / min(reach)) if reach else 0.0
+    figure.update_xaxes(
+        type="log",
+        tickformat="~s",
+        dtick=math.ceil(decades / MOST_LABELS) if decades > DECADES else "D2",
+        tickangle=0,
+        title_text=plot.unit,
+        **panel.place,
+    )
+
+
+def _zeros(figure: go.Figure, panel: Panel, result: list[tuple[float, str]], least: float) -> None:
+    """What was measured and is nothing has no place on a log axis: it is a 0 at the lower edge."""
+    if result:
+        trace = go.Scatter(
+            x=[least] * len(result), y=[y for y, _ in result], text=["0"] * len(result), mode="text",
+            hoverinfo="text", hovertext=[lines for _, lines in result],
+        )  # fmt: skip
+        figure.add_trace(trace, **panel.place)
+
+
+def _dots(
+    figure: go.Figure, panel: Panel, rows: pd.DataFrame, style: theme.ArmStyle, y: float
+) -> list[float]:
+    """Single rounds, and their mean with its interval; how far that reaches."""
+    words = [
+        f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g}"
+        for one in rows.to_dict("records")
+    ]
+    again = rows["arm"].str.endswith(" (again)", na=False)
+    marks = np.where(again, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    small = {"color": style.color, "size": 5, "symbol": marks}
+    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
+    points = go.Scatter(
+        x=rows["value"], y=[y - RAW] * len(rows), marker=small, opacity=0.6, hovertext=words, **common
+    )
+    figure.add_trace(points, **panel.place)
+    logs = np.log(rows["value"]).groupby([rows["folder"], rows["round"]]).mean().to_numpy(float)
+    result = stats.effect(logs)
+    middle = result.ratio if result else math.exp(float(logs.mean()))
+    low, high = (result.low or middle, result.high or middle) if result else (middle, middle)
+    bars = {"array": [high - middle], "arrayminus": [middle - low]}
+    numbers = f"{middle:.4g} [{stats.interval_text(low, high)}], {len(logs)} rounds"
+    lines = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{numbers}"
+    large = {"color": style.color, "size": 10, "symbol": style.symbol}
+    mean = go.Scatter(x=[middle], y=[y], error_x=bars, marker=large, hovertext=[lines], **common)
+    figure.add_trace(mean, **panel.place)
+    return [low, high, *rows["value"]]
+
+
+def _of_report(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """The report's lines that belong to these rows: UDP of the same length."""
+    lengths = rows.loc[rows["protocol"].eq("udp"), "length_bytes"].dropna().unique()
+    near = [bool(np.isclose(lengths, one, rtol=NEAR).any()) for one in published["length_bytes"]]
+    return published[near]
+
+
+def _report(
+    figure: go.Figure,
+    panel: Panel,
+    column: str,
+    result: pd.DataFrame,
+    there: list[str],
+) -> None:
+    """What the report has of ends of these kinds."""
+    result = result[result["endpoint"].isin(there) & result[column].notna()]
+    words = [
+        f"{NOT_OURS}: {value:.4g}{'' if shown_text else ' sent, losses not told'}"
+        for value, shown_text in zip(result[column], result["told"], strict=True)
+    ]
+    figure.add_trace(
+        go.Scatter(
+            x=result[column], y=[there.index(name) for name in result["endpoint"]], mode="markers",
+            marker=theme.PUBLISHED, hoverinfo="text", hovertext=words,
+        ),
+        **panel.place,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""The forest plot of `figures`: verdicts as ratios to the baseline, each with its interval and its word."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
+
+LINE_PX = 22
+BETWEEN_PX = 62  # between two panels: an axis and the next title
+NUMBERS_PX, WORD_PX, RIGHT_PX = (
+    10,
+    142,
+    300,
+)  # right of the plot: where two columns of text begin, and the margin
+# Labels of the ratio axis in order of preference: each is taken if there is room beside those already taken.
+_TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
+ABOUT_LETTERS = 130
+MOST_TOLD = 999  # what is beyond is no number
+_FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interval would hide all others
+
+
+def forest(
+    verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "", reading: str | None = None
+) -> go.Figure:
+    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
+    `about` is said above how it is drawn, `reading` in the title of each panel: what right of 1 means.
+
+    The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval holds
+    1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator` and
+    `peer_accelerator` mark emulated rows.
+    """
+    parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
+    figure, height = _empty(parts, reading)
+    low, high = drawn_range(verdicts)
+    ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
+    figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
+    figure.update_yaxes(visible=bool(parts))
+    for panel in parts:
+        _draw(figure, panel)
+    baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
+    words = f"ratio to {baselines or 'the baseline'} (log scale)"
+    figure.update_xaxes(title_text=words, row=max(len(parts), 1), col=1)
+    widest = max((panel.table["label"].str.len().max() for panel in parts), default=0)
+    margin = {"l": 25 + 7.4 * widest, "r": RIGHT_PX, "t": 100, "b": 0}
+    figure.update_layout(height=height + 100, margin=margin, showlegend=False)
+    subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
+    room = LINE_PX * max(0, len(lines) - 1)
+    figure.update_layout(height=figure.layout.height + room, margin_t=figure.layout.margin.t + room)
+    return finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
+
+
+def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts with status and reason: one without a ratio was not measured, and its word and sentence say why."""
+    status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
+    return verdicts.assign(status=status, reason=verdicts["sentence"])
+
+
+def _empty(parts: list[Panel], reading: str | None) -> tuple[go.Figure, int]:
+    """The grid, a titled plot below the other, as high as its lines need; and the height of all of them in pixels."""
+    lines = [len(panel.table) for panel in parts] or [1]
+    height = LINE_PX * sum(lines) + BETWEEN_PX * (len(lines) - 1)
+    titles = {}
+    for panel in parts:
+        words = " · ".join(filter(None, [panel.title, panel.host]))
+        usual = f"{'left' if panel.protocol == 'ping' else 'right'} of 1 is faster"
+        titles[panel.at] = f"<b>{words}: {reading or usual}</b>"
+    spacing = BETWEEN_PX / height if len(lines) > 1 else 0
+    grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
+    return grid, height
+
+
+def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
+    """From the lowest to the highest thing to draw, a little room, and never narrower than 7 % around 1."""
+    bounds = verdicts[["ratio", "low", "high", "control_low", "control_high"]].to_numpy(
+        float, na_value=math.nan
+    )
+    drawn = [float(bound) for bound in bounds.flat if _FEWEST <= bound <= _MOST]
+    return min(0.93, *drawn, 1) / 1.01, max(1.07, *drawn, 1) * 1.01
+
+
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Labels within the range, each at least a ninth of the axis away from the next."""
+    taken: list[float] = []
+    for tick in _TICKS:
+        apart = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
+        if low <= tick <= high and apart >= math.log(high / low) / 9:
+            taken.append(tick)
+    return sorted(taken)
+
+
+def _lines(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of a panel from top to bottom, with columns `y` and `label`: by number of pairs, then topology.
+
+    Arms that have no ratio at any number of pairs come last, with one line each: their word is all there is to say.
+    """
+    order = {
+        name: place for place, name in enumerate(sorted(table["topology"].unique(), key=theme.arm_order))
+    }
+    absent = table["ratio"].isna().groupby(table["topology"]).transform("all")
+    table = table.assign(
+        order=table["topology"].map(order), absent=absent, what=table["pairs"].map(pairs_word)
+    )
+    one = table["pairs"].nunique() == 1  # it is told as it was asked for
+    table["what"] = table["what"].mask(absent & (not one), "any pairs")
+    lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]
+    lines = lines.sort_values(["absent", "pairs", "order"], ignore_index=True)
+    label = lines["topology"].str.slice(0, 30) + " · " + lines["what"]
+    return lines.assign(y=range(len(lines)), label=label)
+
+
+def _draw(figure: go.Figure, panel: Panel) -> None:
+    """Draw a panel: each group's control band and a rule below the group, the rule at 1, the lines and their labels."""
+    table = panel.table
+    rule = {"type": "line", "line_width": 1, **panel.place}
+    for _, group in table[~table["absent"]].groupby("pairs"):
+        top, bottom = group["y"].min() - 0.5, group["y"].max() + 0.5
+        low, high = group["control_low"].iloc[0], group["control_high"].iloc[0]
+        if not pd.isna(low):
+            figure.add_shape(type="rect", x0=low, x1=high, y0=top, y1=bottom, **panel.place)
+        if bottom < len(table) - 0.5:
+            figure.add_shape(xref="x domain", x0=0, x1=1, y0=bottom, y1=bottom, **rule)
+    figure.add_shape(x0=1, x1=1, y0=-0.5, y1=len(table) - 0.5, opacity=0.8, **rule)
+    for one in table.to_dict("records"):
+        _line(figure, panel, one)
+    labels = [theme.plain(label) for label in table["label"]]
+    axis = {"tickvals": table["y"], "ticktext": labels, "range": [len(table) - 0.5, -0.5], "ticks": ""}
+    figure.update_yaxes(**axis, showgrid=False, automargin=False, **panel.place)
+
+
+def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
+    """Draw one ratio with its interval, and at the right its numbers and its word in two columns."""
+    style, numbers = theme.arm_style(one["topology"]), ""
+    ratio, word = one["ratio"], theme.plain(one["word"])
+    if not pd.isna(ratio):
+        low, high = (ratio if pd.isna(one[end]) else one[end] for end in ("low", "high"))
+        numbers = _number(ratio) + ("" if pd.isna(one["low"]) else f" [{_number(low)}, {_number(high)}]")
+        symbol = style.symbol.removesuffix("-open") + ("-open" if low <= 1 <= high else "")
+        point = go.Scatter(
+            x=[ratio],
+            y=[one["y"]],
+            error_x={"array": [high - ratio], "arrayminus": [ratio - low]},
+            mode="markers",
+            marker={"color": style.color, "symbol": symbol, "size": 9},
+            name=theme.plain(one["topology"]),
+            hoverinfo="text",
+            hovertext=theme.folded(one["sentence"], 60),
+        )
+        figure.add_trace(point, **panel.place)
+    word = f"<b>{word}</b>" if word in ("faster", "slower") else word
+    at = {"xref": "x domain", "x": 1, "xanchor": "left", "y": one["y"], "showarrow": False, **panel.place}
+    figure.add_annotation(text=numbers, xshift=NUMBERS_PX, **at)
+    figure.add_annotation(text=word, xshift=WORD_PX, **at)
+
+
+def _number(ratio: float) -> str:
+    if not MOST_TOLD > ratio > 1 / MOST_TOLD:
+        return f"> {MOST_TOLD}" if ratio > 1 else "~ 0"
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else f"{ratio:.3f}" if ratio < 1 else f"{ratio:.3g}"

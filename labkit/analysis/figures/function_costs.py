@@ -1,0 +1,84 @@
+"""The functions of `figures`: by how much each makes one arm dearer than the other, with intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.common import units
+
+ROW_PX, EDGES_PX = 26, 150
+LETTERS = 44
+
+
+def functions(table: pd.DataFrame) -> go.Figure:
+    """The functions that explain a difference (`flame.Difference.functions`), each with its difference and 95 %
+    interval.
+
+    Vermillion costs more, blue less; open and grey: does not stand out from the spread between rounds. By self time
+    the points add up to the total.
+    """
+    at: dict[str, Any] = {str(name): value for name, value in table.attrs.items()}
+    scale = at["unit_s"]
+    figure = go.Figure()
+    names = [_short(name) for name in table["function"]]
+    for row, (_, one) in enumerate(table.iterrows()):
+        color = theme.GREY
+        if one["stands_out"]:
+            color = theme.FRAMES["more" if one["difference_s"] > 0 else "less"]
+        middle, low, high = (one[f"difference_{end}s"] / scale for end in ("", "low_", "high_"))
+        bars = {} if pd.isna(low) else {"error_x": {"array": [high - middle], "arrayminus": [middle - low]}}
+        is_sum = not one["kind"]
+        symbol = ("diamond" if is_sum else "circle") + ("" if one["stands_out"] else "-open")
+        figure.add_trace(
+            go.Scatter(
+                x=[middle],
+                y=[row],
+                mode="markers",
+                marker={"color": color, "symbol": symbol, "size": 10},
+                hoverinfo="text",
+                hovertext=[_hover(one, at)],
+                showlegend=False,
+                **bars,
+            )
+        )
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.5, -0.5]}
+    figure.update_yaxes(showgrid=False, **ticks)
+    figure.update_xaxes(title_text=f"difference, {at['unit']} of CPU per {at['per']}")
+    figure.add_shape(
+        xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, type="line", line_width=1, opacity=0.8
+    )
+    if sums := int(table["kind"].eq("").sum()):
+        y = len(table) - sums - 0.5
+        figure.add_shape(xref="x domain", yref="y", x0=0, x1=1, y0=y, y1=y, type="line", line_width=1)
+    figure.update_layout(height=EDGES_PX + ROW_PX * len(table))
+    title = f"What makes {at['right']} differ from {at['left']}"
+    subtitle = f"{at['time']}; bars: 95 % interval; open: does not stand out from the spread between rounds"
+    theme.titled(figure, title, theme.plain(subtitle))
+    return figure
+
+
+def _short(name: str) -> str:
+    return theme.plain(name if len(name) <= LETTERS else name[: LETTERS - 1] + "…")
+
+
+def _hover(one: pd.Series, at: dict[str, Any]) -> str:
+    scale, unit = float(at["unit_s"]), at["unit"]
+
+    def number_text(name: str) -> str:
+        middle, low, high = (one[f"{name}_{end}s"] / scale for end in ("", "low_", "high_"))
+        return f"{middle:,.4g} {unit}" + ("" if pd.isna(low) else f" [{low:,.4g}, {high:,.4g}]")
+
+    share = one["share_ratio"]  # of a whole difference of 0 there is none
+    of = "" if pd.isna(share) else f", {units.percent(share)} of the whole"
+    lines = [
+        f"{one['function']} {one['kind']}".strip(),
+        f"{at['left']}: {number_text('left')}",
+        f"{at['right']}: {number_text('right')}",
+        f"difference: {number_text('difference')}{of}",
+        f"{one['samples_count']:,} samples",
+    ]
+    return "<br>".join(theme.plain(line) for line in lines)

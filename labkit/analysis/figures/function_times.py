@@ -1,0 +1,79 @@
+"""How long functions of the kernel took, of `figures`: the distribution of each, arms over each other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import finish, titled_grid
+
+PANEL_PX, EDGES_PX = 170, 130
+BIN = 1 / 8  # of an octave, as wide as the bins of function_times about are
+Rounds = Sequence[Mapping[str, Any]]  # what function_times saw, round by round
+
+
+def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure:
+    """The distribution of the times of each function, all rounds together: the share of calls by what part of an octave
+    (a factor of two) they fall into, so that areas are shares. A dotted line is the median.
+
+    arms: name to the rows of its profiles, and what function_times saw in each (column `observed`).
+    """
+    names = list(
+        dict.fromkeys(
+            name for _, rounds in arms.values() for report in rounds for name in report["functions"]
+        )
+    )
+    titles = {(row, 1): theme.plain(name) for row, name in enumerate(names, 1)}
+    count = max(1, len(names))
+    figure = titled_grid(titles, rows=count, cols=1, shared_xaxes=True, vertical_spacing=0.4 / max(count, 4))
+    for arm, (rows, rounds) in arms.items():
+        role = str(rows["role"].iloc[0]) if len(rows) else "variant"
+        style = theme.arm_style(arm, "variant" if role == "control" else role)
+        for at, name in enumerate(names, 1):
+            _drawn(figure, at, arm, style, [report["functions"].get(name, {}) for report in rounds])
+    figure.update_xaxes(type="log", ticksuffix="s", exponentformat="SI")
+    words = "time of a call, with what it calls and what interrupts it"
+    figure.update_xaxes(title_text=words, row=count, col=1)
+    figure.update_yaxes(title_text="calls per ⅛ octave", tickformat=".0%", rangemode="tozero")
+    figure.update_layout(height=EDGES_PX + PANEL_PX * count)
+    every = pd.concat([rows for rows, _ in arms.values()])
+    subtitle = "all rounds together, the tracer's own cost included; dotted: median"
+    return finish(figure, every, "How long functions of the kernel take", subtitle)
+
+
+def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds: Rounds) -> None:
+    bins: Counter[tuple[float, float]] = Counter()
+    for one in rounds:
+        for low, high, count in one.get("histogram", ()):
+            bins[low, high] += int(count)
+    total = sum(bins.values())
+    if not total:
+        return
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    last = None
+    for (low, high), count in sorted(bins.items()):
+        low = low or high / 2  # a clock that is coarse tells of calls that took no time
+        share = count / total / math.log2(high / low) * BIN
+        if last is not None and low > last * 1.0001:  # bins between are empty
+            xs, ys = [*xs, last, low], [*ys, 0.0, 0.0]
+        xs, ys, last = [*xs, low, high], [*ys, share, share], high
+    common: dict[str, Any] = {"legendgroup": arm, "name": theme.plain(arm), "mode": "lines"}
+    line = {"color": style.color, "dash": style.dash}
+    first = not any(trace.legendgroup == arm for trace in figure.data)
+    hover = "%{x:.3~s}s: %{y:.1%} of calls per ⅛ octave"
+    figure.add_trace(
+        go.Scatter(x=xs, y=ys, line=line, showlegend=first, hovertemplate=hover, **common), row=row, col=1
+    )
+    medians = [one["p50_s"] for one in rounds if one.get("p50_s")]
+    middle = sum(medians) / len(medians) if medians else None
+    if middle:
+        figure.add_vline(
+            x=middle, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1
+        )

@@ -1,0 +1,179 @@
+"""What of a tunnel's cost its headers explain, of `figures`: bytes computed and measured, and payload efficiency beside
+the measured ratio to the baseline."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.cost_by_size import of_part
+from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
+from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
+from labkit.analysis.packet_cost.cost_model import IP_BYTES, UDP_BYTES
+
+BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100
+ETHERNET_BYTES, TCP_BYTES = 14, 32  # of TCP with timestamps (RFC 7323)
+
+
+def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
+    """The headers of each tunnel (rows of the part `headers`), one after the other, with the bytes measured as a
+    symbol; and below, for UDP and TCP, the ratio to the baseline that was measured (`tables.verdicts`) beside the one
+    of payload efficiencies, payload / (payload + headers), which is a line: what a link would give whose only limit
+    are bytes. Of TCP a packet is a segment that fills the MTU."""
+    headers = of_part(rows, "headers")
+    headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
+    added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
+    sized = _sized(verdicts, added)
+    parts = panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along="length_bytes")
+    figure = _empty(headers, parts)
+    _bars(figure, headers)
+    low, high = drawn_range(sized)
+    seen = set(headers["topology"])
+    for panel in parts:
+        _ratios(figure, panel, (min(low, sized["efficiency"].min()), high), seen)
+    subtitle = (
+        "bytes before each packet: bars computed, symbols measured; ratios: symbols measured (95 % interval),"
+    )
+    subtitle += " lines payload / (payload + headers)"
+    return finish(figure, as_rows(sized), "What of the cost is headers", subtitle)
+
+
+def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
+    """Verdicts of UDP and TCP with `payload` of a packet, `own` (bytes of headers without a tunnel), `more` (of the
+    tunnel), `base` (of the baseline, where that is a tunnel), and `efficiency` relative to the baseline's."""
+    some = verdicts[verdicts["protocol"].isin(["udp", "tcp"]) & verdicts["topology"].isin(list(added))]
+    ip = some["family"].map(IP_BYTES).fillna(IP_BYTES[4])
+    tcp = some["protocol"].eq("tcp")
+    segment = some["mtu_bytes"] - ip - TCP_BYTES
+    payload = some["length_bytes"].fillna(some["mtu_bytes"] - ip - UDP_BYTES).mask(tcp, segment)
+    own = ETHERNET_BYTES + ip + np.where(tcp, TCP_BYTES, UDP_BYTES)
+    more, base = some["topology"].map(added).astype(float), some["baseline"].map(added).fillna(0.0)
+    result = some.assign(payload=payload.astype(float), own=own, more=more, base=base)
+    return result.assign(efficiency=_efficiency(result, result["payload"]))
+
+
+def _efficiency(of: Any, payload: Any) -> Any:
+    return (payload + of["own"] + of["base"]) / (payload + of["own"] + of["more"])
+
+
+def _empty(headers: pd.DataFrame, parts: list[Panel]) -> go.Figure:
+    """A plot for the bars, and below it one for each panel."""
+    heights = [BAR_PX * max(len(headers), 1) + AROUND_BARS_PX, *(RATIO_PX for _ in parts)]
+    whole = sum(heights) + BETWEEN_PX * len(parts)
+    titles = {(1, 1): "<b>headers of a packet</b>"} | {(panel.row + 1, 1): panel.titled for panel in parts}
+    spacing = {"vertical_spacing": BETWEEN_PX / whole} if parts else {}
+    figure = titled_grid(titles, rows=len(heights), cols=1, row_heights=heights, **spacing)
+    figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0}, barmode="stack")
+    return figure
+
+
+def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
+    """A bar of headers for each tunnel, from the outside in; and what was measured."""
+    rows = sorted(headers.to_dict("records"), key=lambda one: theme.arm_order(one["topology"]))
+    for one in rows:
+        name = theme.plain(one["topology"])
+        for layer in one["layers"]:
+            fill, border = theme.layer_colors(layer["name"])
+            bar = go.Bar(
+                x=[layer["header_bytes"]],
+                y=[name],
+                orientation="h",
+                marker={"color": fill, "line": {"color": border, "width": 1}},
+                text=f"{theme.plain(layer['name'])}<br>{layer['header_bytes']}",
+                textposition="inside",
+                textangle=0,
+                insidetextanchor="middle",
+                textfont=theme.LAYER_TEXT,
+                hovertext=theme.folded(
+                    f"{layer['name']}, {layer['header_bytes']} bytes: {layer.get('source', '')}", 60
+                ),
+                hoverinfo="text",
+                showlegend=False,
+            )
+            figure.add_trace(bar, row=1, col=1)
+        _measured(figure, one, name)
+    most = max((one["computed_bytes"] for one in rows), default=1)
+    figure.update_xaxes(title_text="bytes before each packet", range=[0, most * 1.2], row=1, col=1)
+    figure.update_yaxes(autorange="reversed", ticks="", showgrid=False, row=1, col=1)
+
+
+def _measured(figure: go.Figure, one: dict[Any, Any], name: str) -> None:
+    style = theme.arm_style(one["topology"])
+    point = go.Scatter(
+        x=[one["measured_bytes"]],
+        y=[name],
+        mode="markers+text",
+        text=f"measured {one['measured_bytes']:g}, computed {one['computed_bytes']:g}",
+        textposition="middle right",
+        marker={"color": style.color, "symbol": style.symbol, "size": 10},
+        line={"color": style.color, "dash": style.dash},
+        name=name,
+        legendgroup=one["topology"],
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+    figure.add_trace(point, row=1, col=1)
+
+
+def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: set[str]) -> None:
+    """Ratios against payload: of efficiencies as a line, measured as symbols beside each other."""
+    place = {"row": panel.row + 1, "col": 1}
+    sizes = sorted(panel.table["payload"].unique())
+    gap = min((math.log2(more / less) for less, more in pairwise(sizes)), default=1.0)
+    run_context = 2 ** (gap * 0.45)
+    curve = np.geomspace(sizes[0] / run_context, sizes[-1] * run_context, 60)
+    arms = sorted(panel.table["topology"].unique(), key=theme.arm_order)
+    _controls(figure, panel, run_context, place)
+    for number, arm in enumerate(arms):
+        own = panel.table[panel.table["topology"].eq(arm)].sort_values("payload")
+        known, style = own[own["ratio"].notna()], theme.arm_style(arm)
+        common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
+        line = {"color": style.color, "dash": style.dash, "width": 1.5}
+        figure.add_trace(
+            go.Scatter(x=curve, y=_efficiency(own.iloc[0], curve), mode="lines", line=line, hoverinfo="skip", **common),
+            **place,
+        )  # fmt: skip
+        low, high = (known[end].fillna(known["ratio"]) for end in ("low", "high"))
+        points = go.Scatter(
+            x=known["payload"] * 2 ** (gap * 0.6 * ((number + 0.5) / len(arms) - 0.5)),
+            y=known["ratio"],
+            error_y={"array": high - known["ratio"], "arrayminus": known["ratio"] - low},
+            mode="markers",
+            marker={"color": style.color, "symbol": style.symbol, "size": 9},
+            hoverinfo="text",
+            hovertext=[_say(one) for one in known.to_dict("records")],
+            **common | {"showlegend": arm not in seen},
+        )
+        figure.add_trace(points, **place)
+        seen.add(arm)
+    labels = {"tickvals": sizes, "ticktext": [f"{size:.0f}" for size in sizes], "tickangle": 0}
+    span = [math.log10(curve[0]), math.log10(curve[-1])]
+    figure.update_xaxes(type="log", range=span, title_text="bytes of payload of a packet", **labels, **place)
+    baseline = ", ".join(theme.plain(name) for name in panel.table["baseline"].dropna().unique())
+    axis = {"tickvals": ratio_ticks(*ends), "range": [math.log10(end) for end in ends]}
+    figure.update_yaxes(type="log", title_text=f"ratio to {baseline or 'the baseline'}", **axis, **place)
+
+
+def _controls(figure: go.Figure, panel: Panel, run_context: float, place: dict[str, int]) -> None:
+    """The rule at 1, and at each size the band of the baseline against itself."""
+    for size in sorted(panel.table["payload"].unique()):
+        some = panel.table[panel.table["payload"].eq(size)]
+        low, high = some["control_low"].iloc[0], some["control_high"].iloc[0]
+        if not pd.isna(low):
+            figure.add_shape(
+                type="rect", x0=size / run_context, x1=size * run_context, y0=low, y1=high, **place
+            )
+    rule = {"type": "line", "line_width": 1, "opacity": 0.8}
+    figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **place)
+
+
+def _say(one: dict[Any, Any]) -> str:
+    explained = f"by bytes alone it would be {one['efficiency']:.3f}: {one['payload']:.0f} of payload,"
+    explained += f" {one['own']:.0f} of headers, {one['more']:.0f} more in the tunnel"
+    return f"{theme.folded(one['sentence'], 60)}<br>{theme.folded(explained, 60)}"

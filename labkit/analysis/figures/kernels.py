@@ -1,0 +1,97 @@
+"""The kernels of `figures`: ratios between datapaths within each kernel, side by side over kernels.
+
+What is compared was measured on one host; between hosts nothing but such ratios stands on one axis.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
+from labkit.analysis.figures.panels import Panel, finish, grid, panels
+from labkit.analysis.load import hosts
+
+PANEL_PX = 330
+LETTER_PX = 7.0  # of a tick label, about
+LEAST_LETTERS = 8  # beside each other; with less room labels are turned
+WIDTH_PX = 590  # of all plots beside each other, in a figure 900 px wide
+
+
+def kernels(verdicts: pd.DataFrame) -> go.Figure:
+    """Ratios to the baseline of the same kernel (log axis), against the kernels in order of version.
+
+    Panels by protocol, numbers of pairs and whatever else differs. Bars are 95 % intervals; the shaded band is what
+    the baseline makes against itself (A/A control) in that kernel. A symbol is open where its interval holds 1.
+    """
+    there = hosts(verdicts)
+    named = pd.concat([rows.assign(place=place) for place, (_, rows) in enumerate(there)] or [verdicts])
+    parts = panels(named, columns_count=2, by_pairs=True, by_host=False)
+    columns = max((part.column for part in parts), default=1)
+    figure, seen = grid(parts, PANEL_PX), set[str]()
+    room = WIDTH_PX / columns / max(len(there), 1)
+    turned = room < LEAST_LETTERS * LETTER_PX
+    labels = [_folded(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
+    ticks = {"tickvals": list(range(len(there))), "ticktext": labels, "tickangle": -40 if turned else 0}
+    figure.update_xaxes(range=[-0.5, len(there) - 0.5], showgrid=False, **ticks)
+    low, high = drawn_range(verdicts)
+    baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
+    axis = {"type": "log", "tickvals": ratio_ticks(low, high), "range": [math.log10(low), math.log10(high)]}
+    figure.update_yaxes(title_text=f"ratio to {baselines or 'the baseline'}", **axis)
+    for panel in parts:
+        _controls(figure, panel)
+        _arms(figure, panel, seen)
+    faster = " and ".join(
+        f"{'below' if ping else 'above'} 1 is faster{' (ping)' * ping}"
+        for ping in sorted({panel.protocol == "ping" for panel in parts})
+    )
+    subtitle = (
+        f"{faster}; bars: 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    )
+    return finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
+
+
+def _folded(name: str, width: int) -> str:
+    """A host's name as a tick label of so many letters a line: release, flavour, and what else tells it from others."""
+    parts = name.removeprefix("Linux ").split(", ")
+    return "<br>".join(theme.plain(line) for part in parts for line in textwrap.wrap(part, width))
+
+
+def _controls(figure: go.Figure, panel: Panel) -> None:
+    """The rule at 1, and in each kernel the band of the baseline against itself."""
+    for place in sorted(panel.table["place"].unique()):
+        rows = panel.table[panel.table["place"].eq(place)]
+        low, high = rows["control_low"].iloc[0], rows["control_high"].iloc[0]
+        if not pd.isna(low):
+            figure.add_shape(type="rect", x0=place - 0.45, x1=place + 0.45, y0=low, y1=high, **panel.place)
+    rule = {"type": "line", "line_width": 1, "opacity": 0.8}
+    figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **panel.place)
+
+
+def _arms(figure: go.Figure, panel: Panel, seen: set[str]) -> None:
+    """A trace for each topology that has a ratio anywhere; they stand beside each other in each kernel."""
+    known = panel.table[panel.table["ratio"].notna()]
+    arms = sorted(known["topology"].unique(), key=theme.arm_order)
+    for number, arm in enumerate(arms):
+        own, style = known[known["topology"].eq(arm)], theme.arm_style(arm)
+        low, high = (own[end].fillna(own["ratio"]) for end in ("low", "high"))
+        open_ = (low <= 1) & (high >= 1)
+        symbol = style.symbol.removesuffix("-open")
+        points = go.Scatter(
+            x=own["place"] + 0.6 * ((number + 0.5) / len(arms) - 0.5),
+            y=own["ratio"],
+            error_y={"array": high - own["ratio"], "arrayminus": own["ratio"] - low},
+            mode="markers",
+            marker={"color": style.color, "symbol": [symbol + "-open" * one for one in open_], "size": 9},
+            name=theme.plain(arm),
+            legendgroup=arm,
+            showlegend=arm not in seen,
+            hoverinfo="text",
+            hovertext=[theme.folded(sentence, 60) for sentence in own["sentence"]],
+        )
+        figure.add_trace(points, **panel.place)
+        seen.add(arm)

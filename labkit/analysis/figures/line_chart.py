@@ -1,0 +1,247 @@
+"""Lines of `figures`: a quantity against an axis of counts, for each arm a line with intervals and its raw points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import stats, theme
+from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
+from labkit.common.units import many
+
+PANEL_PX = 330
+STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
+MANY_DECADES = 5
+NARROW = 1 / 25  # of an axis: as much room has a place beside which another lies closer
+LABEL = 1 / 22  # of an axis: a label
+FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A y axis: its title, and the unit of hover texts. Values come in base units and are divided by `scale`."""
+
+    title: str
+    unit: str
+    scale: float
+    is_log: bool = False
+
+    def say(self, value: float) -> str:
+        return f"{value / self.scale:.4g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An x axis, logarithmic: a column of counts, its title, and a value of it in words. `tick`: its label."""
+
+    column: str
+    title: str
+    say: Callable[[float], str]
+    tick: Callable[[float, Panel], str] = lambda count, _panel: f"{count:.0f}"
+
+
+THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
+LATENCY = Quantity("round-trip time p50, µs", "µs", 1e-6)
+CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
+PAIRS = Axis("pairs", "pairs at once", pairs_word)
+
+
+def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
+    """Column `value`, over column `weight` if there is one, against the number of pairs; column `part` is a thin
+    line."""
+    parts = panels(rows)
+    figure, seen = grid(parts, PANEL_PX), set[str]()
+    for panel in parts:
+        draw(figure, panel, LATENCY if panel.protocol == "ping" else usual, PAIRS, seen)
+    return figure
+
+
+def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: set[str]) -> None:
+    """One panel; `seen` are the arms that have been drawn in the figure, and those of this one from now on."""
+    rounds = _rounds(panel.table.assign(x=panel.table[axis.column]))
+    places = sorted(panel.table[axis.column].unique())
+    gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
+    gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
+    drawn, ends = arms(rounds), _ends(rounds, quantity.is_log)
+    for number, (arm, role) in enumerate(drawn):
+        # Arms stand beside each other at one place, so that intervals do not cover each other.
+        shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
+        own = rounds[rounds["arm"] == arm]
+        own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=ends[1] if ends else None)
+        _arm(figure, panel, own.assign(bottom=ends[0] if ends else None), role, quantity, arm not in seen)
+        seen.add(arm)
+    _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
+
+
+def _ends(rounds: pd.DataFrame, is_log: bool) -> tuple[float, float] | None:
+    """Where the y axis begins and ends: around all rounds, but not so far that one strange round would flatten all
+    others."""
+    if rounds.empty:
+        return None
+    middles = rounds.groupby(["arm", "x"])["value"].median()
+    top = float(min(rounds["value"].max(), STRANGE * middles.max()))
+    lowest = float(max(rounds["value"].min(), middles.min() / STRANGE))
+    return (lowest / 1.25, top * 1.25) if is_log else (0.0, top * 1.12)
+
+
+def _axes(
+    figure: go.Figure,
+    panel: Panel,
+    places: list[float],
+    room: float,
+    quantity: Quantity,
+    axis: Axis,
+    ends: tuple[float, float] | None,
+) -> None:
+    sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
+    labels = ticks(places, panel, axis)
+    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
+    reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
+    shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
+    figure.update_yaxes(title_text=quantity.title, **shape, **panel.place)
+    if ends is None:  # plotly draws no axes for a plot without data
+        words = {"mode": "text", "text": ["nothing was measured"], "showlegend": False, "hoverinfo": "skip"}
+        figure.add_trace(go.Scatter(x=[10 ** (sum(sides) / 2)], y=[0.5], **words), **panel.place)
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis from low to high with labels at 1, 2 and 5 of each decade, of many at 1 alone."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    heads = (1, 2, 5) if len(decades) < MANY_DECADES else (1,)
+    at = [head * 10.0**decade for decade in decades for head in heads]
+    labels = {"tickvals": at, "ticktext": [f"{value:g}" for value in at]}
+    return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
+
+
+def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
+    """Ticks of an axis at all places but those whose labels would run into another's; the last has its own. The first
+    place of a second line (of fragments) is named below its neighbour where there is no room for it."""
+    shown, apart = [places[-1]], math.log2(places[-1] / places[0]) * LABEL
+    for place in places[:-1]:
+        if all(abs(math.log2(place / other)) >= apart for other in shown):
+            shown.append(place)
+    shown.sort()
+    labels = {place: axis.tick(place, panel) for place in shown}
+    cut = next((place for place in places if "<br>" in axis.tick(place, panel)), None)
+    if cut is not None and cut not in labels:
+        near = min(shown, key=lambda place: abs(math.log2(place / cut)))
+        if "<br>" not in labels[near]:
+            labels[near] += f"<br>{axis.tick(cut, panel).replace('<br>', ' ')}"
+    return {"tickvals": shown, "ticktext": list(labels.values()), "tickangle": 0}
+
+
+def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.NDArray[np.bool_]:
+    """Which intervals are longer than half of the axis, as those of two rounds are: their bars would hide the points,
+    so they are not drawn (and told in hover texts)."""
+    if is_log:
+        length, whole = np.log(np.asarray(high) / np.asarray(low)), math.log(ends[1] / ends[0])
+    else:
+        length, whole = np.asarray(high) - np.asarray(low), ends[1] - ends[0]
+    return np.asarray(length > whole / 2)
+
+
+def _rounds(table: pd.DataFrame) -> pd.DataFrame:
+    """One line for each arm, place on the axis, method and round: value, part, and count of its measurements."""
+    ok = table[table["status"].eq("ok") & table["value"].notna()]
+    keys = ["arm", "role", "x", "method", "round"] + (["run"] if "run" in ok else [])
+    if "weight" not in ok:
+        return ok.groupby(keys, as_index=False, dropna=False).agg(
+            value=("value", "mean"), count=("value", "size")
+        )
+    groups = ok[ok["weight"].notna()].groupby(keys, as_index=False, dropna=False)
+    # The sum of nothing is nothing, not 0.
+    grouped = groups[["value", "part", "weight"]].sum(min_count=1).assign(count=groups.size()["size"])
+    return grouped.assign(
+        value=grouped["value"] / grouped["weight"], part=grouped["part"] / grouped["weight"]
+    )
+
+
+def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
+    """For each place the geometric mean of the rounds, and how far its 95 % interval reaches below and above.
+
+    The median stands in where a round got nothing through.
+    """
+    result = []
+    for x, some in rounds.groupby("x"):
+        values = some["value"].to_numpy(float)
+        grouped = stats.effect(np.log(values)) if (values > 0).all() else None
+        middle = float(np.median(values)) if grouped is None else grouped.ratio
+        which = "median" if grouped is None else "geometric mean"
+        low = middle if grouped is None or grouped.low is None else grouped.low
+        high = middle if grouped is None or grouped.high is None else grouped.high
+        one = {
+            "x": x,
+            "place": some["place"].iloc[0],
+            "value": middle,
+            "which": which,
+            "low": low,
+            "high": high,
+            "rounds": len(some),
+        }
+        one |= {"below": max(0.0, middle - low), "above": max(0.0, high - middle)}
+        result.append(one | ({"part": some["part"].median()} if "part" in some else {}))
+    return pd.DataFrame(result)
+
+
+def _arm(
+    figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
+) -> None:
+    """Add one arm to its panel: its raw points, its line of middles with intervals, the thin line of the part."""
+    arm = str(rounds["arm"].iloc[0])
+    style = theme.arm_style(arm, role)
+    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
+    whole = rounds["method"].eq("whole")
+    symbols = np.where(whole, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    beyond = rounds["value"] > rounds["top"]
+    points = go.Scatter(
+        x=rounds["x"],
+        y=rounds["value"].mask(beyond, rounds["top"] * 0.985) / quantity.scale,
+        mode="markers",
+        opacity=0.5,
+        marker={
+            "color": style.color,
+            "symbol": np.where(beyond, "arrow-up", symbols),
+            "size": 5 + 4 * beyond,
+        },
+        hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
+    )
+    middles = _middles(rounds if whole.all() else rounds[~whole])
+    ends = float(rounds["bottom"].iloc[0]), float(rounds["top"].iloc[0])
+    middles.loc[no_bar(middles["low"], middles["high"], ends, quantity.is_log), ["below", "above"]] = 0.0
+    line = go.Scatter(
+        x=middles["x"],
+        y=middles["value"] / quantity.scale,
+        error_y={"array": middles["above"] / quantity.scale, "arrayminus": middles["below"] / quantity.scale},
+        mode="lines+markers",
+        marker={"color": style.color, "symbol": style.symbol},
+        line={"color": style.color, "dash": style.dash},
+        hovertext=[_say_middle(arm, one, quantity) for one in middles.to_dict("records")],
+    )
+    figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
+    figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
+    if "part" in middles and middles["part"].notna().any():
+        dotted = {"color": style.color, "dash": "dot", "width": 1}
+        part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)
+        figure.add_trace(part.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
+
+
+def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
+    how = "whole run" if one["method"] == "whole" else f"{one['count']} slices"
+    lines = f"{theme.plain(one['arm'])}, {one['place']}"
+    return f"{lines}<br>round {one['round']:.0f} ({how}): {quantity.say(one['value'])}"
+
+
+def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
+    lines = f"<b>{theme.plain(arm)}</b>, {one['place']}"
+    lines += f"<br>{one['which']} {quantity.say(one['value'])}, {many(one['rounds'], 'round')}"
+    if one["low"] < one["high"]:
+        lines += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
+    return lines + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")

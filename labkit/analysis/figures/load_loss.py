@@ -1,0 +1,60 @@
+"""Loss against load, of `figures`: every trial of the searches of the experiment `throughput`."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import finish, titled_grid
+
+PANEL_PX, EDGES_PX = 260, 140
+NO_LOSS = 1e-6  # where trials without loss stand on the logarithmic axis
+
+
+def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
+    """Loss ratio against the rate offered: a dot for each trial that counts, a cross for one that the machine disturbed
+    or the generator limited; dashed lines are the rates found. A panel for each size of frames and number of flows.
+
+    trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
+    """
+    some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
+    keys = list(dict.fromkeys(zip(some["frame"], some["flows_count"], strict=True)))
+    titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
+    count = max(1, len(keys))
+    figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
+    for at, (frame, flows) in enumerate(keys, 1):
+        panel = some[some["frame"].eq(frame) & some["flows_count"].eq(flows)]
+        for arm, own in panel.groupby("arm", sort=False):
+            style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
+            _dots(figure, at, str(arm), own, style)
+            result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
+            for pps in result["median_pps"].dropna():
+                figure.add_vline(x=pps, line={"dash": "dash", "color": style.color}, row=at, col=1)
+    figure.update_xaxes(type="log", title_text="offered, frames/s", exponentformat="SI")
+    figure.update_yaxes(type="log", title_text="loss ratio", range=[-6.3, 0.2], exponentformat="power")
+    figure.update_layout(height=EDGES_PX + PANEL_PX * count)
+    subtitle = (
+        f"×: not counted (disturbed, or generator-limited); dots at {NO_LOSS:g}: no loss; dashed: rates found"
+    )
+    return finish(figure, trials, "Loss against load", subtitle)
+
+
+def _dots(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle) -> None:
+    counts = own["status"].eq("ok")
+    for part, symbol, opacity in ((own[counts], "circle", 0.8), (own[~counts], "x-thin-open", 0.4)):
+        first = symbol == "circle" and not any(trace.legendgroup == arm for trace in figure.data)
+        figure.add_trace(
+            go.Scatter(
+                x=part["offered_pps"],
+                y=part["loss_ratio"].clip(lower=NO_LOSS),
+                mode="markers",
+                name=theme.plain(arm),
+                legendgroup=arm,
+                showlegend=first,
+                marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7},
+                hovertemplate="%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>",
+            ),
+            row=row,
+            col=1,
+        )

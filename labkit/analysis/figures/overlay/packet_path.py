@@ -1,0 +1,251 @@
+"""One packet followed over every interface that saw it: its headers to scale, and the time from hop to hop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.overlay.notes import Rows, finish, micro, ok
+
+HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = 30, 1.9, 60, 8  # a hop's height; between packets, in hops
+LEFT_PX, RIGHT_PX = 182, 176  # left of the bars: node and interface; right: three columns of numbers
+NODE_PX = -LEFT_PX + 10
+COLUMNS_PX = {"frame": 52, "since first": 116, "step": 166}  # where they end, right of the bars
+WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # of the bars, in a figure as wide as in a report
+CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
+SHRUNK = 0.7  # so much smaller may a text become; else it is turned
+PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # drawn of it; headers are what this is about
+LOST = "capture lacks, packets"
+PACKET = ["folder", "packet"]  # what tells one packet from another
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A header, or the payload: `below_bytes` is what comes after it."""
+
+    name: str
+    text: str
+    header_bytes: int
+    below_bytes: int
+
+
+def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
+    """The interfaces that saw a packet, from top to bottom in their order; beside each its headers to scale, outermost
+    left, so that what is inside stands below itself; frame bytes, and µs since it was first seen.
+
+    `df`: rows of the part path. `packet`: its number; none: the first packet and the one after it, a request and its
+    reply. The payload's bar ends at 16 bytes (`MOST_PAYLOAD_BYTES`). Of several runs the first is drawn.
+    """
+    followed, figure, y = packets(df, packet), go.Figure(), 0.0
+    drawn: list[tuple[float, dict[Any, Any], Layer]] = []
+    ticks: dict[float, str] = {}
+    for rows in followed:
+        y += BETWEEN
+        _heading(figure, rows, y - 1)
+        for one in rows:
+            ticks[y] = theme.plain(_way(one))
+            drawn += [(y, one, layer) for layer in layers(one)]
+            y += 1
+    _bars(figure, drawn)
+    figure.update_yaxes(
+        tickvals=list(ticks),
+        ticktext=list(ticks.values()),
+        range=[y - 0.4, 0.2],
+        ticks="",
+        ticklabelstandoff=8,
+    )
+    figure.update_yaxes(showgrid=False, showline=False, automargin=False, visible=bool(followed))
+    figure.update_xaxes(visible=False, range=[-_widest(drawn), 0])
+    margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX}
+    height = HOP_PX * (y - 0.6) + TOP_PX + BOTTOM_PX
+    figure.update_layout(
+        height=max(height, 160), margin=margin, barmode="overlay", bargap=0.16, showlegend=False
+    )
+    subtitle = f"headers to scale, outermost left; payload drawn up to {MOST_PAYLOAD_BYTES} bytes; µs since first seen"
+    return finish(figure, df, "One packet, hop by hop", subtitle, _notes(df, followed), below_px=BOTTOM_PX)
+
+
+def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
+    """The hops of `hops` as a table: packet, hop, direction, stack, frame (bytes), headers (bytes), and µs since the
+    packet's first sighting and since the hop before; where the capture lost packets, at each hop how many."""
+    lines = []
+    for rows in packets(df, packet):
+        before = None
+        for one in rows:
+            headers = sum(layer.header_bytes for layer in layers(one) if layer.name != PAYLOAD)
+            step = math.nan if before is None else (one["time_s"] - before) * 1e6
+            at = {
+                "packet": _brief(one["what"]),
+                "hop": one["hop"],
+                "direction": one["direction"],
+                "stack": one["stack"],
+            }
+            sizes = {"frame, B": int(one["length_bytes"]), "headers, B": headers}
+            lines.append(
+                at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step, LOST: _lost(one)}
+            )
+            before = one["time_s"]
+    columns = ["packet", "hop", "direction", "stack", "frame, B", "headers, B", "since first, µs", "step, µs"]
+    return pd.DataFrame(lines, columns=[*columns, *([LOST] if any(line[LOST] for line in lines) else [])])
+
+
+def _lost(one: dict[Any, Any]) -> int:
+    """Packets that the capture at this hop lacks."""
+    return int(one["dropped_count"] + one["skipped_count"])
+
+
+def _brief(what: str) -> str:
+    """`cs1 > cs5 echo request` without its ends, which the hops tell."""
+    return what.partition(" > ")[2].partition(" ")[2] or what
+
+
+def packets(df: pd.DataFrame, packet: int | None = None) -> list[Rows]:
+    """The rows of one packet in their order, or without a number those of the first two of the first run."""
+    there = ok(df)
+    if not len(there):
+        return []
+    groups = there[there["packet"].notna()].groupby(PACKET, sort=False)
+    result = [rows.sort_values("position").to_dict("records") for _, rows in groups]
+    result = [rows for rows in result if rows[0]["folder"] == result[0][0]["folder"]]
+    if packet is not None:
+        return [rows for rows in result if rows[0]["packet"] == packet]
+    return result[:2]
+
+
+def layers(one: dict[Any, Any]) -> Iterator[Layer]:
+    """The headers of a frame from the outside in, and what is left of it: the payload."""
+    rest = int(one["length_bytes"])
+    for layer in one["layers"]:
+        rest = int(layer["length_bytes"]) - int(layer["header_bytes"])
+        if layer["header_bytes"] > 0:
+            name, text = str(layer["text"] or layer["name"]).split()[0], str(layer["text"])
+            yield Layer(name, text, int(layer["header_bytes"]), rest)
+    if rest > 0:
+        yield Layer(PAYLOAD, f"payload, {rest} bytes", rest, 0)
+
+
+def _way(one: dict[Any, Any]) -> str:
+    return f"{one['interface']} {one['direction']}"
+
+
+def _heading(figure: go.Figure, rows: Rows, y: float) -> None:
+    """What the packet is, its nodes left of their interfaces with a rule between, and three columns at the right."""
+    plot = {"xref": "x domain", "yref": "y", "showarrow": False}
+    lines = f"<b>{theme.plain(rows[0]['what'])}</b>: {len(rows)} hops in {micro(rows[-1]['time_s'])} µs"
+    figure.add_annotation(text=lines, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
+    right = {"x": 1, "xanchor": "right", "font": {"size": theme.SMALL_PX}, **plot}
+    for name, shift in COLUMNS_PX.items():
+        figure.add_annotation(text=name, xshift=shift, y=y, **right)
+    before: dict[Any, Any] = {}
+    for one in rows:
+        y += 1
+        step = f"+{micro(one['time_s'] - before['time_s'])}" if before else ""
+        numbers = (f"{one['length_bytes']:.0f} B", f"{micro(one['time_s'])} µs", step)
+        for number, shift in zip(numbers, COLUMNS_PX.values(), strict=True):
+            figure.add_annotation(text=number, xshift=shift, y=y, **right)
+        if one["namespace"] != before.get("namespace"):
+            node = f"<b>{theme.plain(one['namespace'])}</b>"
+            figure.add_annotation(text=node, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
+            _rule(figure, y - 0.5)
+        before = one
+
+
+def _rule(figure: go.Figure, y: float) -> None:
+    """A thin line from the names of nodes to the last column."""
+    line = {"type": "line", "y0": y, "y1": y, "line_width": 1, "opacity": 0.35}
+    figure.add_shape(xref="x domain", x0=0, x1=1, **line)
+    aside = {"xref": "x domain", "xsizemode": "pixel"}
+    figure.add_shape(xanchor=0, x0=NODE_PX, x1=0, **aside, **line)
+    figure.add_shape(xanchor=1, x0=0, x1=max(COLUMNS_PX.values()), **aside, **line)
+
+
+def _shown_bytes(layer: Layer) -> int:
+    """How much of it is drawn."""
+    return min(layer.header_bytes, MOST_PAYLOAD_BYTES) if layer.name == PAYLOAD else layer.header_bytes
+
+
+def _start(one: dict[Any, Any], layer: Layer) -> int:
+    """Where its bar begins: its distance from the end of the frame as it is drawn."""
+    inside = [other for other in layers(one) if other.below_bytes <= layer.below_bytes]
+    return -sum(_shown_bytes(other) for other in inside)
+
+
+def _widest(drawn: list[tuple[float, dict[Any, Any], Layer]]) -> int:
+    return max((-_start(one, layer) for _, one, layer in drawn), default=1)
+
+
+def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -> None:
+    """A trace for each name of a header."""
+    byte_px = WIDTH_PX / _widest(drawn)
+    names = dict.fromkeys((layer.name, layer.header_bytes) for _, _, layer in drawn)
+    for name, size in names:
+        own = [one for one in drawn if (one[2].name, one[2].header_bytes) == (name, size)]
+        fill, border = theme.layer_colors(name)
+        room = byte_px * _shown_bytes(own[0][2])
+        texts = [_label(layer, room) for _, _, layer in own]
+        bars = go.Bar(
+            orientation="h",
+            y=[y for y, _, _ in own],
+            base=[_start(one, layer) for _, one, layer in own],
+            x=[_shown_bytes(layer) for _, _, layer in own],
+            name=theme.plain(name),
+            marker={"color": fill, "line": {"color": border, "width": 1}},
+            text=texts,
+            textangle=-90 if room - PAD_PX < SHRUNK * CHAR_PX * len(name) else 0,
+            hoverinfo="text",
+            hovertext=[_hover(one, layer) for _, one, layer in own],
+        )
+        figure.add_trace(
+            bars.update(textposition="inside", insidetextanchor="middle", textfont=theme.LAYER_TEXT)
+        )
+
+
+def _label(layer: Layer, room_px: float) -> str:
+    """A header's name and bytes, in two lines if one is too long; its addresses below if they fit."""
+    fits = (room_px - PAD_PX) / CHAR_PX
+    name, size = layer.name, f"{layer.header_bytes}"
+    of = layer.text.removeprefix(name).strip() if name != PAYLOAD else ""
+    lines = [f"{name} {size}"]
+    if len(lines[0]) > fits:
+        lines = [name, size] if SHRUNK * len(name) <= fits else lines
+    elif of and SHRUNK * len(of) <= fits:
+        lines.append(of)
+    return "<br>".join(theme.plain(line) for line in lines)
+
+
+def _hover(one: dict[Any, Any], layer: Layer) -> str:
+    whole = layer.header_bytes + layer.below_bytes
+    adds = "" if layer.name == PAYLOAD else f"<br>{layer.header_bytes} bytes, {whole} with what is inside"
+    lines = f"{one['hop']} {one['direction']}, {micro(one['time_s'])} µs: {one['stack']}"
+    return f"<b>{theme.plain(layer.text)}</b>{adds}<br>{theme.folded(lines, 70)}"
+
+
+def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
+    """What makes the drawing doubtful, and what was left out of it."""
+    lines = []
+    for how in ("dropped", "skipped"):
+        seen = [one for rows in followed for one in rows]
+        for hop, count in {
+            str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]
+        }.items():
+            lines.append(
+                f"The capture at {hop} {how} {count:.0f} packets: what it did not see may have been there."
+            )
+    if not followed:
+        return lines
+    there = ok(df)
+    if (runs := there["folder"].nunique()) > 1:
+        lines.append(f"This is of the first of {runs} runs.")
+    drawn = {rows[0]["packet"] for rows in followed}
+    others = there[there["folder"].eq(followed[0][0]["folder"]) & ~there["packet"].isin(drawn)]
+    others = others.drop_duplicates("packet")
+    if len(others):
+        each = [f"{one['what']} (packet={one['packet']:.0f})" for one in others.to_dict("records")]
+        lines.append(f"Followed too: {', '.join(each)}.")
+    return lines

@@ -1,0 +1,165 @@
+"""What is lost while a spine is down: every probe at the time at which it was sent, by routes and by how the spine
+fails."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.overlay.notes import finish, ok, routes_order
+from labkit.analysis.figures.panels import titled_grid
+from labkit.analysis.load import hosts
+from labkit.common.units import si
+
+FAILURES = ("carrier", "silent")
+PANEL_PX, BETWEEN_PX, TOP_PX, AXIS_PX = 195, 58, 112, 52
+LOST, WORDS = 0.6, 1.9  # decades above the longest round-trip time: what was lost, and the names of spines
+SYSCTL = "ignore_routes_with_linkdown"
+PHASES = ("before", "during", "after")
+
+
+def failure(df: pd.DataFrame) -> go.Figure:
+    """Every probe at the time it was sent: a dot at its round-trip time (log), or × above where it was lost. Shaded:
+    the spine is down; above the probes the spine that carried them before, then, and after. A column for each kind of
+    routes, a row for each way to fail, with the outage in words.
+
+    `df`: rows of the part failure. Of several hosts the rows stand below each other.
+    """
+    there = modes(df)
+    rows = list(dict.fromkeys((host, how) for host, how, _ in there))
+    columns = list(dict.fromkeys(str(one["routes"]) for _, _, one in there)) or [""]
+    columns.sort(key=routes_order)
+    at = {
+        (rows.index((host, how)) + 1, columns.index(str(one["routes"])) + 1): one for host, how, one in there
+    }
+    several = len({host for host, _ in rows}) > 1
+    titles = {
+        (row, column): _title(one, rows[row - 1][0] if several else "") for (row, column), one in at.items()
+    }
+    high = PANEL_PX * max(len(rows), 1) - BETWEEN_PX
+    apart = {"horizontal_spacing": 0.03, "vertical_spacing": BETWEEN_PX / high if len(rows) > 1 else 0}
+    figure = titled_grid(titles, rows=max(len(rows), 1), cols=len(columns), shared_yaxes="all", **apart)
+    lowest, highest = _range([one for _, _, one in there])
+    for (row, column), one in at.items():
+        _panel(figure, one, highest, {"row": row, "col": column})
+    _axes(figure, lowest, highest, list(at))
+    figure.update_layout(height=high + TOP_PX + AXIS_PX, margin={"t": TOP_PX, "b": AXIS_PX}, showlegend=False)
+    subtitle = (
+        "a dot: an answered probe; ×: a lost one; shaded: the spine is down;"
+        " above: the spine that carries the flow"
+    )
+    return finish(figure, df, "A spine fails under a flow", subtitle, _notes(df), below_px=AXIS_PX)
+
+
+def failure_table(df: pd.DataFrame) -> pd.DataFrame:
+    """A line for each kind of routes and way to fail: routes, failure, the spine that failed, linkdown ignored (the
+    sysctl), sent, lost, outage (s), and the spines that carried requests before, during and after, with those that the
+    description leaves meanwhile."""
+    lines: list[dict[str, Any]] = []
+    for host, _, one in modes(df):
+        at = {"host": host, "routes": one["routes"], "failure": one["failure"], "failed": one["failed"]}
+        at["linkdown ignored"] = _notices(one)
+        counts = {"sent": int(one["sent_count"]), "lost": _lost(one), "outage, s": one["outage_s"]}
+        carried: dict[str, Any] = {phase: _spines(one.get(f"path_{phase}")) for phase in PHASES}
+        expected = one.get("expected_during")
+        carried["expected during"] = " or ".join(expected) or "none" if isinstance(expected, list) else None
+        lines.append(at | counts | carried)
+    table = pd.DataFrame(lines)
+    return table.drop(columns="host") if len(table) and table["host"].nunique() == 1 else table
+
+
+def modes(df: pd.DataFrame) -> list[tuple[str, str, dict[Any, Any]]]:
+    """Host, way to fail in words, and row of each kind of routes and way to fail, in order; of several the last."""
+    result = {}
+    for number, (host, rows) in enumerate(hosts(ok(df))):
+        for one in rows.to_dict("records"):
+            rank = FAILURES.index(one["failure"]) if one["failure"] in FAILURES else len(FAILURES)
+            order = (number, rank, one["failure"], _notices(one), routes_order(one["routes"]))
+            result[order] = (host, _how(one), one)
+    return [result[order] for order in sorted(result)]
+
+
+def _notices(one: dict[Any, Any]) -> bool:
+    return one.get("ignores_linkdown") is True
+
+
+def _how(one: dict[Any, Any]) -> str:
+    return str(one["failure"]) + ", linkdown ignored" * _notices(one)
+
+
+def _lost(one: dict[Any, Any]) -> int:
+    return int(one["sent_count"] - one["received_count"])
+
+
+def _spines(path: Any) -> str:
+    """The spines that carried requests and answers, once where they are the same."""
+    if not isinstance(path, list | tuple) or not path:
+        return "none"
+    return "/".join(dict.fromkeys(str(spine) if spine is not None else "none" for spine in path))
+
+
+def _title(one: dict[Any, Any], host: str) -> str:
+    """Routes, the way to fail, the outage in words, and where there are several the host."""
+    gap = f"no answer for {si(one['outage_s'], 's')}" if one["outage_s"] > one["interval_s"] else "no outage"
+    lines = [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *[host] * bool(host)]
+    return f"<b>{theme.plain(one['routes'])}: {_how(one)}</b><br>" + "<br>".join(map(theme.plain, lines))
+
+
+def _range(rows: list[dict[Any, Any]]) -> tuple[float, float]:
+    """The exponents of the shortest and the longest round-trip time."""
+    times = [rtt for one in rows for _, rtt in one["probes"] if rtt is not None and rtt > 0] or [1e-4, 1e-2]
+    return math.floor(math.log10(min(times)) * 10) / 10, math.log10(max(times))
+
+
+def _panel(figure: go.Figure, one: dict[Any, Any], highest: float, place: dict[str, int]) -> None:
+    top = 10 ** (highest + LOST)
+    sent = [at for at, rtt in one["probes"] if rtt is None]
+    answered = [(at, rtt) for at, rtt in one["probes"] if rtt is not None]
+    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
+    if answered:
+        x, y = zip(*answered, strict=True)
+        texts = [f"sent at {at:.2f} s, answered after {si(rtt, 's')}" for at, rtt in answered]
+        figure.add_trace(go.Scatter(x=x, y=y, marker=theme.ANSWERED, hovertext=texts, **common), **place)
+    if sent:
+        texts = [f"sent at {at:.2f} s, lost" for at in sent]
+        lost = go.Scatter(x=sent, y=[top] * len(sent), marker=theme.LOST, hovertext=texts, **common)
+        figure.add_trace(lost, **place)
+    down, up = one["down_s"], one["up_s"]
+    figure.add_shape(type="rect", x0=down, x1=up, yref="y domain", y0=0, y1=1, **theme.BAND, **place)
+    last = max((at for at, _ in one["probes"]), default=up)
+    for phase, x in zip(PHASES, (down / 2, (down + up) / 2, (up + last) / 2), strict=True):
+        words = {"text": theme.plain(_spines(one.get(f"path_{phase}"))), "font": {"size": theme.SMALL_PX}}
+        at = {"yref": "y domain", "y": 1, "yanchor": "top", "showarrow": False}
+        figure.add_annotation(x=x, **at, **words, **place)
+
+
+def _axes(figure: go.Figure, lowest: float, highest: float, places: list[tuple[int, int]]) -> None:
+    """The same axes everywhere, with labels at the left and under the last."""
+    exponents = range(math.ceil(lowest), math.floor(highest) + 1)
+    shown = list(exponents)[:: max(1, math.ceil(len(exponents) / 3))]
+    ticks: dict[str, Any] = {"tickvals": [10.0**one for one in shown] + [10 ** (highest + LOST)]}
+    ticks["ticktext"] = [si(10.0**one, "s") for one in shown] + ["lost"]
+    figure.update_yaxes(type="log", range=[lowest - 0.2, highest + WORDS], **ticks)
+    last = max((row for row, _ in places), default=1)
+    figure.update_xaxes(matches="x", rangemode="tozero")
+    for column in {column for _, column in places}:
+        below = max(row for row, own in places if own == column)
+        figure.update_xaxes(title_text="seconds since the first probe", row=below, col=column)
+    for row in range(1, last):
+        figure.update_xaxes(showticklabels=False, row=row)
+
+
+def _notes(df: pd.DataFrame) -> list[str]:
+    lines = []
+    there = [one for _, _, one in modes(df)]
+    if any(one["failure"] == "carrier" for one in there):
+        lines.append(
+            "carrier: the spine's interfaces go down. silent: it stops forwarding, and no link shows it."
+        )
+    if any(map(_notices, there)):
+        lines.append(f"linkdown ignored: the sysctl {SYSCTL} makes leaves leave out routes over dead links.")
+    return lines

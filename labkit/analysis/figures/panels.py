@@ -1,0 +1,250 @@
+"""Small multiples of a table: what goes into which panel, the empty grid, and what is said about gaps.
+
+Every host has panels of its own, below those of the one before: no axis has absolute numbers of two hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from labkit.analysis import theme
+from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.common.units import si
+
+# What tells one panel from another; numbers of pairs and topologies are drawn inside one.
+KEYS = (
+    "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
+    "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+)  # fmt: skip
+PROTOCOLS = ("tcp", "udp", "ping")
+MOST_COLUMNS = 3  # beside each other at 900 px
+BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
+HOST_PX = 18  # more of that, for a line with the host
+MOST_REASONS = 3
+TOP_PX = 95  # above the plots: the figure's title, panel titles
+NOTES_PX = 52  # from a plot to the notes: axis and axis title
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small plot: its part of the table, its title, its place on the grid (from 1), its host if there are
+    several."""
+
+    table: pd.DataFrame
+    protocol: str
+    title: str
+    row: int
+    column: int
+    host: str = ""
+
+    @property
+    def at(self) -> tuple[int, int]:
+        return self.row, self.column
+
+    @property
+    def titled(self) -> str:
+        """The title as it stands above the plot: the host has a line of its own."""
+        return f"<b>{self.title}</b>" + (f"<br>{self.host}" if self.host else "")
+
+    @property
+    def place(self) -> dict[str, int]:
+        """What plotly's add_trace, update_xaxes… take."""
+        return {"row": self.row, "col": self.column}
+
+
+def panels(
+    table: pd.DataFrame,
+    columns_count: int | None = None,
+    by_pairs: bool = False,
+    by_host: bool = True,
+    along: str | None = None,
+) -> list[Panel]:
+    """The panels of a table: protocols side by side and MTUs below each other, or in reading order if that is too wide.
+
+    columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too. by_host:
+    those of each host below those of the one before; without, a panel has all hosts, and is for ratios alone. along:
+    a parameter that has an axis of its own, and tells no panels apart.
+    A title names whatever differs between panels of its protocol.
+    """
+    keys = [key for key in KEYS if key in table and key != along] + (["pairs"] if by_pairs else [])
+    varying = _varying(table, keys)
+    if not by_host:
+        return _panels(table, keys, varying, columns_count)
+    there, result = hosts(table), list[Panel]()
+    for name, rows in there:
+        above = max((panel.row for panel in result), default=0)
+        for panel in _panels(rows, keys, varying, columns_count):
+            host = theme.plain(name) if len(there) > 1 else ""
+            result.append(replace(panel, row=above + panel.row, host=host))
+    return result
+
+
+def _panels(
+    table: pd.DataFrame, keys: list[str], varying: dict[str, list[str]], columns_count: int | None
+) -> list[Panel]:
+    groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
+    groups.sort(key=lambda group: _order(group[0]))
+    columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
+    mtus = sorted({one["mtu_bytes"] for one, _ in groups})
+    wrap = columns_count or (2 if len(columns) > MOST_COLUMNS else None)
+    result = []
+    for place, (one, part) in enumerate(groups):
+        row, column = (
+            divmod(place, wrap) if wrap else (mtus.index(one["mtu_bytes"]), columns.index(_order(one)[:-1]))
+        )
+        title = _title(one, varying[one["protocol"]])
+        result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
+    return result
+
+
+def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    yield from table.groupby(keys, dropna=False, sort=False)
+
+
+def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
+    """For each protocol the parameters that its panels have to name."""
+    return {
+        str(protocol): [key for key in keys[2:] if key == "pairs" or part[key].nunique(dropna=False) > 1]
+        for protocol, part in table.groupby("protocol")
+    }
+
+
+def _order(one: dict[str, Any]) -> tuple[Any, ...]:
+    """Sorts panels: protocol, then whatever else differs (absent first), the MTU last."""
+    protocol = one["protocol"]
+    known = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
+    rest = [
+        (0, "") if pd.isna(value) else (1, str(value)) if isinstance(value, bool) else (1, value)
+        for key, value in one.items()
+        if key not in KEYS[:2]
+    ]
+    return (known, protocol, *rest, one["mtu_bytes"])
+
+
+def _title(one: dict[str, Any], varying: list[str]) -> str:
+    lines: dict[str, Callable[[Any], str]] = {
+        "nodes": lambda nodes: f"{nodes} node{'s' * (nodes != 'one')}",
+        "link_rate_bps": lambda rate: "unshaped link" if pd.isna(rate) else f"link {si(rate, 'bit/s')}",
+        "link_delay_s": lambda delay: "no delay" if pd.isna(delay) else f"delay {si(delay, 's')}",
+        "family": lambda family: f"IPv{family:.0f}",
+        "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
+        "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
+        "streams": lambda streams: f"{streams:.0f} streams",
+        "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
+        "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
+        "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
+        "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
+        "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
+        "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word}",
+        "pairs": pairs_word,
+    }
+    words = [
+        protocol_word(one["protocol"]),
+        f"MTU {one['mtu_bytes']:.0f}",
+        *(lines[key](one[key]) for key in varying),
+    ]
+    return theme.plain(" · ".join(words))
+
+
+def grid(parts: list[Panel], panel_px: int) -> go.Figure:
+    """An empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
+    rows, columns = (
+        max((part.row for part in parts), default=1),
+        max((part.column for part in parts), default=1),
+    )
+    between, top = (px + HOST_PX * any(part.host for part in parts) for px in (BETWEEN_PX, TOP_PX))
+    apart = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
+    apart |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
+    figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **apart)
+    figure.update_layout(height=rows * panel_px + top, margin={"t": top, "b": 0})
+    return figure
+
+
+def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
+    """plotly's make_subplots (`grid`: its arguments) with a plot only where there is a title; (row, column) from 1."""
+    places = [[(row + 1, column + 1) for column in range(grid["cols"])] for row in range(grid["rows"])]
+    specs: list[list[dict[str, Any] | None]] = [
+        [{} if place in titles else None for place in row] for row in places
+    ]
+    bold = [
+        titles[place] for row in places for place in row if place in titles
+    ]  # plotly counts what is there
+    figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
+    figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
+    return figure
+
+
+def arms(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """The (arm, role) of a table in the order in which they are drawn: baseline, variants, control."""
+    roles = ("baseline", "variant", "control")
+    result = table[["arm", "role"]].drop_duplicates().itertuples(index=False, name=None)
+    return sorted(result, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
+
+
+def protocol_word(protocol: str) -> str:
+    return protocol if protocol == "ping" else protocol.upper()
+
+
+def pairs_word(count: float) -> str:
+    return "1 pair" if count == 1 else f"{count:.0f} pairs"
+
+
+def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
+    """Title the figure, and say under it what of the table is not drawn; of an empty table it says that."""
+    marked = np.atleast_1d(emulated(table))  # of a table that does not say, one False
+    some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
+    theme.titled(figure, title, subtitle, some if marked.any() else "")
+    theme.noted(
+        figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
+    )
+    return figure
+
+
+def gaps(table: pd.DataFrame) -> list[str]:
+    """A sentence for each reason for which rows are not "ok": `ipvlan_l2, ipvlan_l3: this kernel has no ipvlan`.
+
+    Needs columns topology, protocol, pairs, status, reason. Where only some of a topology's protocols, numbers of
+    pairs or hosts are affected, the sentence names them; where others of its rows are ok, it counts. Of many reasons of
+    one topology and status the first few are told.
+    """
+    table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
+    left = table[table["status"] != "ok"].sort_values(
+        "status", ascending=False, kind="stable"
+    )  # unsupported first
+    reasons: dict[tuple[str, str], list[str]] = {}
+    left = left.assign(reason=group_similar(left["reason"].fillna("").astype("str")))
+    for key, rows in _groups(left, ["topology", "status", "reason"]):
+        topology, status, reason = (str(part) for part in key)
+        scope = _scope(rows, table[table["topology"] == topology])
+        reasons.setdefault((topology, status), []).append(f"{scope}: {reason or status}")
+    topologies: dict[str, list[str]] = {}
+    for (topology, _), lines in reasons.items():
+        more = (
+            [f": … and {len(lines) - MOST_REASONS} more reasons of that kind"]
+            if len(lines) > MOST_REASONS
+            else []
+        )
+        for sentence in lines[:MOST_REASONS] + more:
+            topologies.setdefault(sentence, []).append(topology)
+    return [", ".join(names) + sentence for sentence, names in topologies.items()]
+
+
+def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
+    """Which of the topology's rows these are, in brackets; nothing if they are all."""
+    words = []
+    if set(rows["protocol"]) != set(whole["protocol"]):
+        words.append(" and ".join(protocol_word(protocol) for protocol in sorted(rows["protocol"].unique())))
+    if set(rows["pairs"]) != set(whole["pairs"]):
+        words.append(", ".join(f"{count:.0f}" for count in sorted(rows["pairs"].unique())) + " pairs")
+    if set(rows["host"]) != set(whole["host"]):
+        words.append("on " + " and on ".join(rows["host"].unique()))
+    if whole["status"].eq("ok").any() and rows["status"].iloc[0] in ("invalid", "failed"):
+        words.append(f"{len(rows)} of {len(whole)} rows left out")
+    return f" ({'; '.join(words)})" if words else ""

@@ -1,0 +1,44 @@
+"""A mirror that leaves the host, of `figures`: copies that arrive against what is offered, beside the thesis' own."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import finish
+from labkit.analysis.load import complete
+
+HEIGHT_PX = 420
+
+
+def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """The share of copies that arrive at the monitor against the offered rate (`virtual_tap.uplink(rows)`), and the
+    share of what was sent that the thesis captured (`virtual_tap.thesis_uplink()`). A full link shows as a fall.
+
+    `delivered` is the monitored flow itself, as a share of what was offered.
+    """
+    figure = go.Figure()
+    for topology, some in table.groupby("topology", sort=False):
+        style = theme.arm_style(str(topology))
+        for column, name, dash in (
+            (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot"),
+            (some["arrived_share"], "copies that arrived", "solid"),
+        ):
+            if column.notna().any():
+                figure.add_scatter(
+                    x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}: {name}",
+                    line={"color": style.color, "dash": dash}, marker={"symbol": style.symbol, "size": 8},
+                )  # fmt: skip
+    share = published["captured_bps"] / published["sent_bps"]
+    figure.add_scatter(
+        x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", name="Senanayake 2024, captured of sent",
+        line={"color": theme.GREY, "dash": "dash"}, marker={"symbol": "x", "size": 7},
+    )  # fmt: skip
+    figure.update_xaxes(title_text="offered (Mbit/s)")
+    figure.update_yaxes(title_text="share", rangemode="tozero")
+    figure.update_layout(height=HEIGHT_PX, legend={"orientation": "h", "y": -0.25})
+    subtitle = (
+        "means of the rounds; the thesis' copies have GRE's headers in them, so its share begins above 1"
+    )
+    return finish(figure, complete(rows), "A mirror that leaves the host", subtitle)

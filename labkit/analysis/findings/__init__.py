@@ -1,0 +1,1 @@
+"""What each experiment says about its rows."""

@@ -1,0 +1,280 @@
+"""What was found of containers against virtual machines, as the notebook shows it: which pairs are fair, how much of a
+difference is the boundary between machines, functions of each kernel, where this machine's time goes, and what the
+report's own figures say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown, display
+
+from labkit.analysis import figures, flame, load, profile_doubts, stats, verdicts
+from labkit.analysis.endpoint_kinds import (
+    APART,
+    ENDPOINTS,
+    NAMES,
+    SHARED,
+    differences,
+    endpoint_kinds,
+    fair,
+    fair_pair_sentences,
+    published,
+    usual,
+)
+from labkit.analysis.flame import load_profiles
+from labkit.analysis.flame.packet_calls import OBSERVER as PACKETS
+from labkit.analysis.load import groups
+from labkit.common.errors import BadInput
+
+TIMERS = ("function_times", "guest_function_times")
+QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
+
+
+class ContainerVsVm:
+    """What a run or a sweep in `folder` tells; `rows` are those that measure. Each method shows one section."""
+
+    def __init__(self, folder: Path, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self.profiles = load.profiles(folder)
+        self.published = published()
+        self.usual, self.fair = usual(rows), fair(rows)
+
+    def got(self) -> None:
+        """Which pairs are fair; what the ends get, and what it costs on both sides of the boundary."""
+        _list(pairs(self.rows))
+        display(figures.ends(self.rows, self.published))
+        if self.rows["protocol"].ne("ping").any():
+            display(figures.sides(self.rows))
+
+    def ratios(self) -> None:
+        """Ratios to the baseline, as this machine has them."""
+        lines = [sentence for sentence in pairs(self.usual) if sentence.startswith("Not")]
+        result = verdicts.verdicts(self.usual)
+        display(figures.forest(result, "Ratios to the baseline, on this machine", " ".join(lines)))
+
+    def alone(self) -> None:
+        """The fair pair: what the boundary between machines makes by itself."""
+        if not len(self.fair):
+            lines = fair_pair_sentences(self.rows, SHARED, APART) or [
+                "It was not measured: ask for endpoint=guest,shared_guest"
+            ]
+            display(Markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
+            return
+        _list(shares(self.rows))
+        result = verdicts.verdicts(self.fair)
+        about = "; ".join(
+            one for one in fair_pair_sentences(self.rows, SHARED, APART) if one.startswith("A fair")
+        )
+        display(figures.forest(result, "The boundary between machines alone", about))
+
+    def functions(self) -> None:
+        """How long functions take in each kernel, and what the report had of them."""
+        result = calls(self.profiles)
+        if result.empty:
+            display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
+        else:
+            display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
+        _list([*profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS), *objections(self.published)])
+
+    def packets(self) -> None:
+        """The calls of one packet in each kind of ends, where `observe` had function_graph."""
+        own = self.profiles[self.profiles["observer"].eq(PACKETS)]
+        if not own["status"].eq("ok").any():
+            display(Markdown(f"*{_missing(self.profiles, [PACKETS])}*"))
+            return
+        for key, point in groups(self.profiles[self.profiles["observer"].isin((PACKETS, *TIMERS))]):
+            if point["observer"].eq(PACKETS).any():
+                _packets(point, load.group_text(key))
+
+    def costs(self) -> None:
+        """Where this machine's CPU time goes: guests against the baseline."""
+        own = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
+        if own.empty:
+            display(Markdown(f"*{_missing(self.profiles, [load_profiles.OBSERVER])}*"))
+        for key, point in groups(own):
+            for left, right in _compared(point):
+                _flame(point, left, right, load.group_text(key))
+
+
+def _list(sentences: list[str]) -> None:
+    display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
+
+
+def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
+    """Why nothing is shown of observers."""
+    own = profiles[profiles["observer"].isin(observers)]
+    if len(own):
+        reasons = load.group_similar(own["reason"].fillna("no reason was recorded").astype("str"))
+        names = " and ".join(name for name in observers if own["observer"].eq(name).any())
+        return f"Nothing was seen by {names}: {'; '.join(dict.fromkeys(reasons))}."
+    if lost := profile_doubts.not_set_up(profiles):
+        return f"Nothing was seen by {' and '.join(observers)}: {'; '.join(lost)}."
+    if observers != TIMERS:
+        return f"Not looked at: say `observe={','.join(observers)}`."
+    return (
+        "Not looked at: `observe=guest_function_times guest=debian,profile=tracing` asks the guests' kernels,"
+        " `observe=function_times` this machine's; where that cannot time functions (`labkit doctor`),"
+        " `where=vm:debian,profile=tracing` boots one that can."
+    )
+
+
+def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
+    """The arms whose profiles are compared: guests with the baseline, and with a guest that ends share."""
+    arm = dict(point[["endpoint", "arm"]].itertuples(index=False, name=None))
+    of = {name: result.removesuffix(" (again)") for name, result in arm.items()}
+    of = {
+        name: result for name, result in of.items() if point["arm"].eq(result).any()
+    }  # not the second alone
+    left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
+    return [(of[name], of[APART]) for name in left if APART in of]
+
+
+def _packets(point: pd.DataFrame, words: str) -> None:
+    """The packets of one point; of an arm that was measured twice those of the first."""
+    display(Markdown(f"**The calls of one packet: {words}**"))
+    there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
+    for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
+        try:
+            there.append(flame.packets(point[point["arm"].eq(arm)], arm))
+        except BadInput as error:
+            display(Markdown(f"*{error}.*"))
+    for piece in flame.side_by_side(there):
+        display(Markdown(piece) if isinstance(piece, str) else piece)
+
+
+def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
+    """The differential flame graph of two arms, and the functions that explain most."""
+    of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
+    try:
+        there = [(name, rows) for name, rows in of.items() if len(rows)]
+        result = load_profiles.compared(there, str(point["protocol"].iloc[0]))
+    except BadInput as error:
+        display(Markdown(f"*{words}: {error}.*"))
+        return
+    ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
+    display(Markdown(f"**{words}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
+    display(flame.drawn(result), figures.functions(result.functions()))
+
+
+def calls(profiles: pd.DataFrame) -> pd.DataFrame:
+    """A line for each run of function_times and each function: in which ends, of which kernel, how many calls a packet,
+    quantiles of their times in µs, by which tracer, and what it left of the speed (of pings: their rate)."""
+    lines = []
+    own = profiles[profiles["observer"].isin(TIMERS) & profiles["status"].eq("ok")]
+    for row in own.to_dict("records"):
+        seen = load_profiles.observed(row["observed"])
+        for report, of in ((seen, ""), (seen.get("guest") or {}, "guest_")):
+            packets = load_profiles.work(row, report)
+            for name, one in report.get("functions", {}).items():
+                lines.append(_call(row, name, one, of, packets) | {"tracer": seen.get("tracer")})
+    result = pd.DataFrame(lines)
+    return result.sort_values(["function", "bytes", "ends", "kernel"], ignore_index=True) if lines else result
+
+
+def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets: float) -> dict[str, Any]:
+    """One function; `of`: nothing for this machine's kernel, `guest_` for a guest's; packets: that came meanwhile."""
+    micro: dict[str, Any] = {
+        f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
+    }
+    line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
+    line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
+    line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
+    # TCP's packets are as long as offloads make them.
+    unknown = one.get("count") is None or row["protocol"] == "tcp"
+    line["calls a packet"] = None if unknown else one["count"] / packets
+    return line | micro | {"speed left": row["overhead_ratio"]}
+
+
+def _formats(result: pd.DataFrame) -> dict[Any, Any]:
+    formats: dict[Any, Any] = {name: "{:.1f}" for name in result if str(name).endswith("µs")}
+    return formats | {
+        "bytes": "{:.0f}",
+        "calls": "{:,.0f}",
+        "calls a packet": "{:.2f}",
+        "speed left": "{:.2f}",
+    }
+
+
+def pairs(rows: pd.DataFrame) -> list[str]:
+    """A sentence for each pair of kinds of ends that is compared: whether it is a fair one."""
+    return list(dict.fromkeys(sentence for _, there in load.hosts(rows) for sentence in _pairs(there)))
+
+
+def _pairs(rows: pd.DataFrame) -> Iterator[str]:
+    there = [name for name in ENDPOINTS if rows["endpoint"].eq(name).any()]
+    both = [(there[0], other) for other in there[1:] if other != SHARED]
+    for left, right in dict.fromkeys([*both, (SHARED, APART)]):
+        yield from (f"{sentence}." for sentence in fair_pair_sentences(rows, left, right))
+
+
+def shares(rows: pd.DataFrame) -> list[str]:
+    """How much of what separates guests from the baseline is there without a boundary between machines, a sentence for
+    each point. Nothing where there is no fair pair."""
+    return [_share(key, group) for key, group in groups(rows) if len(fair(group)) and len(usual(group))]
+
+
+def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
+    base = str(rows.loc[rows["role"].eq("baseline"), "endpoint"].iloc[0])
+    of_guests, inner = (_against(result, APART) for result in (usual(rows), fair(rows)))
+    of_shared = _against(rows[rows["endpoint"].isin([base, SHARED])], SHARED)
+    words = load.group_text(key)
+    if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
+        return f"**{words}**: too little was measured to tell the boundary from the rest."
+    metric = "throughput" if key[load.GROUP.index("protocol")] != "ping" else "round-trip time"
+    alone = f"The boundary between machines by itself makes {_ratio_text(inner)}."
+    if of_guests is None or of_shared is None:
+        return f"**{words}**, {metric}: {alone[0].lower()}{alone[1:]}"
+    of = {side.endpoint: side for side in endpoint_kinds(rows)}
+    others = ", ".join(differences(of[base], of[SHARED])) or "what surrounds the programs"
+    return (
+        f"**{words}**: the {metric} of guests against {NAMES[base]} is {_ratio_text(of_guests)}; where both ends"
+        f" share one guest ({others}) it is {_ratio_text(of_shared)}. {alone}"
+    )
+
+
+def _against(rows: pd.DataFrame, endpoint: str) -> pd.Series[Any] | None:
+    """The verdict about a kind of ends, where there is a ratio."""
+    result = verdicts.verdicts(rows)
+    result = result[result["topology"].str.endswith(f"/{endpoint}") & result["ratio"].notna()]
+    return result.iloc[0] if len(result) else None
+
+
+def _ratio_text(line: pd.Series[Any]) -> str:
+    """A ratio with its interval and its verdict, which are one fact: `1/4.93 [0.194, 0.212], slower`."""
+    ratio = float(line["ratio"])
+    lines = f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
+    interval = "" if pd.isna(line["low"]) else f" [{stats.interval_text(line['low'], line['high'], '.3g')}]"
+    return f"{lines}{interval}, {line['word']}"
+
+
+def objections(result: pd.DataFrame) -> Iterator[str]:
+    """What the published figures themselves say against the report's conclusion, computed from them."""
+    if "ip_rcv_s" in result:
+        timed = result[result["ip_rcv_s"].notna()].to_dict("records")
+        each = [
+            f"{NAMES[one['endpoint']]}, {one['length_bytes']:.0f} bytes: {one['ip_rcv_s'] * 1e6:.4g}"
+            for one in timed
+        ]
+        yield f"The report, on another machine, read `ip_rcv` off one call each, in µs: {'; '.join(each)}."
+    default = result[result.get("default", pd.Series(dtype=bool)).eq(True)].set_index("endpoint")
+    if not {"container", APART} <= set(default.index):
+        return
+    one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", APART))
+    ratio = one["received_bps"] / two["received_bps"]
+    lengths = [f"{round(side['length_bytes'], -1):.0f}" for side in (one, two)]
+    yield (
+        f"Its containers received {ratio:.0f} times as many bits as its VMs, but in datagrams of about"
+        f" {lengths[0]} bytes, the VMs in datagrams of {lengths[1]} (bits by datagrams: iperf3's default differs"
+        f" between versions): in datagrams it is {one['received_pps'] / two['received_pps']:.0f} times."
+    )
+    busy = two["ip_rcv_s"] * two["received_pps"]
+    if math.isfinite(busy) and busy > 1:
+        yield (
+            f"`ip_rcv` cannot have taken {two['ip_rcv_s'] * 1e3:.0f} ms a packet in the VM: with"
+            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. One printed call, with whatever"
+            " interrupted it, is no distribution."
+        )

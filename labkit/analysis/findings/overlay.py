@@ -1,0 +1,156 @@
+"""What was found in an overlay, as sentences in Markdown: of the way of a packet, of who reaches whom, of a spine that
+failed, of what tunnels add. Each function takes the rows of one part of the experiment `overlay`, and tells of each
+host by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis.figures.overlay.notes import routes_order
+from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.common.units import si
+
+Rows = list[dict[Any, Any]]
+FAILED = {"carrier": "its interfaces go down", "silent": "it stops forwarding, and nothing tells"}
+UDP_BYTES = 8
+
+
+def path(df: pd.DataFrame) -> list[str]:
+    """A sentence for each packet that was followed: at how many interfaces, and what it was at its largest."""
+    return _host_lines(df, _followed)
+
+
+def reachability(df: pd.DataFrame) -> list[str]:
+    """A sentence for each kind of routes: how many of how many answer, by which ways."""
+    return _host_lines(df, _reached)
+
+
+def failure(df: pd.DataFrame) -> list[str]:
+    """A sentence for each failure: what was lost, for how long nothing was answered, which spine carried the flow
+    meanwhile."""
+    return _host_lines(df, _failures)
+
+
+def headers(df: pd.DataFrame) -> list[str]:
+    """A sentence for each tunnel: the bytes that it adds, by the sizes of its headers and as the kernel counts."""
+    return _host_lines(df, _added)
+
+
+SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
+
+
+def doubts(df: pd.DataFrame) -> list[str]:
+    """What to know before believing what was seen, each doubt once."""
+    noted = df[["doubts", "part"]].dropna().itertuples(index=False, name=None)
+    lines = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
+    count = int(emulated(df).sum())
+    return lines + [f"emulated CPU in {count} rows of what was seen: times are not hardware's"] * bool(count)
+
+
+def plain(sentence: str) -> str:
+    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '')}"
+
+
+def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
+    """What is told of each host, and a sentence for each reason for which something was not seen."""
+    there = hosts(df[df["status"].eq("ok")])
+    lines = [f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)]
+    missing = df[df["status"].ne("ok")]
+    return [
+        *lines,
+        *dict.fromkeys(f"Not seen: {reason}." for reason in group_similar(missing["reason"].astype("str"))),
+    ]
+
+
+def _followed(df: pd.DataFrame) -> Iterator[str]:
+    for _, rows in df.sort_values(["folder", "packet", "position"]).groupby(["folder", "packet"], sort=False):
+        seen: Rows = rows.to_dict("records")
+        large = max(seen, key=lambda one: len(one["layers"]))
+        own, most = (int(one["length_bytes"]) for one in (seen[0], large))
+        lines = f"**{seen[0]['what']}**: {_ip_bytes(seen[0])} bytes of IP in a frame of {own}, seen at {len(seen)}"
+        lines += f" interfaces within {si(seen[-1]['time_s'], 's')}."
+        if len(large["layers"]) > len(seen[0]["layers"]):
+            lines += f" From {large['hop']} on it is a frame of {most} bytes: {_inside(large)};"
+            lines += f" {most - own} bytes of headers more."
+        yield lines
+
+
+def _ip_bytes(one: dict[Any, Any]) -> int:
+    return next(int(layer["length_bytes"]) for layer in one["layers"] if layer["name"].startswith("ip"))
+
+
+def _inside(one: dict[Any, Any]) -> str:
+    """What encapsulates, from the outside in, with lengths as tcpdump gives them: of GRE with its header, of UDP
+    without."""
+    result = []
+    for layer in one["layers"]:
+        if layer["name"] == "gre":
+            result.append(f"GRE of {layer['length_bytes']} bytes")
+        elif layer["name"] == "udp":
+            result.append(f"{layer['text']} with {layer['length_bytes'] - UDP_BYTES} bytes")
+        elif layer["name"] in ("vxlan", "geneve"):
+            result.append(layer["text"])
+    return ", in it ".join(result) or one["stack"]
+
+
+def _reached(df: pd.DataFrame) -> Iterator[str]:
+    result = dict(tuple(df.groupby(["routes", "folder"], sort=False)))
+    for routes, folder in sorted(result, key=lambda key: routes_order(key[0])):
+        rows = result[routes, folder]
+        whole = rows[rows["received_count"].eq(rows["sent_count"])]
+        lines = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
+        lines += f" {int(rows['as_expected'].astype(bool).sum())} were as the description promises; went by"
+        spines = rows["spine"].fillna("no spine").value_counts()
+        yield f"{lines} {', by '.join(f'{spine} {count}' for spine, count in spines.items())}."
+        for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
+            yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
+
+
+def _otherwise(one: dict[Any, Any]) -> str:
+    went = " → ".join(one["path"] or []) or "nowhere"
+    promised = " or ".join(" → ".join(way) for way in one["expected_paths"] or []) or "no way"
+    lines = f"{one['received_count']:g} of {one['sent_count']:g} answered, seen {went}, promised {promised}"
+    ttls = [one["ttl"], one["expected_ttl"]]
+    if pd.notna(ttls).all() and ttls[0] != ttls[1]:
+        lines += f", TTL {ttls[0]:g} where {ttls[1]:g} was promised"
+    return lines
+
+
+def _failures(df: pd.DataFrame) -> Iterator[str]:
+    for one in sorted(df.to_dict("records"), key=_order):
+        lost = one["sent_count"] - one["received_count"]
+        how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
+        how += ", and leaves leave out routes without carrier)**" if one["ignores_linkdown"] else ")**"
+        during = [spine for spine in one["path_during"] if spine is not None]
+        by = f"the flow went by {' and '.join(dict.fromkeys(during))}" if during else "nothing came through"
+        down_s = one["up_s"] - one["down_s"]
+        lines = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
+        ends = "" if one["outage_over"] else ", and not over at the end"
+        yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}."
+
+
+def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
+    return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
+
+
+def _added(df: pd.DataFrame) -> Iterator[str]:
+    for one in df.to_dict("records"):
+        sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
+        computed, measured = one["computed_bytes"], one["measured_bytes"]
+        seen = "and as many were measured" if computed == measured else f"but {measured:g} were measured"
+        yield f"**{one['topology']}** adds {computed:g} bytes to each packet, {sizes}, {seen}."
+
+
+def _late(one: dict[Any, Any]) -> str:
+    """Probes that were answered, but only when the spine was back: they waited for a neighbour to be found."""
+    late = [
+        sent_s
+        for sent_s, rtt_s in one["probes"]
+        if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
+    ]
+    return f", {len(late)} of those sent meanwhile answered when it was back" if late else ""

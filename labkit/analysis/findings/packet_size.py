@@ -1,0 +1,271 @@
+"""What was found about the cost of datagrams by their size, as sentences in Markdown: what is cut into fragments and
+where the sender is the limit, the fits, and in which part of the cost arms differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import load, stats
+from labkit.analysis.linear_fit import Estimate
+from labkit.analysis.packet_cost import cost_comparison, cost_model, function_time_claim
+from labkit.analysis.packet_cost.cost_comparison import NO_EVIDENCE, SAME, Comparison
+from labkit.analysis.packet_cost.cost_model import COSTS, LOST, PARTS, Curve
+from labkit.common import units
+from labkit.common.units import many, si
+
+EACH = {
+    "fixed": "for each datagram",
+    "byte": "for each byte of it",
+    "first": "where it is cut, for the first fragment",
+    "fragment": "for each further one",
+}
+BRIEF = {
+    "cpu_per_packet_s": "CPU time",
+    "time_per_packet_s": "time to the next",
+    "rtt_s": "round-trip time",
+}
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+HEADS = {
+    "fixed": "a datagram",
+    "byte": "a byte of it",
+    "first": "cut: the first fragment",
+    "fragment": "cut: each further one",
+}
+SEEN_SURE = (
+    0.02  # by so much fragments counted may differ from those computed: the two counts are not of one moment
+)
+OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
+
+
+def travelled(rows: pd.DataFrame) -> list[str]:
+    """How datagrams travelled: whole or in fragments, with which offloads, and whether all that was sent arrived."""
+    result = cost_model.per_round(rows)
+    lines = [
+        line
+        for key, group in load.groups(result, cost_model.BY)
+        for line in _travelled(_named(key, result), group)
+    ]
+    return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
+
+
+def fits(curves: Sequence[Curve]) -> list[str]:
+    """A sentence for each fit, with what does not lie on it."""
+    return [
+        line for curve in curves if curve.role != "control" for line in _fit(curve, _where(curve, curves))
+    ]
+
+
+def table(curves: Sequence[Curve]) -> pd.DataFrame:
+    """The fits, a line for each arm and cost, with 95 % intervals."""
+    lines = []
+    for curve in curves:
+        parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
+        sentences = {"cost": f"{BRIEF[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
+        lines.append(
+            {**sentences, **parts, "does not fit": "; ".join([*_off(curve), *curve.left_out]) or curve.why}
+        )
+    result = pd.DataFrame(lines, columns=["cost", "datapath", *HEADS.values(), "does not fit"])
+    return result.replace("", None).dropna(axis="columns", how="all")
+
+
+def differences(curves: Sequence[Curve]) -> list[str]:
+    """A sentence for each arm and cost: in which part of it the arm differs from the baseline; then how many
+    differences were judged."""
+    result = cost_comparison.comparisons(curves)
+    lines = [_difference(one, _where(one.curve, curves)) for one in result]
+    if count := sum(len(one.judged) for one in result):
+        sentences = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g} of them would"
+        sentences += " stand out by chance; so only those are named that Benjamini and Hochberg's procedure keeps, of which"
+        lines.append(
+            f"{sentences} at most 5 % are expected to be none. An interval in brackets is of its own number alone."
+        )
+    return lines
+
+
+def functions(profiles: pd.DataFrame) -> list[str]:
+    """Whether a function takes as long for a large datagram as a report says (`timed.SEED`), arm by arm; or, in one
+    sentence, why functions were not timed."""
+    claim = function_time_claim.SEED
+    result = function_time_claim.judge_claim(function_time_claim.times(profiles), claim)
+    if not result:
+        reasons = function_time_claim.why_not(profiles)
+        because = (
+            "; ".join(reasons) or f"{function_time_claim.OBSERVER} was not asked to see it at both sizes"
+        )
+        return [
+            f"Whether `{claim.function}` takes half as long for {claim.length_bytes} bytes as for"
+            f" {claim.of_length_bytes} cannot be told here: {because}."
+        ]
+    sentences = f"Claimed ({claim.source}): `{claim.function}` takes {claim.ratio:g} times as long for"
+    sentences += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
+    sentences += " What the tracer itself takes is in every call, as much at each size, and pulls the ratio found towards 1."
+    among = pd.DataFrame([dict(zip(cost_model.BY, one.key, strict=True)) for one in result])
+    return [sentences, *(f"    - {_judged(one)}{_named(one.key, among)}." for one in result)]
+
+
+def all_findings(
+    rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
+) -> list[str]:
+    """All of it."""
+    lines = [*travelled(rows), *fits(curves), *differences(curves)]
+    return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
+
+
+def plain(sentence: str) -> str:
+    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
+
+
+def seconds(value: float) -> str:
+    """Seconds that may be less than a nanosecond, as the cost of a byte is."""
+    return si(value, "s") if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} ns"
+
+
+def interval(one: Estimate) -> str:
+    """`22.1 µs [20, 24.3]`: the ends in the unit of the middle, or of the larger of them."""
+    if one.low is None or one.high is None:
+        return seconds(one.value)
+    largest = max(abs(one.value), abs(one.low), abs(one.high))
+    scale, unit = next(((scale, unit) for scale, unit in UNITS if largest >= scale), UNITS[-1])
+    middle, low, high = (f"{value / scale:.3g}".replace("-", "−") for value in (one.value, one.low, one.high))
+    return f"{middle} {unit} [{low}, {high}]"
+
+
+def _named(key: load.Key, table: pd.DataFrame) -> str:
+    """What tells a point from the others of a table, for the end of a sentence; nothing where there are no others."""
+    varying = [name for name in cost_model.BY if table[name].nunique(dropna=False) > 1]
+    of = dict(zip(cost_model.BY, key, strict=True))
+    words = [f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in varying]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _where(curve: Curve, among: Sequence[Curve]) -> str:
+    return _named(curve.key, pd.DataFrame([one.of for one in among]))
+
+
+def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
+    mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
+    cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
+    each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]
+    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {cost_model.largest_whole(mtu, family)} bytes whole"
+    yield f"{sentences}{', and makes fragments of more: ' + ', '.join(each) if each else ''}{where}."
+    seen = group[group["seen_fragments_ratio"].notna()]
+    if len(seen):
+        middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
+        off = middles[(middles["seen_fragments_ratio"] / middles["fragments_count"] - 1).abs() > SEEN_SURE]
+        for one in off.reset_index().to_dict("records"):
+            counts = f"{one['seen_fragments_ratio']:.3g} of each datagram of {one['length_bytes']:.0f} bytes"
+            yield f"But IP counted {counts} at {one['arm']}, where {one['fragments_count']:g} were computed{where}."
+        if len(cut) and not len(off):
+            yield f"As many were counted by the senders' kernel as computed: no segmentation offload took part{where}."
+    yield from _limits(group, where)
+
+
+def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
+    """Who was the limit: where all arrives, the senders, or the rate that was asked of them."""
+    lost = group.groupby(["topology", "length_bytes"])["lost_ratio"].mean().dropna()
+    if not len(lost):
+        return
+    beyond = lost[lost > LOST]
+    if len(beyond):
+        place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
+        sentences = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
+        sentences += f" most {units.percent(most)} at {place[0]} with {place[1]:.0f} bytes:"
+        sentences += " the receiver is the limit there, and what the lost cost is"
+        yield f"{sentences} in the cost of those received{where}."
+    if len(beyond) == len(lost):
+        return
+    sentences = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived:"
+    of = group.iloc[0]
+    if pd.notna(of["rate_bps"]):
+        yield f"{sentences} the time between datagrams is that of the rate that was asked for{where}."
+    elif of["pairs"] == 1 and of["streams"] == 1:
+        sentences += " there the sender, one process, is the limit,"
+        yield f"{sentences} and the time between datagrams is the time that it takes to send one{where}."
+    else:
+        sentences += " there the senders are the limit,"
+        yield f"{sentences} and the time between datagrams is the time from one that any of them sends to the next{where}."
+
+
+def _offloads(rows: pd.DataFrame) -> list[str]:
+    by: dict[str, list[str]] = {}
+    for arm, some in rows[rows["role"].ne("control")].groupby("arm", sort=False):
+        features = str(some["offloads"].dropna().iloc[0] if some["offloads"].notna().any() else "").split()
+        on = [name for name in OFFLOADS if name in features]
+        by.setdefault(", ".join(f"{name} {'on' if name in on else 'off'}" for name in OFFLOADS), []).append(
+            str(arm)
+        )
+    return [
+        f"Offloads of the clients' interfaces for UDP ({', '.join(arms)}): {sentences}."
+        for sentences, arms in by.items()
+    ]
+
+
+def _fit(curve: Curve, where: str) -> Iterator[str]:
+    about = f"**{curve.arm}**, {COSTS[curve.cost]}{where}"
+    if curve.fixed is None or curve.byte is None:
+        yield f"{about}: not fitted: {'; '.join([curve.why, *curve.left_out])}."
+        return
+    parts = [f"{interval(one)} {EACH[part]}" for part in PARTS if (one := getattr(curve, part)) is not None]
+    yield f"{about}: {', '.join(parts)} ({many(curve.fixed.rounds_count, 'round')})."
+    yield from _misfits(curve)
+    yield from (f"    - {sentences}." for sentences in curve.left_out)
+
+
+def _misfits(curve: Curve) -> Iterator[str]:
+    for sentences in _off(curve):
+        yield f"    - But {sentences}, more than the rounds scatter; the numbers describe the line, not each size."
+
+
+def _off(curve: Curve) -> Iterator[str]:
+    """What is not on its line, and by how much the fit misses it most."""
+    whole = curve.fragments == 1
+    for result, which, what in (
+        (curve.line, whole, "what travels whole is on no straight line"),
+        (curve.steps, ~whole, "what is cut does not cost so much for each fragment"),
+    ):
+        if result is not None and result.misfits:
+            middles = np.where(which, curve.residuals.mean(axis=0), 0)
+            place = int(np.abs(middles).argmax())
+            yield f"{what}: the fit misses by up to {middles[place]:+.0%}, at {curve.lengths[place]:.0f} bytes"
+
+
+def _difference(one: Comparison, where: str) -> str:
+    sentences = f"**{one.curve.arm} against {one.baseline.arm}**, {COSTS[one.curve.cost]}{where}: "
+    results: list[str] = []
+    alike: dict[str, list[str]] = {}
+    for part in [part for part in PARTS if part in one.parts]:
+        if (word := one.word(part)) in (SAME, NO_EVIDENCE):
+            head = f"{word}, for {one.why[part]}:" if word == NO_EVIDENCE else word
+            alike.setdefault(head, []).append(f"{EACH[part]} ({interval(one.parts[part])})")
+        else:
+            results.append(f"{EACH[part]} {word} by {_by(one.parts[part])}")
+    results += [f"{head} {', '.join(some)}" for head, some in alike.items()]
+    return sentences + ("; ".join(results) or "no round has both") + "."
+
+
+def _by(result: Estimate) -> str:
+    """By how much, without the sign, which a word tells."""
+    near, far = (result.low, result.high) if result.value > 0 else (result.high, result.low)
+    if near is None or far is None:
+        return seconds(abs(result.value))
+    sign = 1 if result.value > 0 else -1
+    return interval(Estimate(abs(result.value), sign * near, sign * far, result.rounds_count))
+
+
+def _judged(one: function_time_claim.ClaimJudgement) -> str:
+    assert one.effect is not None, "it was measured"
+    assert one.lengths_s is not None, "it was measured"
+    large_s, small_s = one.lengths_s
+    sentences = f"**{one.word}** at {one.arm}: {si(large_s, 's')} against {si(small_s, 's')}, "
+    sentences += (
+        f"{stats.ratio_text(one.effect.ratio, one.effect.low, one.effect.high)} (medians of a round's calls;"
+    )
+    sentences += f" {one.effect.how})"
+    sentences += f"; {one.why}" if one.why else ""
+    left = one.overhead_ratio
+    return sentences + (f"; tracing left {units.percent(left)} of the speed" if left else "")

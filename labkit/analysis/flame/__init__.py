@@ -1,0 +1,42 @@
+"""Profiles in the reading wing: folded stacks, flame graphs of thousands of frames, and why one arm is dearer than
+another.
+
+    left, right = flame.Arm("veth_bridge", rounds), flame.Arm("macvlan_bridge", others)
+    why = flame.difference(left, right)      # per packet; a control (A/A) is worth having
+    why.functions()                          # the functions that explain most, adding up to the whole
+    flame.drawn(why)                         # the differential flame graph
+    flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_graph saw them
+    flame.beside([packets, others])          # those of several arms on one scale, and what they took
+"""
+
+from __future__ import annotations
+
+from labkit.analysis.flame.difference import Difference, difference
+from labkit.analysis.flame.flame_graph import MIME, Flame, drawn, graph, script, style
+from labkit.analysis.flame.folded_stacks import read, text
+from labkit.analysis.flame.function_table import sentence, shown
+from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared
+from labkit.analysis.flame.packets_side_by_side import side_by_side
+from labkit.analysis.flame.profile import PER, Arm, Round
+
+__all__ = [
+    "MIME",
+    "PER",
+    "Arm",
+    "Difference",
+    "Flame",
+    "PacketCalls",
+    "Round",
+    "difference",
+    "drawn",
+    "graph",
+    "packets",
+    "packets_compared",
+    "read",
+    "script",
+    "sentence",
+    "shown",
+    "side_by_side",
+    "style",
+    "text",
+]  # fmt: skip

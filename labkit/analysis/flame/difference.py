@@ -1,0 +1,164 @@
+"""Why is one arm dearer than another? Two arms of several profiled rounds each, compared frame by frame and function by
+function, in seconds of CPU per packet (or gigabyte, or second of busy CPU)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from labkit.analysis.flame import folded_stacks, processes
+from labkit.analysis.flame import profile as arms
+from labkit.analysis.flame.frame_tree import Ints, Tree, grown
+from labkit.analysis.flame.profile import Arm, CostUnit
+from labkit.analysis.flame.significance import Bools, Spread, compared
+
+REST, TOTAL = "everything else", "total"
+ROWS = 12
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is compared, and of which of it the difference stands out: from the spread between rounds, and from what
+    the control (the left arm measured again) makes against the left."""
+
+    spread: Spread
+    stands_out: Bools
+    control: Spread | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Arms in one tree, whose columns are the left arm's rounds, then the right's, then the control's. frames: every
+    frame with all that it called."""
+
+    left: Arm
+    right: Arm
+    control: Arm | None
+    per: CostUnit
+    tree: Tree
+    frames: Judgement
+
+    def functions(self, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
+        """The functions that explain most of the difference, by self time: those first whose difference stands out,
+        and of these the largest.
+
+        Costs in seconds for each unit of work, with 95 % intervals (NaN of a single round): left_s, left_low_s,
+        left_high_s, right_…, difference_…; share_ratio: of the whole difference (NaN where that does not stand out: a
+        share of what may be 0 says nothing); p, stands_out, samples_count (of both sides), and kind (process, kernel,
+        user). Two rows end it, "everything else" and "total": what stands above adds up to the total. What programs
+        did that have nothing to do with the load (`processes.foreign`) is one row before them.
+        `inclusive`: with what the functions called, which overlaps, so that there is no row for everything else.
+        """
+        tree = self.tree
+        foreign = self._foreign()
+        first_of_name = tree.outermost() & ~foreign
+        samples = tree.by_name(tree.total, first_of_name) if inclusive else tree.by_name(tree.own, ~foreign)
+        judged = self.judge(samples)
+        order = np.lexsort((-np.abs(judged.spread.difference), ~judged.stands_out))
+        order = order[samples[order].any(axis=1) & (order != 0)]
+        names = [folded_stacks.plain(name) for name in tree.names]
+        first = _table(judged, samples).assign(function=names, kind=kinds(tree)).iloc[order[:rows]]
+        ends = [self._others(foreign), self._ends(samples, order[rows:], inclusive)]
+        table = pd.concat([first, *(one for one in ends if len(one))], ignore_index=True)
+        whole = table.iloc[-1]
+        table["share_ratio"] = (
+            table["difference_s"] / whole["difference_s"] if whole["stands_out"] else np.nan
+        )
+        heads = ["function", "kind"]
+        result: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
+        result.attrs = {
+            "left": self.left.name, "right": self.right.name, "per": self.per.words, "unit": self.per.unit,
+            "unit_s": self.per.unit_s, "time": "with all that they called" if inclusive else "self time",
+        }  # fmt: skip
+        return result
+
+    def _foreign(self) -> Bools:
+        """The frames of programs that have nothing to do with the load."""
+        tree = self.tree
+        tops = np.flatnonzero(tree.depth == 1)
+        names = [tree.names[tree.name[frame]] for frame in tops]
+        result = np.zeros(len(tree), dtype=bool)
+        result[tops] = processes.foreign(names)
+        for frame in np.flatnonzero(tree.depth > 1):  # parents stand in front
+            result[frame] = result[tree.parent[frame]]
+        return result
+
+    def _others(self, foreign: Bools) -> pd.DataFrame:
+        """One row for all programs that have nothing to do with the load; none where there are none."""
+        tree = self.tree
+        tops = [frame for frame in np.flatnonzero(tree.depth == 1) if foreign[frame]]
+        if not tops:
+            return pd.DataFrame()
+        most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
+        names = ", ".join(folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most[:3])
+        sums = tree.total[tops].sum(axis=0)[None, :]
+        words = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
+        return _table(self.judge(sums), sums).assign(function=[words], kind="")
+
+    def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:
+        rows = {TOTAL: self.tree.total[0]}
+        if not inclusive:
+            rows = {f"{REST} ({len(rest):,} functions)": samples[rest].sum(axis=0), **rows}
+        sums = np.array(list(rows.values()))
+        return _table(self.judge(sums), sums).assign(function=list(rows), kind="")
+
+    def judge(self, samples: Ints) -> Judgement:
+        """Samples [thing, round of any arm], compared."""
+        return _judged(samples, [arm for arm in (self.left, self.right, self.control) if arm], self.per)
+
+
+def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "packet") -> Difference:
+    """Compare two arms; `control` is the left one measured again (A/A), and takes away what differs as much by itself.
+
+    per: one of PER. Raises BadInput where an arm has no rounds, or a round not the work that this takes.
+    """
+    there = [arm for arm in (left, right, control) if arm is not None]
+    of = arms.cost_unit(per)
+    for arm in there:
+        arms.each(arm, of)
+    tree = grown([each.stacks for arm in there for each in arm.rounds])
+    return Difference(left, right, control, of, tree, _judged(tree.total, there, of))
+
+
+def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
+    """`there`: the left arm, the right, and perhaps the control; in this order are the columns."""
+    ends = np.cumsum([len(arm.rounds) for arm in there])[:-1]
+    sides = [
+        (columns, arms.each(arm, per))
+        for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
+    ]
+    spread = compared(*sides[0], *sides[1])
+    if len(sides) == 2:
+        return Judgement(spread, spread.stands_out, None)
+    again = compared(*sides[0], *sides[2])
+    half = np.nan_to_num(again.half)
+    low, high = np.minimum(again.difference - half, 0), np.maximum(again.difference + half, 0)
+    alike = (low <= spread.difference) & (spread.difference <= high)
+    return Judgement(spread, spread.stands_out & ~alike, again)
+
+
+def kinds(tree: Tree) -> list[str]:
+    """What each name of a tree is: process, kernel or user."""
+    processes = set(tree.name[tree.depth == 1].tolist()) - set(tree.name[tree.depth > 1].tolist())
+    return [
+        "process" if at in processes else "kernel" if name.endswith(folded_stacks.KERNEL) else "user"
+        for at, name in enumerate(tree.names)
+    ]
+
+
+def _table(judged: Judgement, samples: Ints) -> pd.DataFrame:
+    spread = judged.spread
+    columns: dict[str, npt.NDArray[np.float64]] = {}
+    for name, middle, half in (
+        ("left", spread.left.mean, spread.left.half),
+        ("right", spread.right.mean, spread.right.half),
+        ("difference", spread.difference, spread.half),
+    ):
+        columns |= {f"{name}_s": middle, f"{name}_low_s": middle - half, f"{name}_high_s": middle + half}
+    sides = samples[:, : spread.left.rounds_count + spread.right.rounds_count]  # the rest is the control's
+    of = {"p": spread.p, "stands_out": judged.stands_out, "samples_count": sides.sum(axis=1)}
+    return pd.DataFrame(columns | of)

@@ -1,0 +1,110 @@
+"""Stacks of several rounds as one tree: a frame is a function at one place of the stacks, with its samples in each
+round. Made for thousands of frames: columns are numpy arrays, and frames stand behind their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from labkit.analysis.flame import folded_stacks
+
+Ints = npt.NDArray[np.int64]
+
+# Where a CPU that has nothing to do stands, when a sample hits it: on x86 and arm64, with and without a hypervisor.
+# Samples there are no work. Those of interrupts that came while it was idle end in another function, and stay.
+IDLE = frozenset(
+    name + folded_stacks.KERNEL
+    for name in (
+        "pv_native_safe_halt", "native_safe_halt", "acpi_safe_halt", "acpi_idle_do_entry", "acpi_idle_enter",
+        "default_idle", "default_idle_call", "arch_cpu_idle", "cpu_do_idle", "mwait_idle", "mwait_idle_with_hints",
+        "intel_idle", "intel_idle_irq", "intel_idle_ibrs", "poll_idle", "cpu_idle_poll", "cpuidle_enter_state",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Frame 0 is the root, which holds all. names: every name once; name, parent, depth: of each frame (depth 0 is
+    the root, 1 a process). own, total: samples [frame, round] in the frame itself, and with all that it called.
+    idle: samples [round] that were left out because the CPU had nothing to do."""
+
+    names: list[str]
+    name: Ints
+    parent: Ints
+    depth: Ints
+    own: Ints
+    total: Ints
+    idle: Ints
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def outermost(self) -> npt.NDArray[np.bool_]:
+        """Of each frame, whether no frame above it has the same name: what a function called counts once, however
+        deep it recursed."""
+        first = np.ones(len(self), dtype=bool)
+        above: list[frozenset[int]] = [frozenset()]
+        for frame in range(1, len(self)):
+            upper, own = above[self.parent[frame]], int(self.name[frame])
+            first[frame] = own not in upper
+            above.append(upper | {own} if first[frame] else upper)
+        return first
+
+    def by_name(self, samples: Ints, frames: npt.NDArray[np.bool_] | None = None) -> Ints:
+        """Samples [frame, round] summed over the frames of each name, as [name, round]."""
+        result = np.zeros((len(self.names), samples.shape[1]), dtype=np.int64)
+        chosen = np.arange(len(self)) if frames is None else np.flatnonzero(frames)
+        np.add.at(result, self.name[chosen], samples[chosen])
+        return result
+
+
+def grown(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tree:
+    """The tree of these rounds. Stacks of an idle CPU are left out and counted, unless `idle`."""
+    names: dict[str, int] = {"\0": 0}  # the root's, which no function has
+    places: dict[tuple[int, int], int] = {}
+    name, parent, depth = [0], [-1], [0]
+    samples: list[tuple[int, int, int]] = []
+    rested = np.zeros(len(rounds), dtype=np.int64)
+    for number, stacks in enumerate(rounds):
+        for stack, count in stacks.items():
+            words = stack.split(";")
+            if not idle and words[-1] in IDLE:
+                rested[number] += count
+                continue
+            frame = 0
+            for word in words:
+                key = (frame, names.setdefault(word, len(names)))
+                below = places.setdefault(key, len(name))
+                if below == len(name):
+                    name.append(key[1])
+                    parent.append(frame)
+                    depth.append(depth[frame] + 1)
+                frame = below
+            samples.append((frame, number, count))
+    own = np.zeros((len(name), len(rounds)), dtype=np.int64)
+    for frame, number, count in samples:
+        own[frame, number] += count
+    levels = np.array(depth)
+    return Tree(
+        ["all", *list(names)[1:]],
+        np.array(name),
+        np.array(parent),
+        levels,
+        own,
+        _summed(own, np.array(parent), levels),
+        rested,
+    )
+
+
+def _summed(own: Ints, parent: Ints, depth: Ints) -> Ints:
+    """Samples with those of all frames below, level by level from the deepest."""
+    total = own.copy()
+    order = np.argsort(depth, kind="stable")
+    ends = np.searchsorted(depth[order], np.arange(depth.max() + 2))
+    for level in range(int(depth.max()), 0, -1):
+        there = order[ends[level] : ends[level + 1]]
+        np.add.at(total, parent[there], total[there])
+    return total

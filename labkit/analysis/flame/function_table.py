@@ -1,0 +1,101 @@
+"""What a difference between two arms comes from, for people: a table that adds up, and a sentence."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from labkit.analysis.flame.difference import ROWS, Difference
+from labkit.common import units
+
+
+def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
+    """`Difference.functions` in words: a line for each function, with 95 % intervals.
+
+    It is rounded so that what is printed adds up to the last digit: the difference is that of the two printed sides,
+    and what the roundings of the functions make is in everything else.
+    """
+    table = difference.functions(rows, inclusive)
+    unit_s, unit = difference.per.unit_s, difference.per.unit
+    largest = float(table[["left_s", "right_s"]].to_numpy().max()) / unit_s
+    decimals = max(0, 3 - math.floor(math.log10(largest)) - 1) if largest > 0 else 0
+    sides = {side: (table[f"{side}_s"] / unit_s).round(decimals) for side in ("left", "right")}
+    if not inclusive:
+        for values in sides.values():
+            values.iloc[-2] = values.iloc[-1] - values.iloc[:-2].sum()
+    sides["difference"] = sides["right"] - sides["left"]
+    heads = {"left": difference.left.name, "right": difference.right.name, "difference": "difference"}
+    names = [
+        f"{name} ({kind})" if kind in ("user", "process") else name
+        for name, kind in zip(table["function"], table["kind"], strict=True)
+    ]
+    result = pd.DataFrame(index=names)
+    result.columns.name = "function"
+    for side, head in heads.items():
+        sign = "+" if side == "difference" else ""
+        half = (table[f"{side}_high_s"] - table[f"{side}_s"]) / unit_s
+        result[f"{head}, {unit}"] = [
+            f"{value + 0.0:{sign},.{decimals}f}" + ("" if pd.isna(by) else f" ± {by:,.{decimals}f}")
+            for value, by in zip(sides[side], half, strict=True)
+        ]
+    result["share"] = ["–" if pd.isna(share) else units.percent(share) for share in table["share_ratio"]]
+    result["stands out"] = ["yes" if out else "no" for out in table["stands_out"]]
+    return result
+
+
+def sentence(difference: Difference) -> str:
+    """What was found, with its interval, and the functions that explain most of it."""
+    table = difference.functions()
+    whole, named = table.iloc[-1], table.iloc[:-2]
+    left, right, per = difference.left.name, difference.right.name, difference.per.words
+    sides = f"{_say(whole['left_s'])} → {_say(whole['right_s'])}"
+    if pd.isna(whole["p"]):
+        return f"no evidence about {right} against {left}: a single round has no spread; measured {sides} per {per}"
+    outstanding = named[named["stands_out"]]
+    if not whole["stands_out"]:
+        result = f"no evidence that {right} takes more or less CPU per {per} than {left}"
+        result += f": {sides}, difference {_by(whole)}"
+        return result + (
+            f"; of single functions {_names(outstanding)} differ"
+            if len(outstanding)
+            else _with_callees(difference)
+        )
+    word = "more" if whole["difference_s"] > 0 else "less"
+    result = f"{right} takes {_by(whole)} {word} CPU per {per} than {left} ({sides})"
+    if not len(outstanding):
+        return f"{result}; no single function stands out{_with_callees(difference)}"
+    share = outstanding["difference_s"].sum() / whole["difference_s"]
+    return (
+        f"{result}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {units.percent(share)} of it"
+    )
+
+
+def _with_callees(difference: Difference) -> str:
+    """The function that differs most together with what it called, where such a one stands out."""
+    first = difference.functions(1, inclusive=True).iloc[0]
+    if not first["stands_out"]:
+        return ""
+    word = "more" if first["difference_s"] > 0 else "less"
+    return f"; {first['function']} with all that it called takes {_by(first)} {word}"
+
+
+def _say(seconds: float) -> str:
+    return units.si(float(seconds), "s")
+
+
+def _by(whole: pd.Series) -> str:
+    ends = [whole[f"difference_{end}_s"] for end in ("low", "high")]
+    if whole["stands_out"]:
+        ends = sorted(map(abs, ends))
+        return f"{_say(abs(whole['difference_s']))} [{_say(ends[0])}, {_say(ends[1])}]"
+    return f"{_say(whole['difference_s'])} [{_say(ends[0])}, {_say(ends[1])}]"
+
+
+def _names(table: pd.DataFrame) -> str:
+    """The functions that a sentence has room for."""
+    names = list(table["function"].iloc[:3])
+    more = len(table) - len(names)
+    if more:
+        return f"{', '.join(names)} and {more} more"
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])

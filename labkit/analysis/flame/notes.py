@@ -1,0 +1,106 @@
+"""What has to be said where a profile is drawn: how it was sampled, what that distorts, what was left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.difference import Difference
+from labkit.analysis.flame.frame_tree import Tree
+from labkit.analysis.flame.profile import Arm
+from labkit.analysis.flame.significance import FALSE_SHARE
+from labkit.common import units
+
+# Functions that turn interrupts on (kernel/locking/spinlock.c, kernel/softirq.c, kernel/sched/core.c,
+# kernel/entry/common.c, net/core/dev.c). The clock's interrupt that came due before is taken there, so the time before
+# is counted there.
+TURNS_ON = re.compile(
+    r"_raw_(spin|read|write)_unlock_irq(restore)?|finish_task_switch(\..*)?|handle_softirqs|__do_softirq"
+    r"|irqentry_exit_to_user_mode|exit_to_user_mode_loop|syscall_exit_to_user_mode|net_rx_action|process_backlog"
+)
+CLOCKS = ("cpu-clock", "task-clock")  # what has no interrupt of its own that would come through
+COVERED = 0.1  # by how much the samples' time may differ from the CPU time that the kernel counts
+
+
+def distorted(tree: Tree, event: str) -> list[int]:
+    """The names (places in tree.names) at which samples pile up with this event."""
+    if not event.startswith(CLOCKS):
+        return []
+    kernel = [(at, name) for at, name in enumerate(tree.names) if name.endswith(folded_stacks.KERNEL)]
+    return [at for at, name in kernel if TURNS_ON.fullmatch(folded_stacks.plain(name))]
+
+
+def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
+    """Sentences for below the drawing. The tree's columns are the rounds of these arms."""
+    result = []
+    for event in dict.fromkeys(arm.event for arm in arms):
+        if event.startswith(CLOCKS):
+            result.append(_piled(tree, event))
+        elif event == "cycles":
+            result.append(
+                "Sampled by cycles, of which the kernel takes more or fewer for a sample: samples are weighted by them,"
+                " and their sum is the CPU time that the kernel counted."
+            )
+    rested, all_of_it = int(tree.idle.sum()), int(tree.idle.sum() + tree.total[0].sum())
+    if rested:
+        result.append(f"Samples of idle CPUs are left out: {units.percent(rested / all_of_it)} of all.")
+    unknown = tree.own[
+        np.isin(tree.name, [at for at, name in enumerate(tree.names) if "[unknown]" in name])
+    ].sum()
+    if all_of_it > rested and unknown / (all_of_it - rested) > 0.02:
+        share = units.percent(unknown / (all_of_it - rested))
+        result.append(f"{share} of the samples are in functions whose names are not known ([unknown]).")
+    result += [arm.left_out for arm in arms if arm.left_out]
+    return result + list(_uncovered(tree, arms))
+
+
+def _piled(tree: Tree, event: str) -> str:
+    samples = tree.by_name(tree.own).sum(axis=1)
+    odd = distorted(tree, event)
+    most = max(odd, key=lambda at: int(samples[at]), default=0)
+    here = ""
+    if odd and samples[odd].sum():
+        share = units.percent(float(samples[odd].sum() / max(tree.total[0].sum(), 1)))
+        here = (
+            f" Here that is {share} of the samples, most of them in {folded_stacks.plain(tree.names[most])}."
+        )
+    return (
+        f"Sampled by {event}, which cannot interrupt code that runs with interrupts off: such time is counted"
+        f" where they are turned on again (marked †), not where it was spent.{here}"
+    )
+
+
+def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
+    """Arms of which the samples' time is not the CPU time that the kernel counted."""
+    ends = np.cumsum([len(arm.rounds) for arm in arms])[:-1]
+    for arm, samples in zip(arms, np.split(tree.total[0], ends), strict=True):
+        known = [
+            ((count + each.others_count) * each.period_s, each.cpu_s)
+            for count, each in zip(samples, arm.rounds, strict=True)
+            if each.cpu_s
+        ]
+        if known and abs((ratio := sum(s for s, _ in known) / sum(cpu for _, cpu in known)) - 1) > COVERED:
+            yield f"The samples of {arm.name} make up {units.percent(ratio)} of the CPU time that the kernel counted."
+
+
+def judged(it: Difference) -> list[str]:
+    """How a frame came by its colour, and what the control says about that."""
+    rounds = f"{len(it.left.rounds)} and {len(it.right.rounds)} rounds"
+    if not it.frames.stands_out.any() and np.isnan(it.frames.spread.p).all():
+        return [
+            f"Nothing is coloured: {rounds} show no spread between rounds, at least two of either arm do."
+        ]
+    result = [
+        f"Coloured is what stands out from the spread between rounds (Student's t over {rounds}); of what is coloured"
+        f" at most {units.percent(FALSE_SHARE)} is expected to be chance (Benjamini-Hochberg)."
+    ]
+    if it.frames.control is not None:
+        count = int(it.frames.control.stands_out.sum())
+        result.append(
+            f"{it.left.name} against itself (A/A control): {count:,} of {len(it.tree):,} frames would be coloured;"
+            " what differs no more than that is grey."
+        )
+    return result

@@ -1,0 +1,196 @@
+"""The calls of one packet, as the observer function_graph recorded them: an icicle whose widths are times, with the
+text as ftrace prints it below, and a table of what two packets' functions took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import theme
+from labkit.analysis.flame.flame_graph import Flame
+from labkit.analysis.flame.load_profiles import observed, why_not
+from labkit.analysis.load import emulated
+from labkit.common import call_trees, units
+from labkit.common.call_trees import Call, Tree
+from labkit.common.errors import BadInput
+from labkit.common.units import si
+
+OBSERVER, TIMES = "function_graph", "function_times"
+MEDIAN = 0.5
+COMPARED = 5  # functions that function_times timed by themselves are told
+ROWS, LETTERS = 25, 36  # of a table
+
+READ = (
+    "Widths are times, from left to right in the order of the calls. What of a frame has nothing below it is its self"
+    " time: its own, and that of functions which are inlined or cannot be traced; it is drawn at the frame's end,"
+    " whenever it was spent."
+)
+
+
+@dataclass(frozen=True)
+class PacketCalls:
+    """One call of a root function, the packet that it carried, and what has to be said of it where it is drawn.
+
+    arm: whose it is. notes: sentences. shortest_s: how long the shortest call took that was recorded with it, of which
+    most is the tracer's own time.
+    """
+
+    arm: str
+    tree: Tree
+    notes: Sequence[str]
+    shortest_s: float
+
+    @property
+    def root(self) -> str:
+        """The function that holds all others."""
+        return self.tree.root.name
+
+    @property
+    def text(self) -> str:
+        """The calls as ftrace printed them."""
+        return "\n".join(self.tree.lines)
+
+    def drawn(self, span_s: float | None = None) -> Flame:
+        """The icicle; `span_s`: what its whole width stands for (its own duration), so that several have one scale."""
+        tree = self.tree
+        names: dict[tuple[str, str], int] = {(tree.process, "process"): 0}
+        places = [names.setdefault(_named(call), len(names)) for call in tree.calls]
+        total = [max(0, call.total_ns) for call in tree.calls]
+        data: dict[str, Any] = {
+            "title": f"{self.arm}: {self.root}",
+            "subtitle": f"the calls of one packet, {si(tree.root.total_ns / 1e9, 's')}",
+            "names": [name for name, _ in names],
+            "kinds": [kind for _, kind in names],
+            "odd": [],
+            "name": [0, *places],
+            "depth": [0, *(call.depth + 1 for call in tree.calls)],
+            "left": [total[0], *total],
+            "own_left": [0, *(max(0, call.self_ns) for call in tree.calls)],
+            "unit_s": 1e-9,
+            "unit_words": "",
+            "colors": theme.FRAMES,
+            "font": theme.FRAME_FONT,
+            "notes": [*self.notes, READ],
+            "text": self.text,
+            "text_words": "as ftrace prints it",
+        }
+        return Flame(data | ({} if span_s is None else {"span": span_s * 1e9}))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return self.drawn()._repr_mimebundle_(include, exclude)
+
+
+def _named(call: Call) -> tuple[str, str]:
+    return (f"{call.name} [{call.module}]", "module") if call.module else (call.name, "kernel")
+
+
+def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
+    """The packets of one arm from its rows as `loading.profiles` gives them (of one point alone): one for each root
+    function that was called, the sender's first. Of several rounds it is the one in the middle, by duration.
+
+    Raises BadInput where there is none.
+    """
+    parameters = rows[rows["observer"].eq(OBSERVER)]
+    own = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
+    if own.empty and len(parameters):
+        raise BadInput(f"{name} was traced, and no calls of it count: {why_not(parameters)}")
+    if own.empty:
+        raise BadInput(f"{name} has no calls of a packet: run it with observe={OBSERVER}")
+    result: dict[str, list[tuple[Tree, pd.Series]]] = {}
+    for _, row in own.iterrows():
+        kept = observed(row["observed"]).get("trees", [])
+        there = read(Path(row["folder"]) / row["artefact"])
+        if len(there) != len(kept):
+            raise BadInput(f"{row['artefact']} has {len(there)} calls, and its row tells of {len(kept)}")
+        for about, tree in zip(kept, there, strict=True):
+            if about["part"] == MEDIAN:
+                result.setdefault(tree.root.name, []).append((tree, row))
+    if not result:
+        raise BadInput(f"{name} has no calls of a packet: {own['doubts'].iloc[0]}")
+    return [_middle(name, each, rows) for each in result.values()]
+
+
+def read(path: Path) -> list[Tree]:
+    """The calls of a file that the observer wrote, in its order. Raises BadInput."""
+    try:
+        with open(path) as lines:
+            return list(call_trees.Reader().read(lines))
+    except FileNotFoundError:
+        raise BadInput(f"there is no {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None
+
+
+def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) -> PacketCalls:
+    tree = call_trees.median(tree for tree, _ in rounds)
+    assert tree is not None
+    row = next(row for one, row in rounds if one is tree)
+    report = observed(row["observed"])
+    whence = f"One call of {tree.root.name}, of {tree.process} on CPU {tree.cpu}: by duration the median of"
+    whence += f" {report['roots'][tree.root.name]['chosen_of']}."
+    if len(rounds) > 1:
+        durations = sorted(one.root.total_ns / 1e9 for one, _ in rounds)
+        ends = f"{si(durations[0], 's')} to {si(durations[-1], 's')}"
+        whence += f" Of {len(rounds)} rounds it is the one in the middle; their medians are {ends}."
+    cost = "Tracing takes time: each traced call costs some, which is in its own time and in its caller's self time, so"
+    cost += " that functions which call many others look dearer than they are."
+    cost += f" The shortest of the calls took {si(report['shortest_s'], 's')}."
+    if pd.notna(row["overhead_ratio"]):
+        cost += f" With the tracer {units.percent(row['overhead_ratio'])} of the speed without it were left."
+    notes = [whence, cost, *_by_themselves(tree, rows)]
+    if bool(emulated(pd.DataFrame([row])).any()):
+        notes.append("This was an emulated CPU: times are not a real one's.")
+    return PacketCalls(arm, tree, notes, report["shortest_s"])
+
+
+def _by_themselves(tree: Tree, rows: pd.DataFrame) -> list[str]:
+    """What function_times told of the same functions, which were then traced without those that they call."""
+    timed: dict[str, list[float]] = {}
+    for value in rows[rows["observer"].eq(TIMES) & rows["status"].eq("ok")]["observed"]:
+        for name, one in observed(value).get("functions", {}).items():
+            if one.get("count"):
+                timed.setdefault(name, []).append(float(one["p50_s"]))
+    here = {call.name: call.total_ns / 1e9 for call in reversed(tree.calls)}
+    both = [(name, sorted(each)[len(each) // 2]) for name, each in timed.items() if name in here]
+    lines = [f"{name} {si(median, 's')} (here {si(here[name], 's')})" for name, median in both[:COMPARED]]
+    return [f"Timed without what they call (function_times, median): {', '.join(lines)}."] if lines else []
+
+
+def packets_compared(left: PacketCalls, right: PacketCalls, rows: int = ROWS) -> pd.DataFrame:
+    """What the functions of two packets took themselves, in µs, and how often they were called: those that only one of
+    them called, those that differ most, everything else, and the total, which is the duration of the two calls."""
+    sides = [_by_function(packet.tree) for packet in (left, right)]
+    names = sorted({name for side in sides for name in side[1]})
+    both = sides[0][0].keys() & sides[1][0].keys()
+    order = sorted(names, key=lambda name: (name in both, -abs(sides[1][1][name] - sides[0][1][name])))
+    heads = [left.arm, right.arm] if left.arm != right.arm else ["left", "right"]
+    result = []
+    groups = [(name, [name]) for name in order[:rows]]
+    groups += [("everything else", order[rows:])] if order[rows:] else []
+    for words, group in [*groups, ("total", order)]:
+        count = [sum(side[0][name] for name in group) for side in sides]
+        took = [sum(side[1][name] for name in group) for side in sides]
+        result.append((words, *count, *(each / 1e3 for each in took), (took[1] - took[0]) / 1e3))
+    columns = ["function", *(f"{head}, calls" for head in heads), *(f"{head}, µs" for head in heads)]
+    table = pd.DataFrame(result, columns=[*columns, "difference, µs"]).set_index("function")
+    table["difference, µs"] = table["difference, µs"].map("{:+,.1f}".format)
+    return table.map(
+        lambda value: (
+            f"{value:,.1f}" if isinstance(value, float) else value if isinstance(value, str) else f"{value:,}"
+        )
+    )
+
+
+def _by_function(tree: Tree) -> tuple[Counter[str], Counter[str]]:
+    count: Counter[str] = Counter()
+    took: Counter[str] = Counter()
+    for call in tree.calls:
+        name = call.name if len(call.name) <= LETTERS else f"{call.name[: LETTERS - 1]}…"
+        count[name] += 1
+        took[name] += call.self_ns
+    return count, took

@@ -1,0 +1,44 @@
+"""The calls of one packet of several arms, one below the other on one scale of time, and what they took themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from labkit.analysis.flame.flame_graph import Flame
+from labkit.analysis.flame.packet_calls import PacketCalls, packets_compared
+from labkit.common.units import si
+
+ALIKE = 1.2  # the shortest calls of two arms
+TABLE = (
+    "What functions took themselves (self time) in these two packets: what only one of them called stands first. One"
+    " packet each shows what is called; how much dearer it is, the profiles tell."
+)
+
+
+def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame | pd.DataFrame]:
+    """Words, figures and tables in their order, of the packets of each arm (`packets`). Tables compare the first arm
+    with every other."""
+    each = [{packet.root: packet for packet in arm} for arm in arms]
+    if len(each) > 1:
+        yield f"One scale of time for {'both' if len(each) == 2 else 'all'} sides."
+    for root in dict.fromkeys(root for arm in each for root in arm):
+        there = [arm[root] for arm in each if root in arm]
+        span_s = max(packet.tree.root.total_ns for packet in there) / 1e9
+        yield from (packet.drawn(span_s) for packet in there)
+        for other in there[1:]:
+            yield TABLE + _mood(there[0].shortest_s, other.shortest_s)
+            yield packets_compared(there[0], other)
+        if len(there) == 1 < len(each):
+            yield f"Only {there[0].arm} has calls of {root} that were recorded."
+
+
+def _mood(left_s: float, right_s: float) -> str:
+    """What to think of both sides' times, if the machine was faster on one of them."""
+    if min(left_s, right_s) <= 0 or max(left_s, right_s) / min(left_s, right_s) < ALIKE:
+        return ""
+    return (
+        f" Of all calls the shortest took {si(left_s, 's')} on one side and {si(right_s, 's')} on the other: the"
+        " machine or its tracer was not equally fast in both, so times cannot be compared; what was called can."
+    )

@@ -1,0 +1,126 @@
+"""An arm that was profiled: the folded stacks of several rounds, and the work that was done in each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.frame_tree import Tree, grown
+from labkit.analysis.flame.significance import Floats
+from labkit.common import units
+from labkit.common.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: its stacks, the time between two samples of a CPU, and the work of the time in which it was sampled.
+
+    received_count: packets that arrived (UDP: datagrams). received_bytes: the same in bytes. cpu_s: seconds for
+    which CPUs were busy, as the kernel counts them. What is not known is None. others_count: samples of other
+    processes, which are not among the stacks.
+    """
+
+    stacks: folded_stacks.Stacks
+    period_s: float
+    received_count: float | None = None
+    received_bytes: float | None = None
+    cpu_s: float | None = None
+    others_count: int = 0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is compared: a name, its rounds, what was sampled by (perf's event), and what was left out, in words."""
+
+    name: str
+    rounds: Sequence[Round]
+    event: str = "cpu-clock"
+    left_out: str = ""
+
+    def only(self, processes: str) -> Arm:
+        """The same with the stacks of those processes alone whose whole name matches a regular expression: on a machine
+        that has other work as well. Raises BadInput for what is none, and where none matches."""
+        try:
+            wanted = re.compile(processes).fullmatch
+        except re.error as error:
+            raise BadInput(f"{processes!r} is no regular expression: {error}") from None
+        kept, others = [], Counter[str]()
+        for each in self.rounds:
+            stacks = {stack: count for stack, count in each.stacks.items() if wanted(stack.split(";")[0])}
+            left = {stack: each.stacks[stack] for stack in each.stacks.keys() - stacks.keys()}
+            kept.append(replace(each, stacks=stacks, others_count=each.others_count + sum(left.values())))
+            for stack, count in left.items():
+                others[stack.split(";")[0]] += count
+        if not any(each.stacks for each in kept):
+            most = ", ".join(name for name, _ in others.most_common(8))
+            raise BadInput(f"no process of {self.name} is called {processes!r}; there are {most}")
+        if not others:
+            return self
+        share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
+        most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
+        words = f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}) and left out."
+        return replace(self, rounds=kept, left_out=words)
+
+    def tree(self) -> Tree:
+        """All its stacks as one tree, a column of samples for each round."""
+        if not self.rounds:
+            raise BadInput(f"{self.name} has no profile: profile at least one round of it")
+        return grown([each.stacks for each in self.rounds])
+
+    def stacks(self) -> folded_stacks.Stacks:
+        """The stacks of all rounds together."""
+        result: dict[str, int] = {}
+        for each in self.rounds:
+            for stack, count in each.stacks.items():
+                result[stack] = result.get(stack, 0) + count
+        return result
+
+
+@dataclass(frozen=True)
+class CostUnit:
+    """What costs are related to: `words` for people, the field of a Round with the work, how much of it is one, and
+    the unit in which a cost in seconds is shown, with its size."""
+
+    words: str
+    work: str
+    one: float
+    unit: str
+    unit_s: float
+
+
+# A segment of TCP has no fixed size, so its bytes are counted and not its packets.
+PER = {
+    "packet": CostUnit("packet that arrived", "received_count", 1, "ns", 1e-9),
+    "gigabyte": CostUnit("gigabyte that arrived", "received_bytes", 1e9, "ms", 1e-3),
+    "cpu_second": CostUnit("second of busy CPU", "cpu_s", 1, "ms", 1e-3),
+}
+
+
+def cost_unit(word: str) -> CostUnit:
+    """One of PER by its name."""
+    if word not in PER:
+        raise BadInput(f"costs are per {', '.join(PER)}, not per {word}")
+    return PER[word]
+
+
+def each(arm: Arm, of: CostUnit) -> Floats:
+    """What one sample of each round is worth: seconds for each unit of work. Raises BadInput where that is unknown."""
+    result = []
+    for number, one in enumerate(arm.rounds, 1):
+        work = getattr(one, of.work)
+        if work is None or not math.isfinite(work) or work <= 0:
+            raise BadInput(
+                f"round {number} of {arm.name} has no {of.work} (it is {work}), so nothing can be said per {of.words}"
+            )
+        if not 0 < one.period_s < math.inf:
+            raise BadInput(
+                f"round {number} of {arm.name} was sampled every {one.period_s} s, which cannot be"
+            )
+        result.append(one.period_s * of.one / work)
+    return np.array(result)

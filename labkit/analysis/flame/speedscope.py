@@ -1,0 +1,48 @@
+"""Profiles as a file that speedscope opens: its own format, a profile for each round.
+
+https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources, file-format-schema.json of its package.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.profile import Arm
+from labkit.common import run_folder
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def document(arms: list[Arm]) -> dict[str, Any]:
+    """What speedscope opens: every round of every arm as a sampled profile in nanoseconds, all with the same frames."""
+    frames: dict[str, int] = {}
+    profiles = []
+    for arm in arms:
+        for number, one in enumerate(arm.rounds, 1):
+            samples, weights = [], []
+            for stack, count in sorted(one.stacks.items()):
+                samples.append([frames.setdefault(name, len(frames)) for name in stack.split(";")])
+                weights.append(round(count * one.period_s * 1e9))
+            name = f"{arm.name}, round {number}"
+            ends = {"startValue": 0, "endValue": sum(weights)}
+            profiles.append(
+                {
+                    "type": "sampled",
+                    "name": name,
+                    "unit": "nanoseconds",
+                    **ends,
+                    "samples": samples,
+                    "weights": weights,
+                }
+            )
+    shared = {"frames": [{"name": folded_stacks.plain(name)} for name in frames]}
+    return {"$schema": _SCHEMA, "exporter": "labkit", "shared": shared, "profiles": profiles}
+
+
+def write(arms: list[Arm], path: Path) -> Path:
+    """Write that file (by custom it ends in .speedscope.json). Raises Failed when it cannot be written."""
+    run_folder.write(path, json.dumps(document(arms), separators=(",", ":")).encode())
+    return path

@@ -1,0 +1,349 @@
+"""From files to one table: the rows of a run folder or a sweep folder, and which of them count.
+
+A line is a measurement, with the columns of the rows and `folder`. Within a group (equal in the columns of
+GROUP) arms are compared; only rows of status "ok" count. A host is a kernel on a machine (equal in the columns of
+HOST): rows of several hosts stand side by side, are never pooled, and nothing compares them but their ratios.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+from labkit.common.units import percent, si
+
+# Where rows ran: what was asked for, and what it turned out to be
+RAN_ON = ["kernel", "kernel_build", "accelerator", "machine", "cpu"]
+PEER_RAN_ON = [f"peer_{name}" for name in RAN_ON]  # of two nodes, the servers' host
+HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
+# Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
+# other
+GROUP = [
+    *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
+    "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "frame", "flows_count", "loss_goal_ratio",
+]  # fmt: skip
+# The compared metric of each protocol, and whether higher is better
+METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
+STARVED = 0.01  # of its arm's median: in a slice that got less, next to nothing arrived
+HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
+WORDS = [
+    "experiment", "run", "part", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
+    "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
+    "congestion", "zerocopy", "affinity", "qdisc", "offloads",
+    "sysctl_digest", "iperf3", "labkit", "git_revision",
+    "time", "folder", "observer", "artefact", "settings",
+    "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
+    "frame", "phase",
+]  # fmt: skip
+NUMBERS = [
+    "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
+    "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
+    "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "fragments_count",
+    "received_count", "reported_received_count",
+    "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
+    "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
+    "cpus_count", "load1", "busy_before_share", "host_load1",
+    "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
+    "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
+    "copies_unread_count",
+    "flows_count", "loss_goal_ratio", "asked_pps", "offered_pps", "loss_ratio", "lower_bound_pps", "upper_bound_pps",
+    "latency_p90_s", "latency_p999_s", "cpu_per_packet_s", "repeated_count", "trials_count",
+]  # fmt: skip
+# What else has to be alike among rows of one host that are compared
+PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
+OF_GUESTS = ["guest_kernel", "guest_accelerator"]  # likewise, where there are guests
+Key = tuple[Any, ...]
+
+
+def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
+    """The rows that measure of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
+    Those that were observed are told by `profiles`.
+
+    `part`: of an experiment that has several (`overlay`) the one whose rows are wanted, None for those of all; `cost`
+    is what other experiments consist of.
+
+    `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
+    what is no such folder, and for one that is half written, naming the file.
+    """
+    return _table(
+        Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part", "cost"))
+    )
+
+
+def profiles(path: str | Path) -> pd.DataFrame:
+    """The rows of a run folder, or of a sweep folder, that were measured beside an observer, or without one to tell
+    what that cost (column observer is then null); `observed` is what was seen, `artefact` a file in `folder`."""
+    return _table(Path(path), lambda row: row.get("method") == PROFILE)
+
+
+def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
+    if not top.is_dir():
+        raise BadInput(f"there is no run folder {top}")
+    there, unfinished = [top], []
+    if (top / "sweep.json").exists():
+        names = _object(top / "sweep.json").get("points")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadInput(f"{top / 'sweep.json'} does not list its points")
+        there = [top / name for name in names if (top / name / "run.json").exists()]
+        if missing := len(names) - len(there):
+            unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
+    elif not (top / "run.json").exists():
+        raise BadInput(f"{top} is no run, or a half written one: it has neither run.json nor sweep.json")
+    rows: list[dict[str, Any]] = []
+    for folder in there:
+        if not _object(folder / "run.json").get("finished"):
+            unfinished.append(f"the run {folder.name} is not finished")
+        rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
+    table = complete(pd.DataFrame(rows))
+    table.attrs["unfinished"] = unfinished
+    return table
+
+
+def _object(path: Path) -> dict[str, Any]:
+    result = run_folder.read_json(path)
+    if not isinstance(result, dict):
+        raise BadInput(f"{path} cannot be read: it holds no JSON object")
+    return result
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows = run_folder.read_rows(folder)
+    for row in rows:
+        wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
+        wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]
+        if wrong:
+            what = f"a row of point {row.get('point')} that has {row.get(wrong[0])!r} for {wrong[0]}"
+            raise BadInput(f"{folder / 'rows'} holds {what}")
+    return rows
+
+
+def complete(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with every column there is, in one type each: numbers as numbers, NaN where nothing is."""
+    missing = [name for name in (*WORDS, *NUMBERS) if name not in df]
+    whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
+    for name in NUMBERS:
+        whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
+    for name in WORDS:
+        whole[name] = whole[name].astype("str")
+    whole["folder"] = whole["folder"].fillna(whole["run"])
+    # Older rows name no generator: there was one for each protocol.
+    usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")
+    whole["generator"] = whole["generator"].fillna(usual)
+    whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
+    return _parameters_of_points(_variants(whole))
+
+
+AGAIN = " (again)"
+
+
+def _variants(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
+    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured."""
+    changed = df["change"].notna()
+    if changed.any():
+        names = df["arm"].str.removesuffix(AGAIN)
+        unchanged = [
+            name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
+        ]
+        if len(set(unchanged)) == 1:
+            again = df["arm"].str.endswith(AGAIN).map({True: AGAIN, False: ""})
+            df.loc[changed, "arm"] = df["change"] + again
+    several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
+    df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
+    return df
+
+
+def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
+    """The table with the parameters of the point that arms are compared at, where the change of an arm sets them; its
+    own are in `changed`."""
+    if "changed" not in df:
+        return df
+    for row, effects in df["changed"].items():
+        for one in effects if isinstance(effects, list) else ():
+            if one["kind"] == "parameter" and one["setting"] in GROUP:
+                usual = one["before"]
+                is_number = one["setting"] in NUMBERS
+                df.loc[row, one["setting"]] = (
+                    (np.nan if usual == "None" else float(usual))
+                    if is_number
+                    else None
+                    if usual == "None"
+                    else usual
+                )
+    return df
+
+
+def measured(df: pd.DataFrame) -> pd.DataFrame:
+    """The rows that count: ok, not observed (METHOD, "Profiles"), and with a metric; with columns metric (name), value,
+    log, starved, setup (label).
+
+    A slice in which next to nothing arrived is `starved`, and its logarithm is that of the arm's slowest slice that is
+    not: left out, an arm that livelocks its receivers would lose its worst slices; as it is, its logarithm would decide
+    alone. It is NaN where nothing arrived in any slice.
+
+    Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
+    """
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
+    if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
+        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
+    ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})
+    ok["value"] = np.nan
+    for metric in {metric for metric, _ in METRIC.values()}:
+        ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
+    ok = ok[np.isfinite(ok["value"].astype(float))]
+    ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
+    ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
+    ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
+    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(least_fed)
+    ok["starved"] = ok["value"].lt(least) | least.isna()
+    ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
+    for key, group in groups(ok):
+        for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
+            raise BadInput(
+                f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
+            )
+    return ok
+
+
+def least_fed(values: pd.Series[float]) -> float:
+    """The least of some measurements of an arm in which more than next to nothing arrived; NaN where there is none."""
+    fed = values[values.gt(0) & values.ge(STARVED * values.median())]
+    return float(fed.min()) if len(fed) else math.nan
+
+
+def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:
+    """The groups of a table: the values of `by` (None for null: like keys are then equal), and the rows."""
+    if len(df):
+        for key, group in df.groupby(list(by), dropna=False, sort=True):
+            values: Key = key
+            yield tuple(None if pd.isna(value) else value for value in values), group
+
+
+def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:
+    """Those of the columns that have more than one value (null does not count), with their values."""
+    result = {name: list(df[name].dropna().unique()) for name in names}
+    return {name: values for name, values in result.items() if len(values) > 1}
+
+
+def value_text(value: Any) -> str:
+    """A value of a column in words: `none` of null, a number with all its digits."""
+    if pd.isna(value):
+        return "none"
+    return f"{value:.15g}" if isinstance(value, float | np.number) else str(value)
+
+
+def values(column: pd.Series[Any]) -> list[str]:
+    """What a column has, in words; numbers in order."""
+    result = column.drop_duplicates()
+    return [value_text(value) for value in (result.sort_values() if result.dtype.kind in "if" else result)]
+
+
+def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Those of the columns in which two tables have no value in common: `pairs (1 and 8)`."""
+    result = {name: (values(left[name]), values(right[name])) for name in names}
+    return [
+        f"{name} ({', '.join(one)} and {', '.join(other)})"
+        for name, (one, other) in result.items()
+        if not set(one) & set(other)
+    ]
+
+
+def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The hosts of a table in the order of their kernels' versions: the name of each, and its rows.
+
+    A name is as long as it takes to tell the hosts of this table apart: `Linux 6.1.0-37-amd64, emulated`.
+    """
+    result = list(groups(df.reindex(columns=[*df.columns, *(name for name in HOST if name not in df)]), HOST))
+    result.sort(key=lambda one: (version(one[0][HOST.index("kernel")]), [str(part) for part in one[0]]))
+    keys = [dict(zip(HOST, key, strict=True)) for key, _ in result]
+    return [(_host(key, keys), rows) for key, (_, rows) in zip(keys, result, strict=True)]
+
+
+def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
+    words = [f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel", *["emulated"] * emulated(of)]
+    group_similar = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
+    for name in HOST:
+        if len({one[name] for one in group_similar}) > 1 and (of[name] or not name.startswith("peer")):
+            bare = name in ("where", "accelerator", "cpu") and of[name]
+            report = name.replace("kernel_build", "build").replace("_", " ")
+            words.append(of[name] if bare else f"{report} {of[name]}" if of[name] else f"unknown {report}")
+    return ", ".join(words)
+
+
+def emulated(of: Any) -> Any:
+    """Whether an emulated CPU took part, of a host or of a guest: in a row (a mapping), or in each row of a table."""
+    names = ("accelerator", "peer_accelerator", "guest_accelerator")
+    one, other, third = (of.get(name) == "tcg" for name in names)
+    return one | other | third
+
+
+def version(kernel: str | None) -> list[tuple[int, str]]:
+    """Sorts kernels as their makers number them: 6.9 before 6.12, an unknown one first."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", kernel or "")
+    ]
+
+
+def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
+    """The doubts in rows, one by one."""
+    each = rows["doubts"].dropna().astype("str").str.split("; ").explode().astype("str")
+    return each[each.ne("")].reset_index(drop=True)
+
+
+def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
+    """Reasons that differ in numbers alone as the first one of them, which then says that it is an example."""
+    same = bare(reasons)
+    first = reasons.groupby(same).transform("first")
+    several = reasons.groupby(same).transform("nunique").gt(1)
+    return first.mask(several, first + " (for example)")
+
+
+def group_text(key: Key, host: str = "") -> str:
+    """A group in words: `tcp, 8 pairs, MTU 1500`, what else is not as usual, and the host where that is to be told."""
+    of = dict(zip(GROUP, key, strict=True))
+    words = [str(of["protocol"])]
+    words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
+    words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
+    there = [f"on {host}"] if host else [f"in {of['where']}"] if of["where"] not in (None, "here") else []
+    return ", ".join([*words, *unusual(of), *there])
+
+
+def unusual(of: Mapping[str, Any]) -> list[str]:
+    """What of a group is not as usual, in words; protocol, numbers of pairs, MTU and host are told elsewhere."""
+    words = ["two nodes"] if of["nodes"] == "two" else []
+    words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
+    words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
+    words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
+    words += ["IPv6"] if of["family"] == 6 else []
+    words += [f"frames {of['frame']}"] if of["frame"] is not None else []
+    words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
+    if of["loss_goal_ratio"] is not None:
+        words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
+    fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(
+        of["family"], 0
+    )
+    words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
+    words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
+    words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
+    words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
+    words += [str(of[name]) for name in ("congestion",) if of[name] is not None]
+    words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
+    words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
+    words += [f"on {of['parent']}"] if of["parent"] is not None else []
+    words += [f"guests of {of['guest']}"] if of["guest"] not in (None, "debian") else []
+    return words
+
+
+def bare(reasons: pd.Series[str]) -> pd.Series[str]:
+    """Reasons with every number in them as 0."""
+    return reasons.str.replace(r"\d+([.,]\d+)*", "0", regex=True)

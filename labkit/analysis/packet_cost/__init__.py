@@ -1,0 +1,1 @@
+"""What a packet costs: fixed, by the byte, and by function."""

@@ -1,0 +1,231 @@
+"""What a datagram costs by its size: `cost = fixed + byte * size` where it travels whole, and where IP has to cut it
+`cost = first + fragment * (fragments - 1)`, in which the cost of a fragment is that of its bytes, too.
+
+Two fits, because one line through the steps would take them for a cost of bytes, and because beyond the MTU bytes and
+fragments grow together, so that no measurement tells the one from the other there. Every round is fitted by itself
+(`fitting`), so that arms are compared round by round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from labkit.analysis import linear_fit, load
+from labkit.analysis.linear_fit import Estimate, Fit, Floats
+from labkit.analysis.load import GROUP, Key
+from labkit.common.units import many
+
+PARTS = ("fixed", "byte", "first", "fragment")  # of a cost, in the order of `Curve.coefficients`
+FEWEST_STEPS = 2  # different numbers of fragments
+FEWEST_SIZES = 3  # two points are always on a line
+LOST = 0.01  # of what was sent
+IP_BYTES = {4: 20, 6: 40}
+UDP_BYTES = 8  # of an ICMP echo as well
+FRAGMENT_BYTES = {4: 0, 6: 8}  # the header of a fragment, beside IP's (RFC 8200, section 4.5)
+# What a datagram costs: a column of `per_round`, and what it is
+COSTS = {
+    "cpu_per_packet_s": "CPU time of a datagram received, whole machine",
+    "time_per_packet_s": "time from one datagram received to the next",
+    "rtt_s": "round-trip time p50",
+}
+OF = {"udp": ("cpu_per_packet_s", "time_per_packet_s"), "ping": ("rtt_s",)}
+BY = [name for name in GROUP if name != "length_bytes"]
+
+
+def largest_whole(mtu_bytes: float, family: float) -> int:
+    """The largest payload of a UDP datagram that is not fragmented."""
+    return int(mtu_bytes) - IP_BYTES[int(family)] - UDP_BYTES
+
+
+def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) -> int:
+    """In how many packets IP sends a UDP datagram with so much payload: all but the last fragment hold a multiple of 8
+    bytes (RFC 791, RFC 8200), and of IPv6 the kernel fills the last no more than the others (__ip6_append_data)."""
+    family = int(family)
+    carried, room = int(length_bytes) + UDP_BYTES, int(mtu_bytes) - IP_BYTES[family]
+    if carried <= room:
+        return 1
+    each = room // 8 * 8 - FRAGMENT_BYTES[family]
+    last = room if family == 4 else each
+    return 1 - (last - carried) // each
+
+
+def per_round(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each point (BY), arm, size and round: columns of COSTS (NaN where not measured), `fragments_count`
+    (of a datagram, computed), `seen_fragments_ratio` (as the senders' IP counted them), `lost_ratio` (of what was
+    sent), `packets_count`, `window_s`, `cpu_s`.
+
+    Of slices where there are any, else of whole runs. A round's cost is the sum of its CPU-seconds by the sum of its
+    datagrams: one slice has too few clock ticks for a ratio.
+    """
+    rows = load.complete(rows)
+    ok = rows[rows["status"].eq("ok") & rows["protocol"].isin(list(OF)) & rows["length_bytes"].notna()]
+    slices = ok["method"].eq("slice")
+    ok = ok[slices | ~slices.groupby(ok["folder"]).transform("any")]
+    sent = ok["sent_count"].where(ok["protocol"].eq("udp"))
+    ok = ok.assign(
+        packets_count=(ok["received_bytes"] / ok["length_bytes"]).where(ok["protocol"].eq("udp")),
+        sent=sent,
+        # iperf3 counts what was sent in its own time, of which what arrived has to be as well
+        of_sent=ok["reported_received_count"].fillna(ok["received_count"]).where(sent.notna()),
+        cut_count=ok["fragments_count"].where(sent.gt(0)),
+        rtt_s=ok["latency_p50_s"].where(ok["protocol"].eq("ping")),
+    )
+    keys = [*BY, "arm", "role", "topology", "length_bytes", "folder", "round"]
+    grouped = ok.groupby(keys, dropna=False, sort=True)
+    # The sum of nothing is nothing, not 0.
+    result = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent", "cut_count"]].sum(min_count=1)
+    result = result.assign(rtt_s=grouped["rtt_s"].mean()).reset_index()
+    count = result["packets_count"].where(result["packets_count"] > 0)
+    result["cpu_per_packet_s"], result["time_per_packet_s"] = (
+        result["cpu_s"] / count,
+        result["window_s"] / count,
+    )
+    result["lost_ratio"] = (1 - result["of_sent"] / result["sent"].where(result["sent"] > 0)).clip(lower=0)
+    # As IP counts them: none, where a datagram travels whole
+    result["seen_fragments_ratio"] = (result["cut_count"] / result["sent"].where(result["sent"] > 0)).clip(
+        lower=1
+    )
+    result["fragments_count"] = [
+        fragments_count(*one)
+        for one in result[["length_bytes", "mtu_bytes", "family"]].itertuples(index=False, name=None)
+    ]
+    return result.drop(columns=["sent", "of_sent", "cut_count"])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The cost of one arm by size. PARTS are in seconds: `fixed` and `byte` of what travels whole, `first` and
+    `fragment` (for each beside the first) of what is cut, None where nothing was fitted. `why`: why there is no fit,
+    else empty.
+
+    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; NaN without a fit) are
+    rounds x sizes; `setups`: the rounds' names, `coefficients` rounds x PARTS.
+    """
+
+    key: Key
+    arm: str
+    role: str
+    topology: str
+    cost: str
+    lengths: Floats
+    fragments: Floats
+    values: Floats
+    setups: list[str]
+    lost_ratio: float
+    left_out: list[str]  # what of the measurements is not fitted, and why
+    why: str = ""
+    fixed: Estimate | None = None
+    byte: Estimate | None = None
+    first: Estimate | None = None
+    fragment: Estimate | None = None
+    coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    residuals: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    line: Fit | None = None  # of what travels whole
+    steps: Fit | None = None  # of what is cut
+
+    @property
+    def of(self) -> dict[str, object]:
+        """The columns of BY."""
+        return dict(zip(BY, self.key, strict=True))
+
+    def at(self, lengths: Floats, fragments: Floats) -> Floats:
+        """What the fit says of other sizes, in seconds; NaN beyond what it knows."""
+        fixed, byte, first, fragment = (_value(getattr(self, name)) for name in PARTS)
+        return np.where(fragments > 1, first + fragment * (fragments - 1), fixed + byte * lengths)
+
+
+def _value(one: Estimate | None) -> float:
+    return math.nan if one is None else one.value
+
+
+def curves(rows: pd.DataFrame) -> list[Curve]:
+    """A curve for each point, cost and arm: the baseline first, its control last."""
+    return list(_curves(per_round(rows)))
+
+
+def _curves(rounds: pd.DataFrame) -> Iterator[Curve]:
+    order = {"baseline": 0, "variant": 1, "control": 2}
+    for key, group in load.groups(rounds, BY):
+        for cost in OF[str(group["protocol"].iloc[0])]:
+            measured = group[group.groupby("arm")[cost].transform("count").gt(0)]
+            arms = dict(tuple(measured.groupby("arm", sort=False)))
+            for arm, rows in sorted(arms.items(), key=lambda one: order.get(one[1]["role"].iloc[0], 1)):
+                yield _curve(key, cost, str(arm), rows)
+
+
+def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
+    rows = rows.assign(setup=rows["folder"] + ":" + rows["round"].astype(str))
+    wide, left_out = _whole(
+        rows.pivot_table(index="setup", columns="length_bytes", values=cost, dropna=False), rows
+    )
+    lengths = wide.columns.to_numpy(float)
+    fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
+    return _fitted(
+        Curve(
+            key=key,
+            arm=arm,
+            role=str(rows["role"].iloc[0]),
+            topology=str(rows["topology"].iloc[0]),
+            cost=cost,
+            lengths=lengths,
+            fragments=fragments,
+            values=wide.to_numpy(float),
+            setups=list(wide.index),
+            lost_ratio=float(rows["lost_ratio"].max()),
+            left_out=left_out,
+        )
+    )
+
+
+def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Without sizes that were measured in less than half of the rounds, then without rounds that lack one of the rest:
+    every round is fitted through the same sizes. And what was left out, with the reason."""
+    often = wide.notna().mean() >= 0.5
+    kept = wide.loc[:, often]
+    known, all_count = kept.notna().all(axis="columns"), many(len(wide), "round")
+    lines = [
+        f"{size:.0f} bytes left out: measured in {wide[size].notna().sum()} of {all_count} only"
+        for size in wide.columns[~often]
+    ]
+    if not known.all():
+        of_it = rows[rows["setup"].isin(wide.index[~known]) & rows["packets_count"].eq(0)]
+        nothing = sorted({f"{size:.0f}" for size in of_it["length_bytes"] if size in kept}, key=float)
+        lacking = [f"{size:.0f}" for size in kept.columns[kept.isna().any()] if f"{size:.0f}" not in nothing]
+        reasons = [f"nothing arrived of {', '.join(nothing)} bytes"] * bool(nothing)
+        reasons += [f"{', '.join(lacking)} bytes were not measured"] * bool(lacking)
+        lines.append(f"{(~known).sum()} of {all_count} left out: {', and '.join(reasons)}")
+    return kept[known], lines
+
+
+def _fitted(curve: Curve) -> Curve:
+    whole = curve.fragments == 1
+    if not len(curve.values):
+        return replace(curve, why="no round has all sizes")
+    if whole.sum() < FEWEST_SIZES:
+        return replace(
+            curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}"
+        )
+    fits = [_line(curve, whole, curve.lengths)]
+    if len(set(curve.fragments[~whole])) >= FEWEST_STEPS:
+        fits.append(_line(curve, ~whole, curve.fragments - 1))
+    residuals = np.full_like(curve.values, np.nan)
+    for which, fit in zip((whole, ~whole), fits, strict=False):
+        residuals[:, which] = fit.residuals
+    coefficients = np.column_stack([fit.coefficients for fit in fits])
+    result: list[Estimate | None] = [*map(linear_fit.mean, coefficients.T), None, None]
+    fixed, byte, first, fragment = result[: len(PARTS)]
+    return replace(
+        curve, fixed=fixed, byte=byte, first=first, fragment=fragment, coefficients=coefficients,
+        residuals=residuals, line=fits[0], steps=fits[1] if fits[1:] else None,
+    )  # fmt: skip
+
+
+def _line(curve: Curve, which: npt.NDArray[np.bool_], along: Floats) -> Fit:
+    """The straight line of some of the sizes."""
+    return linear_fit.fit(np.column_stack([np.ones_like(along), along])[which], curve.values[:, which])

@@ -1,0 +1,143 @@
+"""How long functions of the kernel took, by size of datagrams (rows that the observer `function_times` saw), and a
+claim about that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load, stats
+from labkit.analysis.flame.load_profiles import observed, work
+from labkit.analysis.packet_cost.cost_model import BY
+from labkit.analysis.stats import Effect
+
+OBSERVER = "function_times"
+KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
+TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
+COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]
+NEAR = 1.25  # a ratio within this factor of what is claimed is what is claimed
+SUPPORTED, CONTRADICTED, UNTOLD = "supported", "contradicted", "cannot be told"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a function takes `ratio` times as long at one size as at another; `source`: who says so."""
+
+    function: str
+    ratio: float
+    length_bytes: int
+    of_length_bytes: int
+    source: str
+
+
+SEED = Claim("ip_rcv", 0.5, 800, 400, "ECE 792 report, part 2: 28.897 µs against 55.84 µs, a call each")
+
+
+@dataclass(frozen=True)
+class ClaimJudgement:
+    """What is found about a claim for one arm of one point: the effect is the ratio of medians, over rounds. `why`: why
+    it cannot be told, else empty."""
+
+    claim: Claim
+    key: load.Key
+    arm: str
+    word: str
+    why: str = ""
+    effect: Effect | None = None
+    lengths_s: tuple[float, float] | None = None  # the medians of the claim's two sizes
+    overhead_ratio: float | None = None
+
+
+def times(profiles: pd.DataFrame) -> pd.DataFrame:
+    """A line for each point, arm, size, round and function that was timed: TIMES, `count`, `per_packet` (calls for each
+    datagram that arrived), `overhead_ratio`, `tracer`, `setup`."""
+    table = load.complete(profiles)
+    if "observed" not in table:
+        return pd.DataFrame(columns=COLUMNS)
+    seen = table[table["observer"].eq(OBSERVER) & table["status"].eq("ok") & table["observed"].notna()]
+    result = []
+    for row in seen.to_dict("records"):
+        of: dict[Any, Any] = {name: row[name] for name in [*KEYS[:-1], "round", "overhead_ratio"]}
+        of["setup"] = f"{row['folder']}:{row['round']}"
+        report = observed(row["observed"])
+        of["tracer"], packets = report.get("tracer"), work(row, report)
+        for name, one in report["functions"].items():
+            if one["count"]:
+                called = {"count": one["count"], "per_packet": one["count"] / packets}
+                result.append({**of, "function": name, **{at: one[at] for at in TIMES}, **called})
+    return pd.DataFrame(result, columns=COLUMNS)
+
+
+def why_not(profiles: pd.DataFrame) -> list[str]:
+    """The reasons for which functions were not timed."""
+    table = load.complete(profiles)
+    missing = table[table["observer"].eq(OBSERVER) & table["status"].ne("ok")]
+    result = list(load.group_similar(missing["reason"].fillna("no reason was recorded").astype("str")))
+    if times(table)["p50_s"].eq(0).any():
+        result.append("a median was 0 s, so the kernel's clock is too coarse")
+    return list(dict.fromkeys(result))
+
+
+def judge_claim(result: pd.DataFrame, claim: Claim = SEED) -> list[ClaimJudgement]:
+    """The claim judged for each point and arm that timed the function at both sizes; the baseline's own control decides
+    whether anything can be told."""
+    of = result[result["function"].eq(claim.function)]
+    # A median of 0 s says that the clock is too coarse, and has no ratio to anything.
+    sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes]) & of["p50_s"].gt(0)]
+    return list(_judged(sizes, claim))
+
+
+def _judged(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
+    for key, group in load.groups(sizes, BY):
+        wide = group.pivot_table(index=["role", "arm", "setup"], columns="length_bytes", values="p50_s")
+        if not {claim.length_bytes, claim.of_length_bytes} <= set(wide.columns):
+            continue
+        logs = wide.astype(float).map(math.log)
+        control = _control(logs)
+        for role, arm in dict.fromkeys(index[:2] for index in wide.index):
+            if role == "control":
+                continue
+            own = logs[logs.index.get_level_values("arm") == arm]
+            both = own[[claim.length_bytes, claim.of_length_bytes]].dropna()
+            if not len(both):
+                continue
+            large, small = (both[size] for size in (claim.length_bytes, claim.of_length_bytes))
+            effect = stats.effect((large - small).to_numpy(float))
+            word, why = _word(effect, control, claim)
+            lengths_s = math.exp(large.mean()), math.exp(small.mean())
+            overhead = group.loc[group["arm"].eq(arm), "overhead_ratio"].median()
+            left = None if pd.isna(overhead) else float(overhead)
+            yield ClaimJudgement(claim, key, str(arm), word, why, effect, lengths_s, left)
+
+
+def _control(logs: pd.DataFrame) -> Effect | None:
+    """The baseline against itself, of both sizes; None where it was not timed twice."""
+    roles = set(logs.index.get_level_values("role"))
+    if not {"baseline", "control"} <= roles:
+        return None
+    both = (_of_role(logs, "control") - _of_role(logs, "baseline")).dropna().tolist()
+    return stats.effect(both) if len(both) else None
+
+
+def _of_role(logs: pd.DataFrame, role: str) -> pd.Series[float]:
+    """The mean of the sizes in each round."""
+    own = logs[logs.index.get_level_values("role") == role].droplevel(["role", "arm"])
+    return own.mean(axis="columns").astype(float)
+
+
+def _word(effect: Effect, control: Effect | None, claim: Claim) -> tuple[str, str]:
+    if effect.low is None or effect.high is None:
+        return UNTOLD, "one round has no interval"
+    if control is not None and stats.vetoes(control):
+        shown = stats.ratio_text(control.ratio, control.low, control.high)
+        return UNTOLD, f"the baseline differs from itself ({shown})"
+    low, high = claim.ratio / NEAR, claim.ratio * NEAR
+    if low <= effect.low and effect.high <= high:
+        return SUPPORTED, ""
+    if effect.high < low or effect.low > high:
+        return CONTRADICTED, ""
+    return UNTOLD, f"the interval reaches into {low:.2g} to {high:.2g} and out of it"

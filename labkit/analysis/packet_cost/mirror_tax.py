@@ -1,0 +1,183 @@
+"""What a mirror's copy costs: `cost of a packet = fixed + copy * copies`, for each switch, load and kind of reader.
+
+Copies are those that were counted, not those that were asked for. Every round is fitted by itself (`fitting`), and the
+line has to describe the points, or that is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import linear_fit, load
+from labkit.analysis.linear_fit import Estimate, Fit, Floats
+from labkit.analysis.load import GROUP, Key
+from labkit.common.units import many
+
+FEWEST = 3  # numbers of mirrors: two points are always on a line
+FEW_PACKETS = 100  # in a round of an arm: with fewer, a cost says little
+COSTS = {
+    "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
+    "cpu_per_packet_s": "CPU time of the whole machine for a packet that the switch forwards",
+}
+IN_KERNEL = "ovs"  # there ovs-vswitchd forwards nothing itself
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm as its name says it: the switch, the number of mirrors, and every other option."""
+
+    switch: str
+    mirrors: int
+    others: str
+
+    @property
+    def curve(self) -> str:
+        """The switch with what mirrors have in common: `ovs_netdev+readers=count`."""
+        return "+".join(filter(None, [self.switch, self.others]))
+
+
+def arm(topology: str) -> Arm:
+    """What a topology's name says of its switch."""
+    switch, *words = topology.split("+")
+    mirrors = next((int(word.partition("=")[2]) for word in words if word.startswith("mirrors=")), 0)
+    return Arm(switch, mirrors, "+".join(word for word in words if not word.startswith("mirrors=")))
+
+
+@dataclass(frozen=True)
+class Tax:
+    """The cost of a packet by its copies, for one load: `copies` (mean of the rounds, by arm), `values` (rounds x arms,
+    seconds). `fixed` and `copy` are None where there is no fit, for the reason in `why`."""
+
+    key: Key
+    curve: str
+    cost: str
+    arms: list[str]
+    copies: Floats
+    values: Floats
+    left_out: list[str]
+    why: str = ""
+    fixed: Estimate | None = None
+    copy: Estimate | None = None
+    line: Fit | None = None
+    of: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def means(self) -> list[Estimate]:
+        """The cost at each number of copies, over rounds."""
+        return [linear_fit.mean(one) for one in self.values.T] if self.values.size else []
+
+
+def per_round(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each arm and round: GROUP, topology, curve, mirrors, setup, packets_count, copies_ratio (copies for a
+    packet), and the columns of COSTS; the baseline's second measurement is put together with its first."""
+    ok = rows[
+        rows["status"].eq("ok") & rows["switched_count"].notna() & rows["method"].isin(["slice", "whole"])
+    ]
+    ok = ok.assign(setup=ok["folder"] + ":" + ok["round"].astype(str))
+    sums = [
+        "switched_count",
+        "switch_cpu_s",
+        "cpu_s",
+        "copies_count",
+        "copies_expected_count",
+        "copies_unread_count",
+    ]
+    result = ok.groupby([*GROUP, "topology", "setup"], dropna=False, sort=False)[sums].sum().reset_index()
+    named = result["topology"].map(arm)
+    packets = result["switched_count"].where(result["switched_count"] > 0)
+    return result.assign(
+        switch=[one.switch for one in named],
+        curve=[one.curve for one in named],
+        mirrors=[one.mirrors for one in named],
+        packets_count=result["switched_count"],
+        copies_ratio=result["copies_count"] / packets,
+        switch_per_packet_s=(result["switch_cpu_s"] / packets).mask(
+            result["topology"].str.fullmatch(rf"{IN_KERNEL}(\+.*)?")
+        ),
+        cpu_per_packet_s=result["cpu_s"] / packets,
+    )
+
+
+def taxes(rows: pd.DataFrame) -> list[Tax]:
+    """A tax for each load, switch with its options, and cost, where there are several numbers of mirrors."""
+    return list(_taxes(per_round(rows)))
+
+
+def _taxes(rounds: pd.DataFrame) -> Iterator[Tax]:
+    for key, group in load.groups(rounds, GROUP):
+        plain = group[group["mirrors"].eq(0)]
+        for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
+            base = plain[plain["switch"].eq(some["switch"].iloc[0])]
+            base = base[base["curve"].eq(base["switch"])]
+            for cost in COSTS:
+                table = pd.concat([base, some])
+                if table[cost].notna().any() and some["mirrors"].nunique() > 1:
+                    yield _tax(key, str(curve), cost, table)
+
+
+def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
+    enough = table[table["packets_count"].ge(FEW_PACKETS)]
+    wide = enough.pivot_table(index="setup", columns="mirrors", values=cost)
+    wide = wide.reindex(columns=sorted(table["mirrors"].unique()))
+    all_count, whole = table["setup"].nunique(), wide.dropna()
+    left_out = []
+    if len(whole) < all_count:
+        lines = f"{all_count - len(whole)} of {many(all_count, 'round')} left out"
+        left_out.append(f"{lines}: fewer than {FEW_PACKETS} packets at one of the arms")
+    copies = enough[enough["setup"].isin(whole.index)].groupby("mirrors")["copies_ratio"].mean()
+    result = Tax(
+        key=key,
+        curve=curve,
+        cost=cost,
+        arms=[f"{mirrors:g}" for mirrors in wide.columns],
+        copies=copies.reindex(wide.columns).to_numpy(float),
+        values=whole.to_numpy(float),
+        left_out=left_out,
+        of=dict(zip(GROUP, key, strict=True)),
+    )
+    return _fitted(result)
+
+
+def _fitted(tax: Tax) -> Tax:
+    if not len(tax.values):
+        return replace(tax, why="no round has all numbers of mirrors")
+    if len(tax.arms) < FEWEST:
+        return replace(tax, why=f"a line needs {FEWEST} numbers of mirrors, and there are {len(tax.arms)}")
+    line = linear_fit.fit(np.column_stack([np.ones_like(tax.copies), tax.copies]), tax.values)
+    fixed, copy = (linear_fit.mean(one) for one in line.coefficients.T)
+    return replace(tax, fixed=fixed, copy=copy, line=line)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Copies of an arm under one load: made for each that there should have been, and what a reader did not get."""
+
+    key: Key
+    topology: str
+    made_ratio: float
+    unread_ratio: float
+
+
+def made(rows: pd.DataFrame) -> list[Made]:
+    """What became of the copies of each arm that has mirrors."""
+    rounds = per_round(rows)
+    result = []
+    for key, group in load.groups(rounds[rounds["mirrors"].gt(0)], GROUP):
+        for topology, some in group.groupby("topology", sort=False):
+            expected, copies = some["copies_expected_count"].sum(), some["copies_count"].sum()
+            unread = some["copies_unread_count"].sum()
+            ratio = copies / expected if expected else math.nan
+            result.append(Made(key, str(topology), ratio, unread / copies if copies else math.nan))
+    return result
+
+
+def varying(keys: Sequence[Key]) -> list[str]:
+    """The columns of GROUP in which these differ."""
+    table = pd.DataFrame(list(keys), columns=GROUP)
+    return [name for name in GROUP if table[name].nunique(dropna=False) > 1]

@@ -1,0 +1,63 @@
+"""A report: an executed notebook as one HTML file that works offline, and its figures as images.
+
+The page is the notebook's prose, tables and figures, the code folded away, then parameters and provenance of the runs
+in the notebook's folder. plotly.js is in it once. Its Content-Security-Policy lets it fetch nothing and run no script
+but its own, whatever text a tool, a parameter or an HTML output brought along.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+from nbformat import NotebookNode
+from plotly.offline import get_plotlyjs
+
+from labkit.analysis import flame
+from labkit.analysis.report import notebook_cells as notebooks
+from labkit.analysis.report import provenance
+from labkit.analysis.report.images import images
+from labkit.common import run_folder
+
+__all__ = ["html", "images", "page"]
+
+_PAGES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
+def html(notebook: Path | Sequence[Path], out: Path) -> Path:
+    """Write one or several executed notebooks (.ipynb) as the HTML file `out`, and return its path.
+
+    Parameters and provenance are read from the folders of the notebooks: run.json and environment.json of a run, or
+    of every point that sweep.json names. What is not there is left out. Raises BadInput for a file that is no notebook,
+    Failed when `out` cannot be written.
+    """
+    paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
+    return page([notebooks.read(path) for path in paths], [path.parent for path in paths], out, paths[0].stem)
+
+
+def page(documents: Sequence[NotebookNode], folders: Sequence[Path], out: Path, name: str) -> Path:
+    """Write notebooks that are no files, with what is known of the runs in these folders; `name` is the title of a page
+    whose notebooks have no heading."""
+    title = next((result for result in map(notebooks.title, documents) if result), name)
+    pieces = [notebooks.blocks(document, title) for document in documents]
+    flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
+    text = _PAGES.get_template("report.html.j2").render(
+        title=title,
+        notebooks=pieces,
+        report=provenance.summarize_provenance(folders),
+        plotlyjs=Markup(get_plotlyjs()),
+        flame_css=Markup(flame.style()) if flames else "",
+        flame_js=Markup(flame.script()) if flames else "",
+        nonce=secrets.token_urlsafe(16),
+    )
+    run_folder.write(out, text.encode())
+    return out

@@ -1,0 +1,175 @@
+"""The cells of an executed notebook as blocks, which the report's template lays out one below the other.
+
+Everything that is rendered here is escaped here; Markup is what is HTML already.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mistune
+import nbformat
+import nh3
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
+
+from labkit.analysis import flame
+from labkit.common.errors import BadInput
+
+PLOTLY = "application/vnd.plotly.v1+json"
+# What a figure may say of its own display; other settings make it send itself to a server.
+_CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
+
+
+class _Renderer(mistune.HTMLRenderer):
+    """An image is elsewhere, and a report fetches nothing: its words stand for it."""
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return f"[image: {text}]"
+
+
+def _markdown(escape: bool) -> mistune.Markdown:
+    return mistune.create_markdown(renderer=_Renderer(escape=escape), plugins=["table", "strikethrough"])
+
+
+# A markdown cell is the author's, and papermill puts HTML into one of its own; an output may hold any tool's words.
+_of_cell, _of_output = _markdown(escape=False), _markdown(escape=True)
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+_FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
+
+
+# What a table or a few words need; no element that navigates (meta, base, form, iframe, object, svg), fetches or runs.
+_CLEANER = nh3.Cleaner(
+    tags=nh3.ALLOWED_TAGS - {"area", "map", "nav", "header", "footer"},
+    attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}},
+    allowed_classes={"table": {"dataframe"}},
+    filter_style_properties={"text-align", "vertical-align", "color", "background-color", "font-weight"},
+    attribute_filter=lambda tag, name, value: value if _is_allowed(tag, name, value) else None,
+    url_schemes={"http", "https", "mailto", "data"},
+)
+
+
+def _is_allowed(tag: str, name: str, value: str) -> bool:
+    """Of addresses: images that are in the page, and links that a reader sees and has to click."""
+    if name == "src":
+        return tag == "img" and value.strip().startswith("data:image/")
+    return name not in ("href", "cite") or not value.strip().lower().startswith("data:")
+
+
+def _clean(html: str) -> Markup:
+    return Markup(_CLEANER.clean(html))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of the page. kind: prose, code, table, figure, flame, image, text, stderr or error."""
+
+    kind: str
+    content: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook in a file. Raises BadInput for what is none."""
+    try:
+        document: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        return document
+    except FileNotFoundError:
+        raise BadInput(f"there is no notebook {path}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as error:
+        raise BadInput(f"{path} is no notebook: {' '.join(str(error).split())[:200]}") from None
+
+
+def title(document: nbformat.NotebookNode) -> str | None:
+    """The first heading of the first level."""
+    for cell in document.cells:
+        if cell.cell_type == "markdown" and (result := _HEADING.search(cell.source)):
+            return _words(result)
+    return None
+
+
+def _words(heading: re.Match[str]) -> str:
+    return re.sub(r"[*`]", "", heading[1]).strip()
+
+
+def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
+    """All that a reader shall see of a notebook, but for a heading that says the title of the page again."""
+    result: list[Block] = []
+    for cell in document.cells:
+        if cell.cell_type == "markdown":
+            source = _HEADING.sub(
+                lambda heading: "" if _words(heading) == page_title else heading[0], cell.source
+            )
+            if source.strip():
+                result.append(Block("prose", _clean(str(_of_cell(source)))))
+        elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
+            words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
+            if cell.source.strip():
+                result.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
+            result += [block for output in cell.outputs for block in _output(output)]
+    return result
+
+
+def _highlighted(source: str) -> str:
+    return Markup(highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
+
+
+def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
+    if output.output_type == "stream":
+        # Of a line that was overwritten in place (a progress bar) its last state counts.
+        text = "\n".join(
+            line.rstrip("\r").rsplit("\r", 1)[-1] for line in _colourless(output.text).split("\n")
+        )
+        if text.strip():
+            yield Block("stderr" if output.name == "stderr" else "text", text.rstrip())
+    elif output.output_type == "error":
+        traceback = _colourless("\n".join(output.traceback))
+        yield Block("error", _colourless(output.evalue), {"name": output.ename, "traceback": traceback})
+    else:
+        yield from _shown(output.data)
+
+
+def _shown(data: dict[str, Any]) -> Iterator[Block]:
+    """The best of the forms in which an output was stored."""
+    if PLOTLY in data:
+        figure = data[PLOTLY]
+        height = (figure.get("layout") or {}).get("height") or 450
+        yield Block("figure", _json(figure), {"height": int(height)})
+    elif flame.MIME in data:
+        yield Block("flame", _script_json(data[flame.MIME]))
+    elif "text/markdown" in data:
+        yield Block("prose", _clean(str(_of_output(data["text/markdown"]))))
+    elif "text/html" in data:
+        yield Block("table", _clean(data["text/html"]))
+    elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:
+        content = data[kinds[0]]
+        coded = content if kinds[0] != "image/svg+xml" else base64.b64encode(content.encode()).decode()
+        yield Block("image", f"data:{kinds[0]};base64,{''.join(coded.split())}")
+    elif data.get("text/plain", "").strip():
+        yield Block("text", _colourless(data["text/plain"]))
+
+
+def _colourless(text: str) -> str:
+    """Text without a terminal's escape sequences (ECMA-48, 5.4)."""
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+
+
+def _json(figure: dict[str, Any]) -> str:
+    config = figure.get("config") or {}
+    kept = {name: value for name, value in config.items() if name in _CONFIG}
+    return _script_json(
+        {name: figure[name] for name in ("data", "layout") if name in figure} | {"config": kept}
+    )
+
+
+def _script_json(content: Any) -> str:
+    """JSON that can stand in a script element: in it, `</script>` or `<!--` would end or derail the page."""
+    return Markup(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))

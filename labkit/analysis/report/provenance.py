@@ -1,0 +1,103 @@
+"""What a report tells of the runs behind it: their parameters and provenance, from run.json and environment.json.
+
+Of several runs (the points of a sweep) what is alike is told once, and what differs for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.analysis.load import emulated
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput
+
+Table = dict[str, Any]  # name: value, or Each
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value that differs between runs: (name of the run, value), absent as None."""
+
+    values: list[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class ProvenanceSummary:
+    """summary: short facts for the top of the page. emulated: some rows come from an emulated CPU."""
+
+    summary: list[str]
+    emulated: bool
+    parameters: Table
+    runs: Table
+    provenance: Table
+
+
+def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
+    """All that is known of the runs in these folders, each a run or a sweep. Unreadable files are as good as absent."""
+    result = {run.name: run for folder in folders for run in _runs(folder)}
+    descriptions = {name: _object(run / "run.json") for name, run in result.items()}
+    machines = {name: _environment(run) for name, run in result.items()}
+    accelerators = sorted({str(m["accelerator"]) for m in machines.values() if m.get("accelerator")})
+    kernels = sorted({str(m["kernel"]) for m in machines.values() if m.get("kernel")})
+    dates = sorted(str(d["created"]) for d in descriptions.values() if d.get("created"))
+    summary = [dates[0].replace("T", " ").replace("Z", " UTC")] if dates else []
+    summary += [f"kernel {kernel}" for kernel in kernels]
+    summary += [f"accelerator: {accelerator}" for accelerator in accelerators]
+    own = {
+        name: {key: _plain_value(key, value) for key, value in d.items() if key != "parameters"}
+        for name, d in descriptions.items()
+    }
+    return ProvenanceSummary(
+        summary,
+        any(emulated(machine) for machine in machines.values()),
+        _merged({name: d.get("parameters") or {} for name, d in descriptions.items()}),
+        _merged(own),
+        _merged(machines),
+    )
+
+
+def _runs(folder: Path) -> list[Path]:
+    points = _object(folder / "sweep.json").get("points")
+    if isinstance(points, list):
+        return [folder / str(point) for point in points if (folder / str(point)).is_dir()]
+    return [folder] if (folder / "run.json").exists() else []
+
+
+def _object(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(BadInput):
+        content = run_folder.read_json(path)
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    """environment.json, with kernel and accelerators at the top: from its machines, else from a row."""
+    content = _object(run / "environment.json")
+    machine, peer = content.get("machine"), content.get("peer")
+    facts = content | (machine if isinstance(machine, dict) else {})
+    other = peer.get("machine") if isinstance(peer, dict) else None
+    facts |= {"peer_accelerator": other.get("accelerator")} if isinstance(other, dict) else {}
+    if not (facts.get("kernel") and facts.get("accelerator")):
+        with contextlib.suppress(BadInput):
+            facts = next(iter(run_folder.read_rows(run)), {})
+    return {
+        name: facts[name] for name in ("kernel", "accelerator", "peer_accelerator") if facts.get(name)
+    } | content
+
+
+def _plain_value(name: str, value: Any) -> Any:
+    return units.duration(value) if name == "measuring_s" and isinstance(value, int | float) else value
+
+
+def _merged(tables: dict[str, Table]) -> Table:
+    """One table of all: what is alike in all of them once, else Each."""
+    merged: Table = {}
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
+        values = [table.get(name) for table in tables.values()]
+        alike = all(value == values[0] for value in values)
+        merged[name] = values[0] if alike else Each(list(zip(tables, values, strict=True)))
+    return merged

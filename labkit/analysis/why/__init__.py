@@ -1,0 +1,162 @@
+"""Why is B slower than A? `labkit why A B`: the verdict, where the CPU's time goes, counters, and loss per hop, of two
+arms of a run, of two runs or of two points, on one page that works offline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from nbformat import from_dict
+
+from labkit.analysis import figures, flame, report
+from labkit.analysis.flame import load_profiles, speedscope
+from labkit.analysis.report.notebook_cells import PLOTLY
+from labkit.analysis.why import (
+    conclusion,
+    conclusion_tables,
+    counter_tables,
+    function_time_table,
+    loss_table,
+    packets,
+    selection,
+    verdict,
+)
+from labkit.analysis.why.arms import each_arm
+from labkit.analysis.why.conclusion import Conclusion
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+
+__all__ = ["each_arm", "page"]
+
+Cell = dict[str, Any]
+
+
+def page(
+    left: str,
+    right: str | None,
+    out: Path | None = None,
+    processes: str = load_profiles.WITHIN,
+    export: Path | None = None,
+) -> tuple[Path, list[str]]:
+    """Write the page, and return its path and what it found, in sentences.
+
+    left, right: `FOLDER[:ARM][,name=value…]`, the folder of a run, an arm of it, and values of its points' parameters
+    (`loading.GROUP`), which hold for both sides where only one names them; for right also `ARM[,…]` or values alone, of
+    left's run. Without right the run's baseline is compared with its only variant. processes: whose time counts, a
+    regular expression. The page is why.html in left's folder if `out` is None. export: a folder that gets the stacks of
+    each side, folded (.folded) and for speedscope. Raises BadInput for what cannot be compared, or was not profiled.
+    """
+    parameters = selection.select_sides(left, right)
+    points = list(selection.points(parameters))
+    sections = [(point, *_differences(point, processes)) for point in points]
+    names = f"{parameters[1].name} against {parameters[0].name}"
+    concluded = [conclusion.conclude(point, processes) for point in points]
+    lines, notes = verdict.sentences(parameters)
+    cells: list[Cell] = []
+    for point, one in zip(points, concluded, strict=True):
+        cells += _of_conclusion(point, one, headed=len(points) > 1)
+    cells.append(_prose("## Verdict", "\n".join(f"- {_plain(one)}" for one in lines), *map(_plain, notes)))
+    for point, difference, why_not in sections:
+        cells += _cells(point, difference, why_not, headed=len(points) > 1)
+    document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
+    path = out or parameters[0].folder / "why.html"
+    folders = list(dict.fromkeys(side.folder for side in parameters if side is not None))
+    # The title is no heading of Markdown: it may have the name of a folder in it.
+    report.page([document], folders, path, f"Why do they differ? {names}")
+    result = []
+    for point, one in zip(points, concluded, strict=True):
+        head = f"{point.words}: " if len(points) > 1 else ""
+        result += [f"{head}{one.sentence}", *one.notes, *(f"next: {step}" for step in one.next)]
+    if export is not None:
+        result.append(_exported(export, [one for _, one, _ in sections if one]))
+    return path, result
+
+
+def _exported(folder: Path, differences: list[flame.Difference]) -> str:
+    """Write the stacks of each side and of the control of every point, and say so."""
+    written = []
+    for number, one in enumerate(differences, 1):
+        for arm in filter(None, (one.left, one.right, one.control)):
+            point = f"-{number}" if len(differences) > 1 else ""
+            stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
+            run_folder.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
+            speedscope.write([arm], folder / f"{stem}.speedscope.json")
+            written.append(stem)
+    if not written:
+        return f"nothing to export to {folder}: there are no profiles"
+    return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, .speedscope.json for speedscope"
+
+
+def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
+    """The conclusion first, then what it is taken from."""
+    heading = f"## Conclusion{f': {_plain(point.words)}' if headed else ''}"
+    steps = (
+        ["What would decide next:", "\n".join(f"- {_plain(step)}" for step in one.next)] if one.next else []
+    )
+    yield _prose(heading, f"**{_plain(one.sentence)}.**", *map(_plain, one.notes), *steps)
+    for make in (conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work):
+        title, words, table = make(one)
+        yield _prose(f"### {title}", _plain(words))
+        if table is not None:
+            yield _shown(table)
+
+
+def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
+    """The profiles of a point compared, or why they cannot be."""
+    try:
+        return load_profiles.compared(point.named_sides(), point.protocol, processes), ""
+    except BadInput as error:
+        return None, str(error)
+
+
+def _cells(
+    point: ProfiledPoint, difference: flame.Difference | None, why_not: str, headed: bool
+) -> Iterator[Cell]:
+    heading = f"## Where the time goes{f': {_plain(point.words)}' if headed else ''}"
+    if difference is None:
+        yield _prose(heading, f"{_plain(why_not)}.")
+    else:
+        doubts = point.doubts(load_profiles.OBSERVER)
+        yield _prose(heading, _plain(" ".join([f"{flame.sentence(difference)}.", *doubts])))
+        yield _shown(flame.drawn(difference))
+        yield _shown(figures.functions(difference.functions()))
+        yield _prose("### By function: self time", "What stands above the total adds up to it.")
+        yield _shown(flame.shown(difference))
+        yield _prose("### By function: with all that it called")
+        yield _shown(flame.shown(difference, inclusive=True))
+    for title, words, table in (*counter_tables.tables(point), loss_table.table(point)):
+        yield _prose(f"## {title}", words)
+        if table is not None:
+            yield _shown(table)
+    yield _prose(f"## {function_time_table.TITLE}")
+    for part in function_time_table.pieces(point):
+        yield _prose(_plain(part)) if isinstance(part, str) else _shown(part)
+    yield _prose(f"## {packets.TITLE}")
+    for piece in packets.pieces(point):
+        yield _prose(_plain(piece)) if isinstance(piece, str) else _shown(piece)
+
+
+def _prose(*paragraphs: str) -> Cell:
+    return {"cell_type": "markdown", "metadata": {}, "source": "\n\n".join(paragraphs)}
+
+
+def _plain(text: str) -> str:
+    """Words from elsewhere in Markdown: no character of them has a meaning."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def _shown(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
+    if isinstance(what, pd.DataFrame):
+        data: Cell = {"text/html": what.to_html(border=0)}
+    elif isinstance(what, flame.Flame):
+        data = {flame.MIME: what.data}
+    else:
+        data = {PLOTLY: json.loads(what.to_json())}
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"cell_type": "code", "metadata": {}, "source": "", "outputs": [output], "execution_count": None}

@@ -1,0 +1,30 @@
+"""Why every arm of a run costs what it costs: the conclusion of each against the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labkit.analysis import load
+from labkit.analysis.flame import load_profiles
+from labkit.analysis.why import conclusion, selection
+from labkit.common.errors import BadInput
+
+
+def each_arm(folder: Path) -> list[str]:
+    """The conclusion about every variant of a run against its baseline, a sentence for each point; where nothing was
+    profiled, a sentence that says how to profile it."""
+    profiles = load.profiles(folder)
+    if profiles.empty:
+        return ["No profiles were taken: with observe=perf_record,counters each price has its cause here."]
+    baselines = list(profiles.loc[profiles["role"].eq("baseline"), "arm"].unique())
+    lines = []
+    for arm in profiles.loc[profiles["role"].eq("variant"), "arm"].unique() if baselines else ():
+        try:
+            both = selection.select_sides(f"{folder}:{baselines[0]}", str(arm))
+            for point in selection.points(both):
+                lines.append(
+                    f"**{arm}** ({point.words}): {conclusion.conclude(point, load_profiles.WITHIN).sentence}."
+                )
+        except BadInput as error:
+            lines.append(f"**{arm}**: {error}.")
+    return lines

@@ -1,0 +1,277 @@
+"""Which code carries a difference in CPU time: subtrees of the call tree, not self time.
+
+The cause is the lowest function whose subtree carries the difference. A function that one side does not have at all
+(a new code path, or one that is gone) is named at its top, with the function that calls it. Of functions that only pass
+a difference on to what they call, none is named. Sizes are for each unit that arrived, with every stage weighted as on
+the mean of both sides, so that a change of loss is no change of code (labkit.analysis.why.work).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from labkit.analysis import stats
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.frame_tree import Tree, grown
+from labkit.analysis.flame.significance import FALSE_SHARE, FEWEST_SAMPLES, Floats
+from labkit.analysis.why import code_paths
+from labkit.analysis.why.work import STAGES, Between, Estimate, Round, estimate, many
+
+NEW_SHARE = 0.02  # of the other side's time: less is a path that the side does not have
+CARRIES = 0.6  # of a function's difference, below one that is called: it only passes it on
+BELOW_SHARE = 0.25  # of a path's difference has to be in a function for that to give it its name
+MOST = 80  # functions that are looked at
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Code that carries a part of the difference. function: its top; callers: the functions that call it, most first;
+    change: new, gone or changed; left_s to high_s: seconds for each unit that arrived; path: what it is part of;
+    below: the functions below it that carry most."""
+
+    function: str
+    callers: tuple[str, ...]
+    change: str
+    left_s: float
+    right_s: float
+    difference_s: float
+    low_s: float
+    high_s: float
+    p: float
+    samples_count: int
+    path: code_paths.Path | None
+    below: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is in the field's words, else the function."""
+        return self.path.name if self.path is not None else self.function
+
+
+@dataclass(frozen=True)
+class Frames:
+    """All stacks of both sides as one tree below their stages. total, squares: of each frame with all that it called,
+    seconds for each unit that arrived [frame, round], and the same squared for each sample (the variance of counting);
+    split: how many rounds are the left side's. By function (place in tree.names): left, right: seconds of each round,
+    samples, half the 95 % interval of the difference, p, whether it stands out among all."""
+
+    tree: Tree
+    total: Floats
+    squares: Floats
+    split: int
+    left: Floats
+    right: Floats
+    samples: Floats
+    halves: Floats
+    p: Floats
+    stands_out: Floats
+
+
+def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None) -> Frames:
+    """Every function of both sides, compared with all that it called."""
+    both = [*left, *right]
+    stacks = [
+        {f"{stage};{stack}": count for stage in STAGES for stack, count in one.samples[stage].items()}
+        for one in both
+    ]
+    tree = grown(stacks, idle=True)
+    split = len(left)
+    weight = {
+        stage: (np.mean([one.passed[stage] for one in left]) + np.mean([one.passed[stage] for one in right]))
+        / 2
+        for stage in STAGES
+    }
+    worth = np.array([[weight[stage] * one.each(stage) for one in both] for stage in STAGES])
+    of_stage = _stages(tree)
+    each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
+    total, squares = _summed(tree, tree.own * each), _summed(tree, tree.own * each**2)
+    outermost = np.flatnonzero(tree.outermost())
+    values, counted, samples = (
+        _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
+    )
+    (_, _), (half, p) = many(values[:, :split], values[:, split:], apart, _least(counted, split))
+    count = samples.sum(axis=1)
+    tested = count >= FEWEST_SAMPLES
+    kept = np.zeros(len(p), dtype=bool)
+    if tested.any():
+        kept[tested] = stats.discoveries(p[tested], FALSE_SHARE)
+    return Frames(tree, total, squares, split, values[:, :split], values[:, split:], count, half, p, kept)
+
+
+def _least(squares: Floats, split: int) -> tuple[Floats, Floats]:
+    """The variances of both means that counting samples alone makes."""
+    rounds = (split, squares.shape[1] - split)
+    return squares[:, :split].sum(axis=1) / rounds[0] ** 2, squares[:, split:].sum(axis=1) / rounds[1] ** 2
+
+
+def _stages(tree: Tree) -> npt.NDArray[np.int64]:
+    """The stage of each frame, -1 for the root."""
+    result = np.full(len(tree), -1)
+    for frame in range(1, len(tree)):
+        parent = tree.parent[frame]
+        result[frame] = STAGES.index(tree.names[tree.name[frame]]) if parent == 0 else result[parent]
+    return result
+
+
+def _summed(tree: Tree, own: npt.NDArray[Any]) -> Floats:
+    """Of each frame, its own with those of all that it called."""
+    total = own.astype(float)
+    for frame in range(len(tree) - 1, 0, -1):  # frames stand behind their parents
+        total[tree.parent[frame]] += total[frame]
+    return total
+
+
+def _by_name(tree: Tree, total: Floats, outermost: npt.NDArray[np.intp]) -> Floats:
+    """Of each function, its time with all that it called, however deep it recursed."""
+    result = np.zeros((len(tree.names), total.shape[1]))
+    np.add.at(result, tree.name[outermost], total[outermost])
+    return result
+
+
+def named_sides(frames: Frames) -> list[Cause]:
+    """The causes, the largest first."""
+    tree = frames.tree
+    left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
+    difference = right - left
+    plain = [folded_stacks.plain(name) for name in tree.names]
+    stages = {at for at, name in enumerate(tree.names) if name in STAGES}
+    processes = {int(tree.name[frame]) for frame in range(1, len(tree)) if tree.depth[frame] == 2 and not
+                 tree.names[tree.name[frame]].endswith(folded_stacks.KERNEL)}  # fmt: skip
+    chosen = [
+        at
+        for at in np.argsort(-np.abs(difference))
+        if frames.stands_out[at]
+        and at not in stages | processes | {0}
+        and not code_paths.HELPERS.fullmatch(plain[at])
+    ][:MOST]
+    below = _below(frames, set(chosen))
+    change = {at: _change(left[at], right[at]) for at in chosen}
+    top = [
+        at
+        for at in chosen
+        if change[at] != "changed"
+        and not any(
+            change[other] == change[at] and abs(below.get((other, at), 0.0)) >= 0.5 * abs(difference[at])
+            for other in chosen
+            if other != at
+        )
+    ]
+    kept = list(top)
+    depth = {at: sum((other, at) in below for other in chosen) for at in chosen}
+    for at in sorted((one for one in chosen if change[one] == "changed"), key=lambda one: -depth[one]):
+        if _above(at, top, below, difference):
+            continue
+        inside = [one for one in kept if (at, one) in below]
+        outer = [one for one in inside if not any((other, one) in below for other in inside if other != one)]
+        carried = sum(below[at, one] for one in outer)
+        if carried * difference[at] > 0 and abs(carried) >= CARRIES * abs(difference[at]):
+            continue
+        kept = [one for one in kept if one in top or (at, one) not in below] + [at]
+    result = [_cause(frames, at, change[at], plain, below, difference) for at in kept]
+    return sorted(result, key=lambda one: -abs(one.difference_s))
+
+
+def _above(at: int, top: Sequence[int], below: dict[tuple[int, int], float], difference: Floats) -> bool:
+    """Whether a function's difference is within a path that is new or gone."""
+    return any(abs(below.get((one, at), 0.0)) >= CARRIES * abs(difference[at]) for one in top)
+
+
+def _change(left: float, right: float) -> str:
+    if left <= NEW_SHARE * right:
+        return "new"
+    return "gone" if right <= NEW_SHARE * left else "changed"
+
+
+def _below(frames: Frames, chosen: set[int]) -> dict[tuple[int, int], float]:
+    """Of pairs of functions, how much more time the second takes below the first on the right side."""
+    tree = frames.tree
+    each = frames.total[:, frames.split :].mean(axis=1) - frames.total[:, : frames.split].mean(axis=1)
+    result: dict[tuple[int, int], float] = {}
+    for frame in range(1, len(tree)):
+        name = int(tree.name[frame])
+        if name not in chosen:
+            continue
+        upper, seen = int(tree.parent[frame]), set[int]()
+        while upper > 0:
+            of = int(tree.name[upper])
+            if of == name:
+                break  # it is counted at its outermost place
+            if of in chosen:
+                seen.add(of)
+            upper = int(tree.parent[upper])
+        else:
+            for of in seen:
+                result[of, name] = result.get((of, name), 0.0) + float(each[frame])
+    return result
+
+
+def _cause(
+    frames: Frames,
+    at: int,
+    change: str,
+    plain: Sequence[str],
+    below: dict[tuple[int, int], float],
+    whole: Floats,
+) -> Cause:
+    tree = frames.tree
+    callers: Counter[str] = Counter()
+    inner: Counter[int] = Counter()
+    totals = tree.total.sum(axis=1)
+    inside = np.zeros(len(tree), dtype=bool)
+    for frame in range(1, len(tree)):
+        parent = int(tree.parent[frame])
+        own = int(tree.name[frame]) == at
+        inside[frame] = inside[parent] or own
+        if own and not inside[parent]:
+            callers[plain[int(tree.name[parent])]] += int(totals[frame])
+        elif inside[frame] and not own:
+            inner[int(tree.name[frame])] += int(totals[frame])
+    size = max(int(frames.samples[at]), 1)
+    names = [plain[one] for one, count in inner.most_common() if count >= BELOW_SHARE * size]
+    kernel = tree.names[at].endswith(folded_stacks.KERNEL)
+    own_path = code_paths.of_function(plain[at]) if kernel else None
+    path = (
+        (code_paths.of_functions([plain[at], *names]) if change != "changed" else own_path)
+        if kernel
+        else None
+    )
+    difference = float(whole[at])
+    return Cause(
+        plain[at],
+        tuple(name for name, _ in callers.most_common(2) if name not in STAGES),
+        change,
+        float(frames.left[at].mean()),
+        float(frames.right[at].mean()),
+        difference,
+        difference - float(frames.halves[at]),
+        difference + float(frames.halves[at]),
+        float(frames.p[at]),
+        size,
+        path if path is not None else own_path,
+        tuple(names[:3]),
+    )
+
+
+def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estimate:
+    """All functions of a path together, each sample once: seconds for each unit that arrived."""
+    tree = frames.tree
+    names = {
+        at
+        for at, name in enumerate(tree.names)
+        if name.endswith(folded_stacks.KERNEL) and path.functions.fullmatch(folded_stacks.plain(name))
+    }
+    inside, outer = np.zeros(len(tree), dtype=bool), []
+    for frame in range(1, len(tree)):
+        parent, own = int(tree.parent[frame]), int(tree.name[frame]) in names
+        if own and not inside[parent]:
+            outer.append(frame)
+        inside[frame] = inside[parent] or own
+    values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
+    left, right = _least(squares[None, :], frames.split)
+    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))

@@ -1,0 +1,206 @@
+"""What a function of the kernel is for, in the field's words: by it a cause in a profile gets a name, and settings that
+differ are matched with the code that they change.
+
+Names are those of Linux 5.10 to 6.18. A path is known by its functions; the first entry of PATHS that fits has it, so
+special ones stand before general ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Path:
+    """name: what the code does. functions: by which it is known. settings: of what names and values of settings change
+    it (labkit.system.machine.settings)."""
+
+    name: str
+    functions: re.Pattern[str]
+    settings: re.Pattern[str]
+
+
+def _path(name: str, functions: str, settings: str = r"(?!)") -> Path:
+    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings))
+
+
+PATHS = (
+    _path("a BPF program on a tracepoint", r"perf_trace_(?!sched).*|trace_call_bpf|perf_trace_run_bpf.*"
+          r"|bpf_trace_run\d+"
+          r"|__bpf_trace_.*", r"BPF program (tracepoint|raw_tracepoint)"),
+    _path("a BPF program on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
+          r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
+          r"|arch_rethook.*"
+          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events"),
+    _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"
+          r"|trace_graph_.*"
+          r"|prepare_ftrace_return|return_to_handler|trace_event_buffer_.*|trace_event_raw_event_.*|ring_buffer_.*",
+          r"^machine tracer|trace events"),
+    _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|veth_xdp_rcv.*"
+          r"|xdp_do_.*"
+          r"|generic_xdp_.*|bpf_prog_run_xdp|veth_convert_skb_to_xdp_buff", r"\bxdp\b"),
+    _path("a filter of traffic control (tc)", r"tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
+          r"|fl_classify"
+          r"|basic_classify|mall_classify|__tcf_.*", r"\bfilter (ingress|egress|root)|clsact|ingress ffff"
+          r"|BPF program sched_(cls|act)"),
+    _path("a socket or cgroup BPF program", r"__cgroup_bpf_.*|sk_filter_trim_cap|bpf_prog_run_save_cb"
+          r"|cgroup_bpf_.*", r"BPF program (cgroup|socket_filter|sock_ops|sk_)"),
+    _path("connection tracking", r"nf_conntrack_.*|nf_ct_.*|__nf_conntrack_.*|__nf_ct_.*|resolve_normal_ct"
+          r"|ipv4_conntrack_.*"
+          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm", r"conntrack|\bct state|nf_ct"),
+    _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat"
+          r"|iptables nat"),
+    _path("packet filter rules (nftables)", r"nft_.*|nf_hook_slow.*|nf_tables_.*|__nft_.*", r"nftables"),
+    _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ebt_.*", r"i?p?6?tables |bridge-nf"),
+    _path("bridged packets through netfilter", r"br_nf_.*|br_netfilter.*", r"bridge-nf|module br_netfilter"),
+    _path("a packet capture", r"packet_rcv.*|tpacket_.*|dev_queue_xmit_nit|prb_.*|packet_recvmsg|run_filter"
+          r"|skb_clone_tx_timestamp", r"packet sockets"),
+    _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
+          r"rp_filter|src_valid_mark|accept_local"),
+    _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip_frag_.*|ip_defrag|inet_frag_.*|ip6_fragment"
+          r"|ip_finish_output_gso"
+          r"|ip6_frag_.*|ipv6_frag_.*", r"\bmtu\b|ipfrag|length_bytes|mtu_bytes"),
+    _path("segmentation in software", r"skb_segment.*|__skb_gso_segment|skb_gso_segment|skb_mac_gso_segment"
+          r"|inet_gso_segment"
+          r"|tcp_gso_segment|tcp4_gso_segment|tcp6_gso_segment|__udp_gso_segment|validate_xmit_skb.*"
+          r"|skb_udp_segment"
+          r"|__udpv?4?_gso_segment_list_csum", r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
+    _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
+          r"|.*_gro_complete"
+          r"|gro_cell.*|inet_gro_.*", r"receive-offload|gro|rx-gro"),
+    _path("checksums in software", r"csum_partial.*|skb_checksum.*|__skb_checksum.*|do_csum|csum_and_copy.*"
+          r"|skb_copy_and_csum.*|ip_compute_csum|udp4?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
+    _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*|net_rps_send_ipi"
+          r"|rps_trigger_softirq"
+          r"|sysvec_call_function_single|asm_sysvec_call_function_single|__sysvec_call_function_single"
+          r"|generic_smp_call_function_single_interrupt|__flush_smp_call_function_queue|csd_.*"
+          r"|generic_exec_single|smp_call_function_single_async|send_call_function_single_ipi", r"rps_|xps_|rfs"),
+    _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|crypto_.*|aead_.*|gcm_.*|__xfrm.*", r"XFRM|xfrm"),
+    _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*"
+          r"|wg_.*|gue_.*|fou_.*",
+          r"info_kind (vxlan|geneve|gre|ipip|wireguard)"),
+    _path("an emulated link (netem)", r"netem_.*", r"netem"),
+    _path("a rate limit (traffic shaping)", r"tbf_.*|htb_.*|hfsc_.*|cake_.*|police_.*|tcf_police.*|qfq_.*|cbs_.*",
+          r"qdisc.*(tbf|htb|hfsc|cake|police)|maxrate|traffic classes"),
+    _path("a queueing discipline", r"fq_codel_.*|fq_.*|pfifo_.*|sfq_.*|codel_.*|prio_.*|drr_.*|red_.*|pie_.*"
+          r"|mq_.*|noop_.*"
+          r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
+          r"|net_tx_action"
+          r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
+    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering"),
+    _path("macvlan", r"macvlan_.*|macvtap_.*"),
+    _path("ipvlan", r"ipvlan_.*|ipvl_.*"),
+    _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup"),
+    _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*"),
+    _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
+          r"|seccomp_.*"
+          r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
+          r"seccomp|audit|lsm"),
+    _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
+          r"|sock_recv_timestamp"
+          r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
+    _path("page allocation", r"__?alloc_pages.*|alloc_pages_.*|__alloc_frozen_pages.*|get_page_from_freelist"
+          r"|rmqueue.*"
+          r"|__rmqueue.*|skb_page_frag_refill|sk_page_frag_refill|page_frag_.*|__page_frag_.*|free_unref_.*"
+          r"|__free_pages.*"
+          r"|free_frozen_.*|free_pcppages_.*|__free_frozen.*|prep_new_page|page_pool_.*|alloc_skb_with_frags"
+          r"|__alloc_skb"
+          r"|alloc_frozen_pages.*|clear_page.*|skb_release_data|__folio_put|put_page|skb_release_.*"
+          r"|___free_pages.*",
+          r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist|optmem|memory\.(max"
+          r"|high)"
+          r"|watermark|page_lock|compaction"),
+    _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
+          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skb.*|consume_skb|napi_alloc_.*", r"slab"
+          r"|mem_pcpu_rsv|skb_defer"),
+    _path("copying data", r"copy_.*|_copy_.*|rep_movs.*|memcpy.*|__memcpy.*|__pi_memcpy|skb_copy_.*"
+          r"|__skb_datagram_iter"
+          r"|csum_and_copy.*|pskb_copy.*|skb_copy|__pskb_.*|pskb_expand_head|simple_copy_to_iter|ip_generic_getfrag"
+          r"|_copy_to_iter|_copy_from_iter|memcpy_orig|raw_copy_.*|zerocopy_.*|skb_splice.*|memmove.*",
+          r"zerocopy|length_bytes|copybreak"),
+    _path("TCP congestion control and pacing", r"bictcp_.*|cubictcp_.*|bbr_.*|tcp_reno_.*|dctcp_.*|tcp_cong_.*"
+          r"|tcp_pace_.*"
+          r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
+          r"|tcp_.*cubic"),
+    _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
+          r"|tcp_sacktag_.*"
+          r"|tcp_rack_.*|tcp_enter_.*|tcp_xmit_retransmit.*|tcp_rearm_rto|tcp_send_loss_probe|tcp_ofo_queue"
+          r"|tcp_data_queue_ofo|tcp_write_timer.*|tcp_retransmit_timer", r"tcp_(sack|dsack|recovery"
+          r"|early_retrans|retries)"),
+    _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
+          r"|udp_v4_early_demux"
+          r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"
+          r"|reuseport|hash_entries"),
+    _path("routing", r"fib_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
+          r"|inet_lookup.*route",
+          r"routes|rules \d|route"),
+    _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
+    _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
+          r"|mem_cgroup_.*"
+          r"|__mem_cgroup_.*|try_charge.*|refill_stock|sock_rfree|sock_wfree|tcp_mem.*|udp_rmem_release"
+          r"|sk_forced_mem.*",
+          r"(tcp|udp)_mem|memory\.(max|high)|rmem|wmem"),
+    _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
+          r"|napi_defer|gro_flush"),
+    _path("waking and switching between programs", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
+          r"|default_wake_function"
+          r"|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
+          r"|sock_def_write_space|ep_poll.*"
+          r"|autoremove_wake_function|woken_wake_function|pollwake|schedule_.*|select_task_rq.*|sched_.*"
+          r"|update_curr.*"
+          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|perf_trace_sched.*|context_switch"
+          r"|switch_.*"
+          r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
+          r"|poll_schedule_timeout"
+          r"|schedule_hrtimeout.*|yield_.*", r"kernel\.sched|CPUs allowed|nice|scheduling|affinity|preemption"
+          r"|numa"),
+    _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*"
+          r"|__x64_sys_pselect6|do_sys_poll"
+          r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams"),
+    _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle"
+          r"|cpuidle_.*|haltpoll.*"
+          r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
+          r"|enter_from_.*"
+          r"|x2apic_.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT"),
+    _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"),
+    _path("UDP", r"udp_.*|__udp.*|udpv6_.*"),
+    _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet_.*", r"net\.ipv[46]\.ip_"),
+    _path("the virtual cable (veth)", r"veth_.*", r"info_kind veth"),
+    _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"
+          r"|net_rx_action"
+          r"|napi_.*|flush_backlog|__netif_receive_skb.*|netif_receive_skb.*", r"netdev_max_backlog"
+          r"|netdev_budget|dev_weight"
+          r"|threaded|backlog_threaded"),
+    _path("sending to an interface", r"__?dev_queue_xmit.*|dev_hard_start_xmit|xmit_one.*|dev_.*|netdev_.*"),
+    _path("sockets", r"sock_.*|__sock_.*|sk_.*|__sk_.*|__sys_(send|recv).*|___sys_.*|skb_.*|__skb_.*"),
+)  # fmt: skip
+# What other parts call everywhere: as the name of a cause they say nothing, their callers do.
+HELPERS = re.compile(
+    r"_?_?_?raw_.*(lock|unlock).*|native_queued_spin_.*|queued_spin_.*|mutex_.*|__?rcu_.*|rcu_.*|__local_bh_.*"
+    r"|local_bh_.*"
+    r"|do_softirq.*|__do_softirq|handle_softirqs|irq_exit.*|exit_to_user_mode.*|syscall_.*|entry_SYSCALL.*"
+    r"|do_syscall_64"
+    r"|finish_task_switch.*|__x64_sys_.*|x64_sys_call|asm_.*|read_tsc|ktime_.*|kvm_clock_.*|memset.*|__memset.*"
+    r"|all|invoke_syscall"
+    r"|ksys_.*|vfs_.*|el0.*|__pi_.*|srso_.*|__x86_.*|retbleed.*|list_.*|strlen|memcmp|__fentry__|\[.*\]"
+    r"|migrate_.*able"
+    r"|__cond_resched|preempt_count_.*|__preempt_.*"
+)
+
+
+def of_function(name: str) -> Path | None:
+    """What a function is part of, None where that is not known."""
+    return next((path for path in PATHS if path.functions.fullmatch(name)), None)
+
+
+def of_functions(names: Iterable[str]) -> Path | None:
+    """The most special path that any of the functions is part of."""
+    result = {path.name for path in map(of_function, names) if path is not None}
+    return next((path for path in PATHS if path.name in result), None)
+
+
+def of_setting(text: str) -> list[Path]:
+    """The paths that a setting changes, by its name and values in words."""
+    return [path for path in PATHS if path.settings.search(text)]

@@ -1,0 +1,596 @@
+"""What `labkit why` concludes: the cause, its size and its share in one sentence, or what is known and what is not;
+then every candidate with its evidence, and what would decide next.
+
+Nothing is concluded that others could explain: a side that other programs disturbed more than the other has that as its
+first cause, and between two runs every interval includes what two runs of the same differ by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import load
+from labkit.analysis.flame.function_table import _say as seconds
+from labkit.analysis.flame.load_profiles import WITHIN, observed, usual
+from labkit.analysis.flame.profile import PER
+from labkit.analysis.flame.significance import Floats
+from labkit.analysis.why import causes, environment, work
+from labkit.analysis.why.environment import ABSENT, Setting
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.analysis.why.work import Between, Estimate, Round, Split
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput
+
+# The standard deviation of one run's CPU time for each packet, as a share of it, among runs of the same on a machine
+# that does nothing else: what stands for two runs a side, which show it themselves (docs/METHOD.md).
+BETWEEN_SHARE = 0.10
+SPEED_SHARE = 0.05  # the same of throughput (METHOD rule 2: 2 to 5 %)
+DISTURBED_SHARE = 0.10  # of the time of all CPUs, of other programs: sizes are less sure
+APART_SHARE = 0.10  # by so much more on one side: it may be the cause itself
+STOLEN_SHARE = 0.02
+FRAMES_SHARE = 0.10  # by so much a count of frames for each gigabyte has to differ
+LEAST_SHARE = 0.02  # of the cost of a side: a smaller part of it is no cause worth its name
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible cause: its name, how sure it is (0 to 3, for the order), and its evidence: from where, and what it
+    says. size_s: seconds for each unit that arrived, with its interval, where it is known."""
+
+    name: str
+    sure: int
+    evidence: tuple[tuple[str, str], ...]
+    size: Estimate | None = None
+    settings: tuple[Setting, ...] = ()
+    cause: causes.Cause | None = None
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """sentence: the first one. cause: what it names, None where it withholds. claims: whether it says that something
+    makes the sides differ. candidates: strongest first. notes: what has to be known. next: what would decide, with the
+    command."""
+
+    sentence: str
+    cause: str | None
+    claims: bool
+    candidates: Sequence[Candidate] = ()
+    settings: Sequence[Setting] = ()
+    notes: Sequence[str] = ()
+    next: Sequence[str] = ()
+    split: Split | None = None
+    disturbance: str | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of a point. speed: throughput, or the rate of pings."""
+
+    point: ProfiledPoint
+    names: tuple[str, str]
+    rounds: tuple[Sequence[Round], Sequence[Round]]
+    apart: Between | None
+    split: Split
+    frames: causes.Frames
+    causes: Sequence[causes.Cause]
+    settings: Sequence[Setting]
+    speed: Estimate | None
+    foreign: Estimate
+    steal: tuple[float, float]
+    busy: tuple[float, float]
+    others: tuple[Sequence[str], Sequence[str]] = ((), ())
+    frames_per_work: Estimate | None = None
+    lost_at: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
+
+
+def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
+    """What is concluded of one point."""
+    names = point.sides[0].name, point.sides[1].name
+    settings = environment.differences(point)
+    try:
+        rounds = work.rounds(point, 0, processes), work.rounds(point, 1, processes)
+    except BadInput as error:
+        return _unprofiled(names, settings, str(error))
+    if min(map(len, rounds)) < 2:
+        few = "No conclusion: a single profiled round has no spread"
+        return Conclusion(f"{few}; run both with profile_rounds=5 or more", None, False, settings=settings)
+    evidence = _gathered(point, names, rounds, settings)
+    candidates = list(_candidates(evidence))
+    return _concluded(evidence, candidates)
+
+
+def _unprofiled(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
+    differ = [one for one in settings if one.relevant]
+    words = f"; {differ[0].words} differs" if differ else ""
+    return Conclusion(
+        f"No conclusion about {names[1]} against {names[0]}: {why}{words}", None, False, settings=settings
+    )
+
+
+def _gathered(
+    point: ProfiledPoint,
+    names: tuple[str, str],
+    rounds: tuple[Sequence[Round], Sequence[Round]],
+    settings: Sequence[Setting],
+) -> Evidence:
+    apart = work.between(*rounds, BETWEEN_SHARE)
+    frames = causes.judged(*rounds, apart)
+    unit = PER[usual(point.protocol)]
+    foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
+    steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
+    busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
+    return Evidence(
+        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.named_sides(frames), settings,
+        _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
+        (_others(point, 0), _others(point, 1)), _frames(point, apart),
+        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])),
+    )  # fmt: skip
+
+
+def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+    """Throughput of the profile rounds that no observer watched; None where a side has less than two."""
+    column = "throughput_pps" if point.protocol == "udp" else load.METRIC[point.protocol][0]
+    values: list[Floats] = []
+    runs = []
+    for at in (0, 1):
+        rows = work.observed_rows(point, at)
+        own = rows[rows["observer"].isna() & rows[column].notna()]
+        values.append(np.asarray(own[column], dtype=np.float64))
+        runs.append(tuple(own["folder"].astype(str)))
+    if min(map(len, values)) < 2:
+        return None
+    between = None if apart is None else Between((runs[0], runs[1]), SPEED_SHARE)
+    return work.estimate(values[0], values[1], between)
+
+
+def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+    """Frames that arrived for each gigabyte, of the rounds that the kernel's counters watched; None without."""
+    values: list[list[float]] = [[], []]
+    runs: list[list[str]] = [[], []]
+    for at in (0, 1):
+        rows = work.observed_rows(point, at)
+        for _, row in rows[rows["observer"].eq("counters")].iterrows():
+            pairs = [one for one in observed(row["observed"]).get("loss", []) if one.get("unit") == "frames"]
+            size = sum(one.get("received_bytes") or 0 for one in pairs)
+            if size:
+                values[at].append(sum(one.get("received_count") or 0 for one in pairs) / size * 1e9)
+                runs[at].append(str(row["folder"]))
+    if point.protocol != "tcp" or min(map(len, values)) < 2:
+        return None
+    between = None if apart is None else Between((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
+    return work.estimate(np.array(values[0]), np.array(values[1]), between)
+
+
+def _others(point: ProfiledPoint, side: int) -> list[str]:
+    """The programs outside of the experiment that took most, as the runs of a side recorded them."""
+    result: dict[str, float] = {}
+    for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
+        try:
+            report = run_folder.read_json(Path(folder) / "run.json").get("others")
+        except BadInput:
+            continue
+        for one in report if isinstance(report, list) else ():
+            result[str(one.get("name"))] = max(
+                result.get(str(one.get("name")), 0.0), float(one.get("cpu_share", 0))
+            )
+    return sorted(result, key=lambda name: -result[name])
+
+
+# Candidates
+
+
+def _candidates(of: Evidence) -> Iterator[Candidate]:
+    free = [one for one in of.settings if one.relevant]
+    taken: set[str] = set()
+    for cause in of.causes:
+        matched = tuple(one for one in free if _explains(one, cause))
+        taken |= {one.name for one in matched}
+        yield _of_code(of, cause, matched)
+    for setting in free:
+        if setting.name not in taken:
+            yield from _of_setting(of, setting)
+    yield from _of_loss(of)
+    yield from _of_frames(of, free)
+    yield from _of_disturbance(of)
+
+
+def _explains(setting: Setting, cause: causes.Cause) -> bool:
+    """Whether a setting changes the code of a cause."""
+    paths = setting.paths
+    return any(path.functions.fullmatch(name) for path in paths for name in (cause.function, *cause.below))
+
+
+def _of_code(of: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
+    size = Estimate(
+        cause.left_s, cause.right_s, cause.difference_s, (cause.high_s - cause.low_s) / 2, cause.p
+    )
+    caller = f" below {cause.callers[0]}" if cause.callers else ""
+    words = {"new": "new code path", "gone": "code path that is gone", "changed": "changed"}[cause.change]
+    inner = f" (with {', '.join(cause.below)})" if cause.below else ""
+    evidence = [("profile", f"{words} {cause.function}{caller}{inner}: {_interval(size)} {_per(of)}")]
+    evidence += [("environment", one.words) for one in matched]
+    evidence += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
+    sure = 3 if matched else 2 if cause.change != "changed" else 1
+    return Candidate(cause.name, sure, tuple(evidence), size, matched, cause)
+
+
+def _of_setting(of: Evidence, setting: Setting) -> Iterator[Candidate]:
+    """A setting whose code does not stand out among all: looked at alone."""
+    best: Estimate | None = None
+    where = ""
+    for path in setting.paths:
+        one = causes.part(of.frames, path, of.apart)
+        if (one.left or one.right) and (best is None or one.p < best.p):
+            best, where = one, path.name
+    evidence = [("environment", setting.words)]
+    if best is not None:
+        evidence.append(("profile", f"{where}: {_interval(best)} {_per(of)}"))
+    certain = best is not None and best.p < 0.05 / max(len(of.settings), 1) and _matters(of, best)
+    sure = 1 if setting.parameters or _effect(of) else 0
+    sure = 2 if certain and not setting.parameters else sure
+    yield Candidate(_short(setting), sure, tuple(evidence), best, (setting,))
+
+
+def _matters(of: Evidence, size: Estimate) -> bool:
+    whole = max(of.split.total.left, of.split.total.right)
+    return abs(size.difference) >= LEAST_SHARE * whole
+
+
+def _of_loss(of: Evidence) -> Iterator[Candidate]:
+    spent = of.split.spent
+    if not spent.certain or of.split.loss.estimate.half != of.split.loss.estimate.half:
+        return
+    share = [1 - 1 / value for value in (spent.left, spent.right)]
+    text = (
+        f"{spent.left:.3g} → {spent.right:.3g} packets sent for each that arrived"
+        f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
+    )
+    evidence = [("loss", text)]
+    where = of.lost_at[1] or of.lost_at[0]
+    if where:
+        place, most = next(iter(where.items()))
+        evidence.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
+    word = "more" if spent.difference > 0 else "fewer"
+    yield Candidate(f"{word} packets are lost", 1, tuple(evidence), of.split.loss.estimate)
+
+
+def _of_frames(of: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
+    frames = of.frames_per_work
+    if frames is None or not frames.certain or abs(frames.difference) < FRAMES_SHARE * frames.left:
+        return
+    text = f"{frames.left:,.3g} → {frames.right:,.3g} frames for each gigabyte that arrived"
+    word = "smaller" if frames.difference > 0 else "larger"
+    matched = tuple(
+        one for one in settings if any("segment" in path.name or "fragment" in path.name or "GRO" in path.name
+                                       for path in one.paths) or "mtu" in one.name or "mss" in one.name
+    )  # fmt: skip
+    evidence = [("counters", text), *(("environment", one.words) for one in matched)]
+    yield Candidate(f"{word} frames", 3 if matched else 2, tuple(evidence), None, matched)
+
+
+def _of_disturbance(of: Evidence) -> Iterator[Candidate]:
+    evidence = []
+    if _apart(of):
+        evidence.append(("profile", _foreign_words(of)))
+    if abs(of.steal[1] - of.steal[0]) > STOLEN_SHARE:
+        left, right = map(units.percent, of.steal)
+        evidence.append(
+            (
+                "steal",
+                f"the hypervisor took {right} of the CPU time in {of.names[1]}, {left} in {of.names[0]}",
+            )
+        )
+    if evidence:
+        yield Candidate("foreign load", 3, tuple(evidence))
+
+
+# Words
+
+
+def _per(of: Evidence) -> str:
+    return f"per {of.split.unit.words}"
+
+
+def _interval(size: Estimate) -> str:
+    sign = "+" if size.difference > 0 else ""
+    if not np.isfinite(size.half):
+        return f"{sign}{seconds(size.difference)}"
+    return f"{sign}{seconds(size.difference)} [{seconds(size.low)}, {seconds(size.high)}]"
+
+
+def _amount(size: Estimate) -> str:
+    """The size without its sign."""
+    ends = sorted((size.low, size.high), key=abs) if size.certain else [size.low, size.high]
+    if size.certain:
+        return f"{seconds(abs(size.difference))} [{seconds(abs(ends[0]))}, {seconds(abs(ends[1]))}]"
+    return f"{seconds(size.difference)} [{seconds(ends[0])}, {seconds(ends[1])}]"
+
+
+def _short(setting: Setting) -> str:
+    return setting.name
+
+
+def _foreign_words(of: Evidence) -> str:
+    shares = of.foreign
+    at = 1 if shares.right >= shares.left else 0
+    names = of.others[at][:2]
+    who = f"other processes ({', '.join(names)})" if names else "other processes"
+    return (
+        f"{who} had {units.percent(shares.right)} of the CPUs in {of.names[1]} and {units.percent(shares.left)} in"
+        f" {of.names[0]}"
+    )
+
+
+def _apart(of: Evidence) -> bool:
+    """Whether other programs had more of the CPUs on one side than on the other."""
+    foreign = of.foreign
+    if not np.isfinite(foreign.difference) or abs(foreign.difference) < APART_SHARE:
+        return False
+    return foreign.certain or abs(foreign.difference) >= 2 * APART_SHARE
+
+
+def _disturbed(of: Evidence) -> bool:
+    return max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE or max(of.steal) >= STOLEN_SHARE
+
+
+def _effect(of: Evidence) -> bool:
+    return of.split.total.certain or (of.speed is not None and of.speed.certain)
+
+
+def _difference(of: Evidence) -> str:
+    """What differs on the whole, in words; nothing where nothing does."""
+    total, speed = of.split.total, of.speed
+    result = []
+    if total.certain:
+        word = "more" if total.difference > 0 else "less"
+        result.append(f"takes {_amount(total)} {word} CPU {_per(of)} than {of.names[0]}")
+    if speed is not None and speed.certain and speed.left > 0:
+        ends = [1 + end / speed.left for end in (speed.low, speed.high)]
+        what = "median round-trip time" if of.point.protocol == "ping" else "throughput"
+        ratio = f"{speed.right / speed.left:.3g} times [{max(ends[0], 0):.3g}, {ends[1]:.3g}]"
+        result.append(f"has {ratio} the {what}{'' if result else f' of {of.names[0]}'}")
+    return f"{of.names[1]} {' and '.join(result)}" if result else ""
+
+
+def _bounds(of: Evidence) -> str:
+    """How large a difference could be that was not seen."""
+    total = of.split.total
+    bound = max(abs(total.low), abs(total.high))
+    share = bound / total.left if total.left > 0 else math.nan
+    return f"CPU {_per(of)} differs by less than {seconds(bound)} ({units.percent(share)})"
+
+
+def _share(size: Estimate, of: Evidence) -> str:
+    """The share of the whole difference, where that is one."""
+    total = of.split.total
+    if not total.certain or total.difference * size.difference <= 0:
+        return ""
+    share = size.difference / total.difference
+    word = "more" if total.difference > 0 else "less"
+    return f", {units.percent(min(share, 1.0))} of what {of.names[1]} takes {word}"
+
+
+def _caveat(of: Evidence) -> str:
+    """What weakens a claim, for the end of its sentence."""
+    lines = []
+    if _disturbed(of):
+        if max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE:
+            lines.append(f"{_foreign_words(of)}, so the size is less sure")
+        else:
+            lines.append(
+                f"the hypervisor took {units.percent(max(of.steal))} of the CPU time, so the size is less sure"
+            )
+    return f" ({'; '.join(lines)})" if lines else ""
+
+
+# Conclusions
+
+
+def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
+    order = sorted(
+        candidates, key=lambda one: (-_rank(of, one), -abs(one.size.difference if one.size else 0.0))
+    )
+    disturbance = next((one for one in order if one.name == "foreign load"), None)
+    best = next(
+        (one for one in order if one is not disturbance and _names(of, one, disturbance is not None)), None
+    )
+    if best is not None:
+        sentence = _claim(of, best) + _caveat(of)
+        of_path = best.cause is None or best.cause.path is not None  # a function's name keeps its letters
+        result = Conclusion(_capital(sentence) if of_path else sentence, best.name, True)
+        order = [best, *(one for one in order if one is not best)]
+    elif disturbance is not None:
+        result = Conclusion(
+            _capital(f"{disturbance.evidence[0][1]}: nothing else is concluded{_besides(of)}"),
+            "foreign load",
+            False,
+        )
+        order = [disturbance, *(one for one in order if one is not disturbance)]
+    else:
+        result = _withheld(of, order)
+    return replace(
+        result, candidates=order, settings=of.settings, notes=tuple(_notes(of)), next=tuple(_next(of, result, order)),
+        split=of.split, disturbance=_foreign_words(of) if _disturbed(of) else None,
+    )  # fmt: skip
+
+
+def _rank(of: Evidence, one: Candidate) -> float:
+    """Strongest first: what the environment and the profile both show, then new paths, then the rest."""
+    parameters = bool(one.settings) and all(setting.parameters for setting in one.settings)
+    return one.sure - (0.5 if parameters and one.cause is None else 0.0)
+
+
+def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
+    """Whether a candidate may be named as the cause."""
+    if one.sure < 1:
+        return False
+    code = one.cause
+    if code is not None:
+        if not _matters(of, Estimate(0, 0, code.difference_s, 0, 0)):
+            return False
+        # Foreign load makes no code path appear or vanish, but it makes everything slower.
+        safe = code.change != "changed" and one.sure >= 2
+        if disturbed:
+            return safe
+        return safe or bool(one.settings) or not _disturbed(of)
+    if disturbed:
+        return False
+    if one.settings:
+        if all(setting.parameters for setting in one.settings):
+            return _effect(of)
+        return one.sure >= 2 or _effect(of)
+    return _effect(of) and not _disturbed(of) and of.apart is None
+
+
+def _claim(of: Evidence, best: Candidate) -> str:
+    code, whole = best.cause, _difference(of)
+    setting = best.settings[0] if best.settings else None
+    more = f" (and {units.many(len(best.settings) - 1, 'more setting')})" if len(best.settings) > 1 else ""
+    if code is not None and best.size is not None:
+        place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
+        verb = "costs" if code.difference_s > 0 else "saves"
+        added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+        what = {"new": f"new code path {place}", "gone": f"gone is {place}", "changed": f"in {place}"}[
+            code.change
+        ]
+        cost = f"{best.name} {verb} {_amount(best.size)}{added} {_per(of)}"
+        size = f"{_share(best.size, of)} ({what})"
+        if setting is not None and not setting.parameters:
+            return f"{cost}{size}; it is {setting.words}{more}{f'; {whole}' if whole else ''}"
+        return f"{cost} in {of.names[1]}{size}{f'; {whole}' if whole else ''}"
+    if setting is not None:
+        sole = "the only known difference between the sides" if _only(of, best) else "the first suspect"
+        inner = ""
+        if best.size is not None and best.size.certain:
+            inner = f"; {best.evidence[-1][1]}{_share(best.size, of)}"
+        return f"{setting.words}{more} is {sole}, and {whole or 'its code differs'}{inner}"
+    if best.size is not None and best.name.endswith("lost"):
+        made = f"{_amount(best.size)} {_per(of)}{_share(best.size, of)}"
+        return f"{best.name}: {best.evidence[0][1]}, which makes {made}; {whole}"
+    return f"{best.name}: {best.evidence[0][1]}; {whole}"
+
+
+def _only(of: Evidence, best: Candidate) -> bool:
+    return all(one in best.settings for one in of.settings if one.relevant)
+
+
+def _besides(of: Evidence) -> str:
+    """What differs, too, and cannot be judged."""
+    differ = [one for one in of.settings if one.relevant and not one.parameters]
+    return f"; what {differ[0].words} does cannot be told" if differ else ""
+
+
+def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
+    """Nothing is named: what is known instead."""
+    differ = [one for one in of.settings if one.relevant and not one.parameters]
+    weak = f"; {_foreign_words(of)}" if _disturbed(of) else ""
+    if _effect(of):
+        runs = " of two runs at different times" if of.apart is not None else ""
+        text = f"No cause is named: {_difference(of)}, but no setting differs and no code path stands out{runs}{weak}"
+        return Conclusion(text, None, not _disturbed(of) and of.apart is None)
+    if differ:
+        first = next((one for one in order if one.settings and one.settings[0] in differ), None)
+        setting = first.settings[0] if first is not None else differ[0]
+        more = f" (and {units.many(len(differ) - 1, 'more setting')})" if len(differ) > 1 else ""
+        size = first.size if first is not None else None
+        if size is not None and np.isfinite(size.half):
+            bound, where = (
+                max(size.high, -size.low),
+                f" ({first.evidence[-1][1].partition(':')[0]})" if first else "",
+            )
+        else:
+            bound, where = max(abs(of.split.total.low), abs(of.split.total.high)), ""
+        verb = "differ" if more else "differs"
+        text = f"{setting.words}{more} {verb}; its cost{where} is below {seconds(bound)} {_per(of)}"
+        return Conclusion(_capital(f"{text}: no effect was seen{weak}"), setting.name, False)
+    text = f"No difference between {of.names[1]} and {of.names[0]} was seen: no setting differs, and {_bounds(of)}"
+    return Conclusion(f"{text}{weak}", None, False)
+
+
+def _capital(text: str) -> str:
+    """A sentence begins with a capital, unless with a name of something."""
+    first = text.partition(" ")[0]
+    return (
+        text
+        if any(mark in first for mark in "._/:0123456789") or first[:1].isupper()
+        else text[:1].upper() + text[1:]
+    )
+
+
+def _notes(of: Evidence) -> Iterator[str]:
+    if of.apart is not None and of.apart.shown:
+        yield (
+            "Several runs a side, at different times: intervals are over runs, and include what these differ by."
+        )
+    elif of.apart is not None:
+        yield (
+            "Two runs, measured at different times: each interval includes what two runs of the same differ by, taken"
+            f" to be {units.percent(BETWEEN_SHARE)} of a cost (standard deviation), because a single run a side does"
+            " not show it. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+        )
+    if _disturbed(of):
+        yield f"Disturbed: {_foreign_words(of)}."
+
+
+def _next(of: Evidence, result: Conclusion, order: Sequence[Candidate]) -> Iterator[str]:
+    """What would decide, with the command."""
+    row = of.point.rows[1].iloc[0]
+    rerun = f"labkit run datapaths topology={_topology(of, 1)} protocol={of.point.protocol}"
+    rerun += f" length_bytes={row['length_bytes']:g}" if pd.notna(row["length_bytes"]) else ""
+    rerun += " rounds=1 whole_runs=1"
+    observers = {str(one) for at in (0, 1) for one in of.point.rows[:2][at]["observer"].dropna()}
+    if of.apart is not None:
+        changes = [
+            words for one in of.settings if one.relevant and not one.parameters and (words := _as_change(one))
+        ]
+        text = "Compare both as arms of one run, whose rounds are interleaved"
+        if changes:
+            yield f"{text}: {rerun} 'change=other: {' and '.join(changes[:4])}' observe=perf_record,counters"
+        elif _topology(of, 0) != _topology(of, 1):
+            both_arms = rerun.replace(_topology(of, 1), f"{_topology(of, 0)},{_topology(of, 1)}", 1)
+            yield f"{text}: {both_arms} observe=perf_record,counters"
+        else:
+            form = "with what differs as change=NAME: KIND OPTIONS at PLACE"
+            yield f"{text}, {form}; or repeat both runs and name them as RUN+RUN"
+    if _disturbed(of):
+        yield "Repeat both runs while nothing else uses the CPUs: labkit doctor says what does"
+    if "counters" not in observers:
+        text = "Where packets are lost, and how large they are, the kernel's counters know"
+        yield f"{text}: {rerun} observe=perf_record,counters"
+    functions = [
+        one.cause.function for one in order if one.cause is not None and one.cause.change == "changed"
+    ][:3]
+    if functions and not result.claims:
+        yield f"How long single calls take: {rerun} observe=function_times functions={','.join(functions)}"
+    if not result.claims and not _disturbed(of):
+        count = 4 * max(map(len, of.rounds))
+        yield f"A smaller difference shows in more rounds: {rerun} observe=perf_record,counters profile_rounds={count}"
+
+
+def _topology(of: Evidence, side: int) -> str:
+    return environment.built(of.point.sides[:2][side], of.point.rows[:2][side])
+
+
+def _as_change(setting: Setting) -> str:
+    """A setting as a change of an arm; nothing where it is none that an arm can have."""
+    if ABSENT in (setting.left, setting.right) or " or " in setting.right:
+        return ""
+    at = "both" if {"client", "server"} <= set(setting.places) else next(
+        (one for one in setting.places if one in ("client", "server", "between")), ""
+    )  # fmt: skip
+    if setting.name.startswith("sysctl net.") and at:
+        return (
+            f"sysctl {setting.name.removeprefix('sysctl ').replace('.*.', '.all.')}={setting.right} at {at}"
+        )
+    _interface, _, feature = setting.name.partition(" offload ")
+    if feature and at:
+        return f"offload {feature} {setting.right} at {at}"
+    if setting.name.endswith(" mtu") and at:
+        return f"mtu {setting.right} at {at}"
+    return ""

@@ -1,0 +1,89 @@
+"""The tables of a conclusion: candidate causes with their evidence, what differs between the sides, and where the work
+goes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from labkit.analysis.why.conclusion import Conclusion
+from labkit.analysis.why.counter_tables import Table
+from labkit.analysis.why.work import Estimate, Split
+from labkit.common import units
+
+MOST = 12
+SURE = {3: "strong", 2: "good", 1: "weak", 0: "none"}
+
+
+def candidates(of: Conclusion) -> Table:
+    """Every candidate, strongest first."""
+    title = "Candidate causes"
+    if not of.candidates:
+        return title, "None: no setting differs, and nothing stands out.", None
+    lines = [
+        {
+            "candidate": one.name,
+            "evidence": SURE[one.sure],
+            "what is known": "; ".join(f"{where}: {text}" for where, text in one.evidence),
+        }
+        for one in of.candidates[:MOST]
+    ]
+    more = len(of.candidates) - MOST
+    words = "Strongest first." + (f" {units.many(more, 'weaker one')} left out." if more > 0 else "")
+    return title, words, pd.DataFrame(lines).set_index("candidate")
+
+
+def settings(of: Conclusion) -> Table:
+    """What differs between the sides: what was asked for, then what can move packets or CPU time, then the rest."""
+    title = "What differs between the sides"
+    if not of.settings:
+        return title, "Nothing that labkit records differs but the time of the run.", None
+    lines = [
+        {
+            "setting": one.name,
+            "where": ", ".join(one.places) or "–",
+            "left": one.left,
+            "right": one.right,
+            "may matter": "asked for" if one.parameters else "yes" if one.relevant else "hardly",
+            "code that it changes": ", ".join(path.name for path in one.paths[:3]) or "–",
+        }
+        for one in of.settings[: 5 * MOST]
+    ]
+    more = len(of.settings) - 5 * MOST
+    words = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
+    return title, words, pd.DataFrame(lines).set_index("setting")
+
+
+def work(of: Conclusion) -> Table:
+    """The difference in cost taken apart: packets that were lost, and CPU time for each that passed a stage."""
+    title = "Where the work goes"
+    if of.split is None:
+        return title, "Not known: there are no profiles of both sides.", None
+    split = of.split
+    lines = {
+        "packets that were lost": _line(
+            split, split.loss.estimate, *(f"{sent:.3g} sent" for sent in (split.spent.left, split.spent.right))
+        ),
+        **{part.name: _line(split, part.estimate, *_costs(split, part.left_s, part.right_s)) for part in split.stages},
+        "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
+    }  # fmt: skip
+    words = (
+        f"Cost per {split.unit.words} = packets spent for each that arrived times CPU time of each stage for a packet"
+        " that passed it. The differences add up, with each factor weighted by the mean of both sides of the other."
+    )
+    table = pd.DataFrame(lines).T
+    table.columns.name = "stage"
+    return title, words, table
+
+
+def _costs(split: Split, *values: float) -> list[str]:
+    return [f"{value / split.unit.unit_s:,.3g} {split.unit.unit}" for value in values]
+
+
+def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]:
+    by = split.unit.unit_s
+    return {
+        "left": left,
+        "right": right,
+        f"difference, {split.unit.unit}": units.give_or_take(size.difference / by, size.half / by, sign=True),
+        "differs": "yes" if size.certain else "no",
+    }

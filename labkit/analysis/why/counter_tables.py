@@ -1,0 +1,346 @@
+"""What was counted beside both sides' traffic: perf's events and the kernel's counters per packet."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import stats
+from labkit.analysis.flame.load_profiles import observed, usual
+from labkit.analysis.flame.profile import PER, CostUnit
+from labkit.analysis.flame.significance import compared
+from labkit.analysis.why import event_ratios
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import units
+
+Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
+Observed = list[
+    list[tuple[dict[str, Any], pd.Series]]
+]  # of both sides, round by round: what was seen, and the row
+Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
+MOST = 15
+SHOWN = 6  # places in a sentence
+THOUSAND = 1000
+CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
+LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
+IN_GUESTS = ("guest", "shared_guest")  # endpoints
+NOT = "Not recorded: run it with observe={}."
+
+
+def tables(point: ProfiledPoint) -> Iterator[Table]:
+    """Each with its title; without a table, its words say why there is none."""
+    yield from _events(point)
+    yield _counters(point)
+    yield _cpu_time(point)
+    yield from _switch(point)
+    yield _overhead(point)
+
+
+def work_unit(point: ProfiledPoint) -> CostUnit:
+    """What costs of this protocol are related to, as in the tables of functions."""
+    return PER[usual(point.protocol)]
+
+
+def _units(point: ProfiledPoint) -> tuple[float, str]:
+    """How much work counts are shown for, and in words."""
+    of = work_unit(point)
+    return (
+        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
+    )
+
+
+def observed_by(point: ProfiledPoint, observer: str) -> Observed:
+    """What an observer saw on the left and on the right, round by round, each with its row."""
+    result = []
+    for _, rows in list(point.named_sides())[:2]:
+        own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
+        result.append([(observed(row["observed"]), row) for _, row in own.iterrows()])
+    return result
+
+
+def _events(point: ProfiledPoint) -> Iterator[Table]:
+    title = "Events that perf counted"
+    seen = observed_by(point, "perf_stat")
+    if not all(seen):
+        yield title, NOT.format("perf_stat"), None
+        return
+    counts: Counted = []
+    absent: dict[str, str] = {}
+    for rounds in seen:
+        events = [report.get("events", {}) for report, _ in rounds]
+        has_known_work = [
+            {
+                f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
+                for name, one in each.items()
+                if one["count"] is not None
+            }
+            for each in events
+        ]
+        counts.append(
+            [
+                (each, row[work_unit(point).work])
+                for each, (_, row) in zip(has_known_work, rounds, strict=True)
+            ]
+        )
+        absent |= {
+            name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
+        }
+    # What was not counted once is not 0 (METHOD: missing is null).
+    of_each = [report.keys() for rounds in counts for report, _ in rounds]
+    everywhere = set(of_each[0]).intersection(*of_each)
+    for name in dict.fromkeys(name for names in of_each for name in names):
+        if name not in everywhere:
+            absent.setdefault(name.removesuffix(CLOCK), "it was not asked for in every round")
+    shared: Counted = [
+        [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
+    ]
+    words = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
+    for why in dict.fromkeys(absent.values()):
+        names = [name for name, reason in absent.items() if reason == why]
+        words += f" Not counted: {', '.join(names)}: {why}."
+    table, left_out = _compared(point, shared, everything=True)
+    yield title, words + left_out, table if everywhere else None
+    followed = event_ratios.table(_heads(point), *([each for each, _ in rounds] for rounds in counts))
+    if len(followed):
+        yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
+
+
+def _counters(point: ProfiledPoint) -> Table:
+    title = "The kernel's counters"
+    seen = observed_by(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    counts: Counted = [
+        [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
+    ]
+    table, left_out = _compared(point, counts, everything=False)
+    words = f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first."
+    if not len(table):
+        words = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
+    words = " ".join([f"{words}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
+    return title, words, table if len(table) else None
+
+
+def _cpu_time(point: ProfiledPoint) -> Table:
+    """What the kernel's clock (/proc/stat) says of the time in interrupts, beside all that was busy."""
+    title, of = "CPU time by kind", work_unit(point)
+    seen = observed_by(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    counts: Counted = []
+    for rounds in seen:
+        counts.append([])
+        for report, row in rounds:
+            work = _work(point, report, row)
+            busy_s = work / row[of.work] * row["cpu_s"] if has_known_work(row[of.work]) else math.nan
+            times = Counter({f"all that was busy{CLOCK}": busy_s})
+            for cpu, kinds in report.get("cpus", {}).items():
+                for kind in ("softirq", "irq"):
+                    times[f"{kind}{CLOCK}"] += kinds.get(f"{kind}_s", 0.0)
+                times[f"softirq on CPU {cpu}{CLOCK}"] += kinds.get("softirq_s", 0.0)
+            for guest, its in report.get("guests", {}).items():
+                own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
+                times[f"softirq in the guest {numberless(guest)}{CLOCK}"] += own_s
+            counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
+    table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
+    table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
+    words = f"Per {of.words}; the kernel counts it in steps of a tick.{left_out}"
+    return title, words, table if len(table) else None
+
+
+def _switch(point: ProfiledPoint) -> Iterator[Table]:
+    """What Open vSwitch counted, where an arm is one: for each packet that its datapath looked up."""
+    seen = observed_by(point, "switch")
+    if not any(report for side in seen for report, _ in side):
+        return
+    title = "Open vSwitch"
+    counts: Counted = []
+    for rounds in seen:
+        own = [(_of_switch(report), report.get("datapath", {})) for report, _ in rounds]
+        counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
+    number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
+    if all(_usable(counts)):
+        table, left_out = _compared(point, counts, everything=False, one=float(THOUSAND))
+        words = f"Per 1,000 packets that the switch looked up: what differs most.{left_out} {' '.join(number_texts)}"
+        yield title, words, table if len(table) else None
+    else:
+        yield title, " ".join(number_texts), None
+
+
+def _of_switch(report: dict[str, Any]) -> dict[str, int]:
+    """Counters of a switch by place, as one level."""
+    result = {f"coverage {name}": count for name, count in report.get("coverage", {}).items()}
+    result |= {f"cache: {name}": count for name, count in report.get("caches", {}).items()}
+    result |= {f"datapath: {name}": count for name, count in report.get("datapath", {}).items()}
+    for port, counters in report.get("ports", {}).items():
+        result |= {f"{port}: {name}": count for name, count in counters.items() if name.endswith("dropped")}
+    result |= {
+        f"{port}: its packet socket dropped": n for port, n in report.get("sockets_dropped", {}).items()
+    }
+    return result
+
+
+def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
+    """The actions of the flow that took most packets in the last round."""
+    flows = rounds[-1][0].get("flows", []) if rounds else []
+    if not flows:
+        return f"{name}: no switch, or no flow in it."
+    return f"{name}: the busiest flow has the actions `{flows[0]['actions']}`."
+
+
+def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float:
+    """What was done while the counters counted, which is longer than the window of the row: warm-up and tail are in it.
+    So it is what they themselves tell of what arrived; NaN where they do not. (CPU time has no such counter: pings have
+    no warm-up.)"""
+    of = work_unit(point)
+    if of is PER["cpu_second"]:
+        return float(row[of.work])
+    unit = "datagrams" if of is PER["packet"] else "frames"
+    pairs = report.get("loss", [])
+    has_known_work = [
+        one[of.work] for one in pairs if one.get("unit") == unit and one.get(of.work) is not None
+    ]
+    return float(sum(has_known_work)) if len(has_known_work) == len(pairs) else math.nan
+
+
+def has_known_work(work: Any) -> bool:
+    """Whether something was done, and it is known how much."""
+    return work is not None and bool(np.isfinite(float(work))) and work > 0
+
+
+def _usable(counts: Counted) -> Counted:
+    """The rounds of each side of which the work is known."""
+    return [[(report, work) for report, work in rounds if has_known_work(work)] for rounds in counts]
+
+
+def _flat(report: dict[str, Any]) -> dict[str, int]:
+    """Counters by place, as one level; of pairs and of CPUs the sums."""
+    result: Counter[str] = Counter()
+    for space, kinds in report.get("namespaces", {}).items():
+        for kind in kinds.values():
+            for group, counts in kind.items():
+                for name, count in counts.items():
+                    if isinstance(count, int | float):
+                        result[f"{numberless(space)}: {group} {name}"] += round(count)
+    cpus = {"CPUs": report} | {
+        f"CPUs of the guest {name}": its for name, its in report.get("guests", {}).items()
+    }
+    for place, its in cpus.items():
+        for counts in its.get("cpus", {}).values():
+            for name, count in counts.items():
+                if isinstance(count, int | float) and not name.endswith("_s"):
+                    result[f"{numberless(place)}: {name}"] += round(count)
+    return dict(result)
+
+
+def in_guests(seen: Observed) -> str:
+    """What of guests the counters are of, in a sentence; nothing where no end is in one."""
+    rounds = [(report, row) for side in seen for report, row in side if row.get("endpoint") in IN_GUESTS]
+    if not rounds:
+        return ""
+    if all("guests" in report for report, _ in rounds):
+        absent = " and ".join(
+            dict.fromkeys(report["not_read"] for report, _ in rounds if "not_read" in report)
+        )
+        return f" Ends in guests have the counters of the guests' own kernels{absent and f'; not read: {absent}'}."
+    return " What is counted is this machine's half: the guests' own counters were not read."
+
+
+def numberless(text: str) -> str:
+    """Pairs together: `client3:eth0 sends` is one of `client:eth0 sends`."""
+    return re.sub(r"\b(client|server)\d+\b", r"\1", text)
+
+
+def _compared(
+    point: ProfiledPoint, counts: Counted, everything: bool, one: float | None = None, unit_s: float = 1.0
+) -> tuple[pd.DataFrame, str]:
+    """Counts of both sides' rounds for so much work: those that stand out, or all of them; what a round did not tell is
+    0. Times (CLOCK) in this unit. And in words which rounds are left out."""
+    heads = _heads(point)
+    left_out = _left_out(heads, counts)
+    counts = _usable(counts)
+    names, one_sided = _on_both(counts)
+    left_out += one_sided
+    if not names or not all(counts):
+        return pd.DataFrame(), left_out
+    finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
+    matrices = [
+        np.rint(np.array([[report.get(name, 0) for report, _ in rounds] for name in names]) * finer[:, None])
+        for rounds in counts
+    ]
+    each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
+    result = compared(matrices[0].astype(np.int64), each[0], matrices[1].astype(np.int64), each[1])
+    by = np.where(finer > 1, finer * unit_s, 1.0)
+    table = pd.DataFrame(
+        {
+            heads[0]: number_texts(result.left.mean / by, result.left.half / by),
+            heads[1]: number_texts(result.right.mean / by, result.right.half / by),
+            "difference": number_texts(result.difference / by, result.half / by, sign=True),
+            "stands out": np.where(result.stands_out, "yes", "no"),
+        },
+        index=names,
+    )
+    order = np.argsort(-np.abs(result.difference / by))
+    shown = order if everything else [at for at in order if result.stands_out[at]][:MOST]
+    return table.iloc[shown], left_out
+
+
+def _on_both(counts: Counted) -> tuple[list[str], str]:
+    """The counters of what both sides have, and in words what one of them lacks: an interface that is not there has no
+    counter that could stand out."""
+    left, right = ({name for report, _ in rounds for name in report} for rounds in counts)
+    places = [{_place(name) for name in side} for side in (left, right)]
+    lacking = sorted(places[0] ^ places[1]) if left and right else []
+    names = sorted(name for name in left | right if _place(name) not in lacking)
+    if not lacking:
+        return names, ""
+    shown = ", ".join(lacking[:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
+    return names, f" Not compared, because one side lacks it: {shown}."
+
+
+def _place(name: str) -> str:
+    """Where a counter is: `client: eth0` of `client: eth0 rx_bytes`; a counter without a place is its own."""
+    return name.rpartition(" ")[0] if ": " in name else ""
+
+
+def _heads(point: ProfiledPoint) -> list[str]:
+    return [side.name for side in point.sides[:2] if side is not None]
+
+
+def _left_out(heads: Sequence[str], counts: Counted) -> str:
+    result = [
+        f"{len(rounds) - len(kept)} of {len(rounds)} rounds of {head}"
+        for head, rounds, kept in zip(heads, counts, _usable(counts), strict=True)
+        if len(kept) < len(rounds)
+    ]
+    return LEFT_OUT.format(" and ".join(result)) if result else ""
+
+
+def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
+    """Each number with half its interval."""
+    return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
+
+
+def _overhead(point: ProfiledPoint) -> Table:
+    """What observing left of the speed: throughput, or the rate of pings."""
+    result: dict[str, dict[str, str]] = {}
+    for name, rows in list(point.named_sides())[:2]:
+        for observer, own in rows[rows["overhead_ratio"].notna()].groupby("observer"):
+            ratios = np.log(own["overhead_ratio"].astype(float).to_numpy())
+            effect = stats.effect(ratios)
+            result.setdefault(str(observer), {})[name] = stats.ratio_text(
+                effect.ratio, effect.low, effect.high
+            )
+    if not result:
+        return "What observing cost", "Not known.", None
+    return (
+        "What observing cost",
+        f"{'Rate of pings' if point.protocol == 'ping' else 'Throughput'} with the observer, to that without.",
+        pd.DataFrame(result).T.fillna("–"),
+    )

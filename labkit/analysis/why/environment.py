@@ -1,0 +1,227 @@
+"""What differs between the two sides of `labkit why` beside what was asked for: settings by name and value, kernel,
+tools, limits, BPF programs. It is evidence, not a reason to refuse."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load
+from labkit.analysis.why import code_paths
+from labkit.analysis.why.selection import ProfiledArm, ProfiledPoint
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+
+ABSENT = "absent"
+# Columns of rows that say where and on what it was measured; those of the peer are named with peer_ in front.
+COLUMNS = (
+    "kernel", "kernel_build", "kernel_config_digest", "cpu", "microcode", "cpus_count", "accelerator", "machine",
+    "iperf3", "qdisc", "endpoint", "guest_kernel", "guest_accelerator", "guest_cpus_count", "guest_vhost",
+    "container_runtime",
+)  # fmt: skip
+# Of settings, what can move packets or CPU time; the others are told last, and named as a cause by nothing.
+RELEVANT = re.compile(
+    r"sysctl (net\.|kernel\.sched|kernel\.(numa_balancing|timer_migration|nmi_watchdog|watchdog|perf_event|kptr"
+    r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark"
+    r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|gro|gso|tso|xdp|txqlen|queue"
+    r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
+    r"|clocksource|tracer|trace events|kprobe events|preemption|mitigation|routes|rules|XFRM|module"
+    r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
+    r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
+)
+# Sysctls of the network that neither cost nor move packets by themselves.
+IDLE = re.compile(
+    r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
+    r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
+)
+_INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
+_CONF = re.compile(r"\.conf\.(all|default|\*)\.")
+_NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that differs: its name, the value on the left and on the right, and where (machine, client, server …);
+    asked: it is what the experiment was asked to vary."""
+
+    name: str
+    left: str
+    right: str
+    places: tuple[str, ...]
+    parameters: bool = False
+
+    @property
+    def relevant(self) -> bool:
+        """Whether it can move packets or CPU time at all."""
+        return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
+
+    @property
+    def words(self) -> str:
+        """`sysctl net.core.x (client, server): 0 → 1`"""
+        where = f" ({', '.join(self.places)})" if self.places and "machine" not in self.places else ""
+        return f"{self.name}{where}: {self.left} → {self.right}"
+
+    @property
+    def paths(self) -> list[code_paths.Path]:
+        """The code that it changes, as far as that is known."""
+        return code_paths.of_setting(f"{self.name}: {self.left} {self.right}")
+
+
+def differences(point: ProfiledPoint) -> list[Setting]:
+    """All that differs between the two sides: what was asked first, then what is relevant, then the rest."""
+    left, right = point.sides[0], point.sides[1]
+    parameters = _asked(point, left, right)
+    alike = not any(one.name in ("topology", "endpoint") for one in parameters)
+    both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    # Another topology has other interfaces by nature, and an older run recorded less: only what both have is compared.
+    common = both[0].keys() & both[1].keys()
+    recorded = [{place for place, _ in one} for one in both]
+    both = [
+        {
+            key: value
+            for key, value in one.items()
+            if key in common or (alike and all(key[0] in places for places in recorded))
+        }
+        for one in both
+    ]
+    result: dict[tuple[str, str, str], list[str]] = {}
+    for place, name in sorted(both[0].keys() | both[1].keys()):
+        one, other = (side.get((place, name), ABSENT) for side in both)
+        if one != other and not (place == "row" and ABSENT in (one, other)):
+            result.setdefault((name, one, other), []).append(place)
+    rest = [
+        Setting(name, one, other, tuple(place for place in places if place != "row"))
+        for (name, one, other), places in result.items()
+    ]
+    rest = _once(rest)
+    return [*parameters, *sorted(rest, key=lambda one: (not one.relevant, one.name))]
+
+
+def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
+    """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
+    result = []
+    names = [built(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    if names[0] != names[1]:
+        result.append(Setting("topology", names[0], names[1], (), parameters=True))
+    for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
+        one, other = (_value(rows, name) for rows in point.rows[:2])
+        if one != other:
+            result.append(Setting(name, one, other, (), parameters=True))
+    changed = [_changed(rows) for rows in point.rows[:2]]
+    for name, at in dict.fromkeys([*changed[0], *changed[1]]):
+        sides = [each.get((name, at)) for each in changed]
+        if sides[0] != sides[1]:
+            before = next(one[0] for one in sides if one is not None)
+            after = [before if one is None else one[1] for one in sides]
+            result.append(Setting(name, after[0], after[1], (at,) if at else (), parameters=True))
+    return result
+
+
+def built(side: ProfiledArm, rows: pd.DataFrame) -> str:
+    """The topology of a side, without the change of its arm and the kind of its ends."""
+    name = side.topology
+    for change in rows["change"].dropna().unique() if "change" in rows else ():
+        name = name.removesuffix(f"+{change}")
+    return name.partition("/")[0]
+
+
+def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
+    """What the change of an arm did, as the kernel reported it: setting and place to value before and after."""
+    result: dict[tuple[str, str], tuple[str, str]] = {}
+    for effects in rows["changed"].dropna() if "changed" in rows else ():
+        for one in effects if isinstance(effects, list) else ():
+            name = " ".join(dict.fromkeys(str(one[key]) for key in ("kind", "setting") if one.get(key)))
+            result[name, str(one.get("at") or "")] = (str(one.get("before")), str(one.get("after")))
+    return result
+
+
+def _value(rows: pd.DataFrame, name: str) -> str:
+    return " and ".join(load.values(rows[name])) if name in rows and rows[name].notna().any() else ABSENT
+
+
+def _once(settings: Iterable[Setting]) -> list[Setting]:
+    """Of BPF programs that the machine's settings tell with their places, not a second time as the rows have them; of
+    sysctls that a namespace takes over from the machine, both places in one line."""
+    result: dict[tuple[str, str, str], Setting] = {}
+    for one in settings:
+        same = next((key for key in result if key[0] == one.name and ABSENT in key[1:]), None)
+        one = Setting(_CONF.sub(".conf.*.", one.name), one.left, one.right, one.places)
+        if one.name.startswith("BPF") and same is not None:
+            if "on " in f"{one.left} {one.right}":
+                del result[same]
+            else:
+                continue
+        key = (one.name, one.left, one.right)
+        places = dict.fromkeys([*(result[key].places if key in result else ()), *one.places])
+        result[key] = Setting(one.name, one.left, one.right, tuple(places))
+    return list(result.values())
+
+
+def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """The settings of a side by place and name; one that is not the same in all of its rounds has all its values."""
+    result: dict[tuple[str, str], dict[str, None]] = {}
+
+    def take(place: str, report: Any) -> None:
+        for name, value in report.items() if isinstance(report, Mapping) else ():
+            if value is not None:
+                result.setdefault((place, generic(str(name))), {})[str(value)] = None
+
+    def take_all(name: str, column: pd.Series) -> None:
+        for value in load.values(column.dropna()):
+            take("row", {name: value})
+
+    for folder in sorted(set(rows["folder"].dropna())):
+        environment = _object(Path(folder) / "environment.json")
+        take("machine", environment.get("settings"))
+        take(
+            "machine",
+            {f"mitigation {name}": one for name, one in _mapping(environment, "mitigations").items()},
+        )
+        take("machine", {f"version of {name}": one for name, one in _mapping(environment, "tools").items()})
+        if "settings" not in environment:  # of a run of an older labkit
+            take("machine", {f"sysctl {name}": one for name, one in _mapping(environment, "sysctls").items()})
+            space = _mapping(environment, "namespace_sysctls")
+            take("namespace", {f"sysctl {name}": one for name, one in space.items()})
+    for folder, name in rows[["folder", "settings"]].dropna().drop_duplicates().itertuples(index=False):
+        for place, report in _object(Path(folder) / name).items():
+            if place == "machine" and any(key[0] == "machine" and key[1].startswith("BPF") for key in result):
+                report = {one: value for one, value in report.items() if ("machine", one) not in result}
+            take(generic(place), report)
+    for name in COLUMNS:
+        for column in (name, f"peer_{name}"):
+            if column in rows:
+                take_all(column, rows[column])
+    if "settings" not in rows or rows["settings"].isna().all():
+        take_all("sysctl_digest", rows["sysctl_digest"])
+    return {key: " or ".join(values) for key, values in result.items()}
+
+
+def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    result = report.get(name)
+    return result if isinstance(result, Mapping) else {}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object of a run's folder, packed or not; empty where it cannot be read: what is not known differs from
+    nothing."""
+    try:
+        result = (
+            json.loads(gzip.decompress(path.read_bytes()))
+            if path.suffix == ".gz"
+            else run_folder.read_json(path)
+        )
+    except (OSError, ValueError, EOFError, BadInput):
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def generic(name: str) -> str:
+    """A name without the number of a pair, and without that of an interface in a sysctl."""
+    return _NUMBER.sub(r"\1", _INTERFACE.sub(r"\1*", name))

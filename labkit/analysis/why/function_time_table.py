@@ -1,0 +1,104 @@
+"""How long functions of the kernel took on both sides of `labkit why`, as function_times saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import figures
+from labkit.analysis.flame.load_profiles import observed, work
+from labkit.analysis.flame.profile import CostUnit
+from labkit.analysis.flame.significance import compared
+from labkit.analysis.why.counter_tables import LEFT_OUT, NOT, has_known_work, number_texts, work_unit
+from labkit.analysis.why.selection import ProfiledPoint
+
+TITLE = "Function times"
+OBSERVER = "function_times"
+WORDS = (
+    "Per {}. Means of the rounds; what all calls took together has its 95 % interval. A time is from a function's first"
+    " instruction to its return, with what it calls, what interrupts it, and the tracer's own cost in it; times of"
+    " functions that call each other overlap."
+)
+NS, US = 1e9, 1e6
+MANY = 100  # calls: a fraction of one tells nothing
+Rounds = list[tuple[dict[str, Any], pd.Series]]
+
+
+def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
+    """Words, a table and a figure; words alone where a side was not timed."""
+    sides: dict[str, tuple[pd.DataFrame, Rounds]] = {}
+    nothing: list[str] = []
+    of = work_unit(point)
+    for name, rows in list(point.named_sides())[:2]:
+        own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok")]
+        report = [(observed(row["observed"]), row) for _, row in own.iterrows()]
+        report = [(each, row) for each, row in report if each.get("functions")]
+        if not report:
+            return [NOT.format(OBSERVER)]
+        worked = [(each, row) for each, row in report if has_known_work(row[of.work])]
+        if len(worked) < len(report):
+            nothing.append(f"{len(report) - len(worked)} of {len(report)} rounds of {name}")
+        report = worked or report  # costs of nothing are shown as "–"
+        sides[name] = (own, report)
+    seen = {name: (rows, [each for each, _ in report]) for name, (rows, report) in sides.items()}
+    words = " ".join([WORDS.format(of.words), *_tracers(sides), *point.doubts(OBSERVER)])
+    if nothing:
+        words += LEFT_OUT.format(" and ".join(nothing))
+    return [
+        words,
+        table(list(sides), [report for _, report in sides.values()], of),
+        figures.function_times(seen),
+    ]
+
+
+def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
+    """By what the functions were timed; of different tracers nothing is to be compared."""
+    by = {
+        name: " and ".join(sorted({str(report["tracer"]) for report, _ in rounds if "tracer" in report}))
+        for name, (_, rounds) in sides.items()
+    }
+    if len(set(by.values())) > 1:
+        number_texts = ", ".join(f"{name} by {tracer or 'what is not known'}" for name, tracer in by.items())
+        return [f"Timed by different tracers, whose times are not to be compared: {number_texts}."]
+    return [f"Timed by {tracer}." for tracer in set(by.values()) if tracer]
+
+
+def table(heads: Sequence[str], sides: Sequence[Rounds], of: CostUnit) -> pd.DataFrame:
+    """Each function: calls and time for each unit of work, mean, p50 and p99 of a call in µs, of both sides; and by how
+    much time for each unit the right one is dearer. A packet of TCP is what offloads make it, so its unit is none."""
+    names = list(
+        dict.fromkeys(name for rounds in sides for report, _ in rounds for name in report["functions"])
+    )
+    columns: dict[str, list[str]] = {}
+    totals, each, unit = [], [], of.words.removesuffix(" that arrived")
+    for head, rounds in zip(heads, sides, strict=True):
+        worth = of.one / np.array([work(row, report, of.work) for report, row in rounds])
+        functions = [[report["functions"].get(name, {}) for report, _ in rounds] for name in names]
+        columns[f"calls per {unit}, {head}"] = _means([_of(one, "count") * worth for one in functions])
+        for quantity in ("mean", "p50", "p99"):
+            values = [_of(one, f"{quantity}_s") * US for one in functions]
+            columns[f"{quantity}, µs, {head}"] = _means(values)
+        totals.append(np.rint(np.array([_of(one, "total_s") for one in functions]) * NS).astype(np.int64))
+        each.append(worth)
+    result, by = compared(totals[0], each[0], totals[1], each[1]), of.unit_s * NS
+    for head, side in zip(heads, (result.left, result.right), strict=True):
+        columns[f"{of.unit} per {unit}, {head}"] = number_texts(side.mean / by, side.half / by)
+    columns[f"difference, {of.unit} per {unit}"] = number_texts(
+        result.difference / by, result.half / by, sign=True
+    )
+    columns["stands out"] = ["yes" if one else "no" for one in result.stands_out]
+    return pd.DataFrame(columns, index=pd.Index(names))
+
+
+def _of(rounds: Sequence[Mapping[str, Any]], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    nothing = 0.0 if name in ("count", "total_s") else np.nan
+    return np.array([nothing if one.get(name) is None else float(one[name]) for one in rounds])
+
+
+def _means(values: Sequence[np.ndarray[Any, np.dtype[np.float64]]]) -> list[str]:
+    means = [float(np.nanmean(one)) if np.isfinite(one).any() else None for one in values]
+    return ["–" if mean is None else f"{mean:,.0f}" if mean >= MANY else f"{mean:.3g}" for mean in means]

@@ -1,0 +1,90 @@
+"""Loss per hop on both sides of `labkit why`, as the kernel's counters have it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.flame.significance import half_interval
+from labkit.analysis.why.counter_tables import NOT, Table, in_guests, numberless, observed_by
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common.units import give_or_take
+
+ALL, FRAMES = "in all", "frames: "
+
+
+def table(point: ProfiledPoint) -> Table:
+    """With its title; without a table, the words say why there is none."""
+    title = "Loss per hop"
+    seen = observed_by(point, "counters")
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    columns: dict[str, dict[str, str]] = {}
+    units: dict[str, str] = {}
+    for (name, _), rounds in zip(point.named_sides(), seen, strict=False):
+        hops = [result for report, _ in rounds if (result := _hops(report))]
+        for place in dict.fromkeys(place for result in hops for place in result):
+            shares = np.array([result.get(place, 0.0) for result in hops])
+            columns.setdefault(name, {})[place] = (
+                f"{give_or_take(100 * shares.mean(), 100 * half_interval(shares))} %"
+            )
+        for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
+            units[name] = pair["unit"]
+    if not columns:
+        return title, f"The way of the packets is not known.{in_guests(seen)}", None
+    places = _merged([[place for place in own if place != ALL] for own in columns.values()])
+    shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
+    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the way."
+    if any(place.startswith(FRAMES) for place in places):
+        words += (
+            " Frames that are fragments, or have others in them, stand apart: of the frames that were sent."
+        )
+    if point.protocol == "udp" and "frames" in units.values():
+        words += " What sockets lost is not in it."
+    return title, words + in_guests(seen), shown
+
+
+def _sent(units: Mapping[str, str]) -> str:
+    """What the shares are of, with the sides where it is not the same of both."""
+    alike = set(units.values())
+    if len(alike) == 1:
+        return f"the {alike.pop()} that were sent"
+    return "what was sent (" + ", ".join(f"{unit} of {name}" for name, unit in units.items()) + ")"
+
+
+def _merged(ways: list[list[str]]) -> list[str]:
+    """The places of both ways, each in its order: what only one has stands where it was met."""
+    merged = ways[0]
+    for way in ways[1:]:
+        for at, place in enumerate(way):
+            if place not in merged:
+                after = next((merged.index(one) + 1 for one in reversed(way[:at]) if one in merged), 0)
+                merged = [*merged[:after], place, *merged[after:]]
+    return merged
+
+
+def _hops(report: dict[str, Any]) -> dict[str, float]:
+    """Of what was sent, the share that each hop lost, over all pairs; and of all hops together. Of frames that are told
+    beside datagrams, of what was sent of them."""
+    pairs = [one for one in report.get("loss", []) if one.get("sent_count")]
+    if not pairs:
+        return {}
+    beside = _shares([one["frames"] for one in pairs if "frames" in one])
+    all_of_it = {
+        ALL: sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs)
+    }
+    return {f"{FRAMES}{place}": share for place, share in beside.items()} | _shares(pairs) | all_of_it
+
+
+def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    sent = sum(one["sent_count"] for one in pairs)
+    result: Counter[str] = Counter()
+    for one in pairs:
+        for hop in one["hops"]:
+            result[numberless(hop["at"])] += hop["lost_count"] or 0
+        result["unexplained"] += one.get("unexplained_count") or 0
+    return {place: count / sent for place, count in result.items()} if sent else {}

@@ -1,0 +1,290 @@
+"""The two sides of `labkit why`: which arm of which run at which points, and where both were profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.analysis import load, profile_doubts
+from labkit.analysis.flame.load_profiles import OBSERVER
+from labkit.common.errors import BadInput
+
+POINT = [name for name in load.GROUP if name not in load.HOST]
+AGAIN = " (again)"
+FORM = "RUN:ARM,length_bytes=400"
+Values = dict[str, str]  # of parameters of a point, as `loading.said` tells them
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read once: `rows` measure, `profiles` were observed. Several runs of the same (`folders`) are one
+    side, whose rows say which run they are of; `folder` is the first."""
+
+    folder: Path
+    rows: pd.DataFrame
+    profiles: pd.DataFrame
+    folders: tuple[Path, ...] = ()
+
+    def arms(self, *roles: str) -> list[str]:
+        """Its arms; with roles, those that have one of them."""
+        both = pd.concat([self.profiles, self.rows])
+        return list(dict.fromkeys(both[both["role"].isin(roles)]["arm"] if roles else both["arm"]))
+
+
+@dataclass(frozen=True)
+class ProfiledArm:
+    """An arm of a run at its points of these values: `rows` that measure are those of all arms, `profiles` are its
+    own."""
+
+    name: str
+    folder: Path
+    arm: str
+    values: Values
+    rows: pd.DataFrame
+    profiles: pd.DataFrame
+
+    @property
+    def topology(self) -> str:
+        """The arm, whichever time it was measured."""
+        return self.arm.removesuffix(AGAIN)
+
+
+Sides = tuple[
+    ProfiledArm, ProfiledArm, ProfiledArm | None
+]  # left, right, and the control of left: the same arm measured again
+
+
+@dataclass(frozen=True)
+class ProfiledPoint:
+    """The profiles of both sides, and of the control where left has one, with like parameters. words: those."""
+
+    words: str
+    protocol: str
+    sides: Sides
+    rows: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]
+
+    def named_sides(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """The sides that there are, with their rows of one point."""
+        for side, rows in zip(self.sides, self.rows, strict=True):
+            if side is not None and rows is not None:
+                yield side.name, rows
+
+    def doubts(self, observer: str) -> list[str]:
+        """What casts doubt on what an observer saw here, a sentence each."""
+        named_sides = list(self.named_sides())[
+            : 3 if observer == OBSERVER else 2
+        ]  # the control's other profiles are not read
+        return [
+            f"Of {name}: {one}."
+            for name, rows in named_sides
+            for one in profile_doubts.doubts(rows, observer)
+        ]
+
+
+def select_sides(left: str, right: str | None) -> Sides:
+    """Both sides, and the control of left where there is one. A value that one side alone names holds for both. Raises
+    BadInput."""
+    folders, arm, given = _named(left, None)
+    assert folders is not None, "there is no other side to have it from"
+    one = other = _read(folders)
+    more: Values = {}
+    if right is None:
+        if arm:
+            raise BadInput(f"{left} is one arm: name the one to compare it with, too")
+        arms = _usual(one)
+    else:
+        elsewhere, second, more = _named(right, one)
+        other = one if elsewhere is None or _same(elsewhere, folders) else _read(elsewhere)
+        first = _arm(one, arm)
+        arms = (first, _arm(other, second or (first if elsewhere is None else None)))
+    values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
+    if one is other and arms[0] == arms[1] and values[0] == values[1]:
+        raise BadInput(f"{left} and {right} are the same; two points of an arm are named as {FORM} each")
+    again, apart = f"{arms[0]}{AGAIN}", _differing(*values)
+    sides = [
+        _side(_name(name, own, apart, run, beside), run, name, own)
+        for name, own, run, beside in (
+            (arms[0], values[0], one, other),
+            (arms[1], values[1], other, one),
+            (again, values[0], one, other),
+        )
+    ]
+    return sides[0], sides[1], sides[2] if again in one.arms() and arms[1] != again else None
+
+
+def differing(sides: Sides) -> list[str]:
+    """The parameters in which the sides are asked to differ."""
+    return _differing(sides[0].values, sides[1].values)
+
+
+def shared_parameters(sides: Sides) -> list[str]:
+    """The parameters of a point that both sides have to have alike."""
+    return [name for name in POINT if name not in differing(sides)]
+
+
+def words(sides: Sides, key: load.Key) -> str:
+    """The values of `alike` in words."""
+    of = dict(zip(shared_parameters(sides), key, strict=True))
+    return load.group_text(tuple(of.get(name) for name in load.GROUP))
+
+
+def points(sides: Sides) -> Iterator[ProfiledPoint]:
+    """The points that both sides have profiles of. Raises BadInput where there is none, and where what must be alike in
+    a comparison differs."""
+    by = shared_parameters(sides)
+    if "protocol" not in by:
+        raise BadInput(
+            f"{sides[0].name} and {sides[1].name} are loads of two kinds: no unit of work is common to them"
+        )
+    left, right, control = ({} if one is None else dict(load.groups(one.profiles, by)) for one in sides)
+    common = [(key, key) for key in left if key in right]
+    if not common and len(left) == len(right) == 1:  # one point each: what differs is what is asked about
+        [common] = [list(zip(left, right, strict=True))]
+        common = [both for both in common if _protocol(by, both[0]) == _protocol(by, both[1])]
+    if not common:
+        raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {_nothing(sides, by)}")
+    for key, other in common:
+        again = control.get(key)
+        profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
+        rows = (left[key], right[other], again if profiled else None)
+        yield ProfiledPoint(words(sides, key), str(key[by.index("protocol")]), sides, rows)
+
+
+def _protocol(by: list[str], key: load.Key) -> str:
+    return str(key[by.index("protocol")])
+
+
+def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
+    return len(one) == len(other) and all(a.samefile(b) for a, b in zip(one, other, strict=True))
+
+
+def _nothing(sides: Sides, by: list[str]) -> str:
+    """Why there is no point to compare."""
+    if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
+        return f"{' and '.join(bare)} was not profiled: run it with observe=perf_record"
+    apart = load.apart(sides[0].profiles, sides[1].profiles, by)
+    lines = f"; they differ in {', '.join(apart)}: name the points of both, as {FORM}" if apart else ""
+    return f"no point is common{lines}"
+
+
+def _differing(left: Values, right: Values) -> list[str]:
+    return [name for name in left if left[name] != right[name]]
+
+
+def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None, Values]:
+    """Folders, arm and values of `FOLDER[+FOLDER…][:ARM][,name=value…]`; beside another side also of
+    `[ARM][,name=value…]`, whose folders are None."""
+    head, values = text, Values()
+    while (result := _place(head, left)) is None:
+        head, _, last = head.rpartition(",")
+        name, equals, value = last.partition("=")
+        if not equals:
+            arms = f"; its arms are {', '.join(left.arms())}" if left else ""
+            raise BadInput(f"{text} is no folder of a run, and no FOLDER:ARM{arms}")
+        if name in values:
+            raise BadInput(f"{text} names {name} twice: a side is one point")
+        values[name] = value
+    return *result, dict(reversed(values.items()))
+
+
+def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None] | None:
+    """Folders and arm that a text without values names, if it does."""
+    if left is not None and (not text or text.removeprefix(":") in left.arms()):
+        return None, text.removeprefix(":") or None
+    if folders := _folders(text):
+        return folders, None
+    head, _, arm = text.rpartition(":")
+    folders = _folders(head)
+    return (folders, arm) if folders and "=" not in arm else None
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    """The folders of runs that a text names, joined by `+`; none where one of them is no folder."""
+    if text and Path(text).is_dir():
+        return (Path(text),)
+    result = [Path(one) for one in text.split("+") if one]
+    return tuple(result) if len(result) > 1 and all(one.is_dir() for one in result) else ()
+
+
+def _read(folders: tuple[Path, ...]) -> Run:
+    """One run, or several runs of the same as one side."""
+    rows, profiles = ([read(one) for one in folders] for read in (load.load, load.profiles))
+    if len(folders) == 1:
+        return Run(folders[0], rows[0], profiles[0], folders)
+    return Run(
+        folders[0], pd.concat(rows, ignore_index=True), pd.concat(profiles, ignore_index=True), folders
+    )
+
+
+def _usual(run: Run) -> tuple[str, str]:
+    """The baseline and its only variant."""
+    baseline, variants = run.arms("baseline"), run.arms("variant")
+    if len(variants) != 1 or len(baseline) != 1:
+        raise BadInput(
+            f"{run.folder} has the arms {', '.join(run.arms())}: say which two, as {run.folder}:ARM"
+        )
+    return baseline[0], variants[0]
+
+
+def _arm(run: Run, name: str | None) -> str:
+    """That arm, or the only one."""
+    there = run.arms()
+    if name and name not in there:
+        raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
+    first = [arm for arm in there if not arm.endswith(AGAIN)]
+    if not name and len(first) != 1:
+        raise BadInput(f"{run.folder} has the arms {', '.join(first)}: say which, as {run.folder}:ARM")
+    return name or first[0]
+
+
+def _values(run: Run, arm: str, given: Values) -> Values:
+    """What is given, as `loading.said` tells it. Raises BadInput for what the arm does not have."""
+    both = pd.concat([run.rows, run.profiles])
+    rows, result = both[both["arm"].eq(arm)], Values()
+    for name, text in given.items():
+        where = f"{run.folder}:{','.join([arm, *(f'{one}={value}' for one, value in result.items())])}"
+        if name not in POINT:
+            there = [
+                f"{one} ({', '.join(load.values(rows[one]))})" for one in POINT if rows[one].notna().any()
+            ]
+            raise BadInput(f"{name!r} is no parameter of a point; {where} has {', '.join(there)}")
+        report = {value.casefold(): value for value in load.values(rows[name])}
+        if (value := report.get(_number_text(name, text).casefold())) is None:
+            raise BadInput(f"{where} has no {name}={text}; {name} is {' or '.join(report.values())}")
+        result[name] = value
+        rows = having(rows, {name: value})
+    return result
+
+
+def _number_text(name: str, text: str) -> str:
+    """A number however it was written: `1e3` is 1000."""
+    try:
+        return load.value_text(float(text)) if name in load.NUMBERS else text
+    except ValueError:
+        return text
+
+
+def having(rows: pd.DataFrame, values: Values) -> pd.DataFrame:
+    """The rows of these values."""
+    for name, value in values.items():
+        rows = rows[rows[name].map(load.value_text).eq(value)]
+    return rows
+
+
+def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) -> str:
+    """The arm, and what tells it from the other side."""
+    name = ",".join([arm, *(f"{each}={values[each]}" for each in differing)])
+    if run is other:
+        return name
+    names = [
+        str(one) if run.folder.name == other.folder.name else one.name for one in run.folders or (run.folder,)
+    ]
+    return f"{name} ({'+'.join(names)})"
+
+
+def _side(name: str, run: Run, arm: str, values: Values) -> ProfiledArm:
+    own = run.profiles[run.profiles["arm"].eq(arm)]
+    return ProfiledArm(name, run.folder, arm, values, having(run.rows, values), having(own, values))

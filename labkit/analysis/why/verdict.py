@@ -1,0 +1,105 @@
+"""What the rounds that measured say of both sides of `labkit why`: profiles are no part of it (METHOD, "Profiles")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import compare_runs, load, stats, verdicts
+from labkit.analysis.why import selection
+from labkit.analysis.why.selection import ProfiledArm, Sides
+from labkit.common.errors import BadInput
+
+NOTHING = "Nothing was measured that tells the two apart."
+TWO_RUNS = "The speed of different {} of two runs is not compared: measure them in one."
+NO_CONTROL = (
+    "This is no verdict: a round sets each point up once, so nothing shows what two set-ups of one point differ by"
+    " (there is no A/A control of two points)."
+)
+CONTROL = (
+    "The A/A control of profiles, {}, was measured in the set-up of the left side; what set-ups differ by is in the"
+    " spread between rounds."
+)
+SIZES = (
+    "Counted are datagrams, which are not of one size on both sides: bits would be no fair ratio. Costs are those of a"
+    " datagram that arrived (a packet, below), whatever its size."
+)
+COUNT = "throughput_pps"
+WORDS = {
+    "throughput_bps": "throughput",
+    COUNT: "datagrams a second",
+    "latency_p50_s": "median round-trip time",
+}
+
+
+def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
+    """What was found, and what has to be known of it."""
+    left, right, control = parameters
+    one_run = left.folder == right.folder
+    if not (apart := selection.differing(parameters)):
+        result = list(_of_arms(left, right))
+        return result, [] if result else [NOTHING if one_run else TWO_RUNS.format("arms")]
+    resized = "length_bytes" in apart and bool(left.rows["protocol"].eq("udp").any())
+    result = list(_of_points(parameters, resized)) if one_run else []
+    notes = [NO_CONTROL if one_run else TWO_RUNS.format("points"), *[SIZES] * resized]
+    return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
+
+
+def _of_arms(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
+    """The verdicts about two arms, or two runs, at like points."""
+    try:
+        result = _compared(left, right)
+    except BadInput:  # two runs that differ in more than time: the conclusion says in what
+        return
+    if result is not None:
+        yield from result[result["topology"].isin([left.topology, right.topology])]["sentence"]
+
+
+def _compared(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
+    if left.folder == right.folder:
+        return verdicts.verdicts(left.rows)
+    if left.topology == right.topology:
+        return selection.having(compare_runs.compare(left.folder, right.folder)[0], left.values)
+    return None
+
+
+def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
+    """Right to left of what rounds of one run measured at points that differ."""
+    names, both = [], []
+    for side in parameters[:2]:
+        assert side is not None
+        ok = load.measured(side.rows)
+        names.append(side.name)
+        both.append(dict(load.groups(ok[ok["arm"].eq(side.arm)], selection.shared_parameters(parameters))))
+    for key in both[0]:
+        if key not in both[1]:
+            continue
+        one, other = both[0][key], both[1][key]
+        protocol = str(one["protocol"].iloc[0])
+        metric = COUNT if resized and protocol == "udp" else load.METRIC[protocol][0]
+        about = f"{WORDS[metric]} of {names[1]} to that of {names[0]}"
+        yield f"{selection.words(parameters, key)}: {about}: {_ratio(one, other, metric)}"
+
+
+def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
+    """With its interval, from the rounds that measured both: one number of each, for it is set up afresh."""
+    both = (left, right)
+    method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
+    of = [_by_round(rows[rows["method"].eq(method) & rows[metric].notna()], metric) for rows in both]
+    if not (rounds := sorted(of[0].keys() & of[1].keys())):
+        return "no round measured both"
+    effect = stats.effect([of[1][number] - of[0][number] for number in rounds])
+    return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}, round by round)"
+
+
+def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
+    """The logarithm of each round: Hodges-Lehmann, because slices have heavy tails."""
+    values = rows[metric].astype(float)
+    values = values.clip(lower=load.least_fed(values))
+    values = values[values.gt(0)]
+    return {
+        float(str(number)): stats.centre(np.log(some.to_numpy()))
+        for number, some in values.groupby(rows["round"])
+    }

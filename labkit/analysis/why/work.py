@@ -1,0 +1,350 @@
+"""The work behind a profile: which stage of a packet's way each sample belongs to, and how many packets passed there.
+
+Cost per packet that arrived = over all stages, packets that passed the stage for each that arrived (loss) times CPU
+time of the stage for each packet that passed it. What a packet cost that was lost on its way is in the first factor; a
+change of code is in the second.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.frame_tree import IDLE
+from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed, usual
+from labkit.analysis.flame.profile import PER, CostUnit
+from labkit.analysis.flame.significance import Floats
+from labkit.analysis.why.counter_tables import numberless
+from labkit.analysis.why.selection import ProfiledPoint
+
+SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
+STAGES = (SEND, RECEIVE, READ, REST)
+OUTSIDE = "elsewhere"  # labkit.measure.observers.perf.fold_stacks: what is no process of the experiment
+# Where the kernel begins to receive what is on a queue, whoever was interrupted for it.
+_SOFTIRQ = re.compile(r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action")
+_SENDING = re.compile(
+    r"(sock|udp|udpv6|tcp|inet|inet6|raw|ping|packet|unix_\w+)_(sendmsg\w*|write_iter|sendpage)|sock_write_iter"
+    r"|____?sys_sendm?m?sg|__sys_sendto|__sys_sendmm?sg|do_sendfile|do_splice\w*"
+)
+_READING = re.compile(
+    r"(sock|udp|udpv6|tcp|inet|inet6|raw|ping|packet|unix_\w+)_(recvmsg\w*|read_iter|splice_read)|sock_read_iter"
+    r"|____?sys_recvm?m?sg|__sys_recvfrom|__sys_recvmm?sg"
+)
+SYSCALL = re.compile(r"do_syscall_64|el0_svc\w*|invoke_syscall|do_fast_syscall_32")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One profiled round: samples by stage and stack (the stack from where its stage begins), what one sample is worth
+    in seconds, packets (gigabytes, seconds of CPU) that arrived, and how many passed each stage for one that arrived.
+
+    run: the folder that it is of. foreign_share, steal_share: of the time of all CPUs, what programs outside of the
+    experiment and the hypervisor had. busy_share: of the time of all CPUs, what was busy.
+    """
+
+    run: str
+    samples: Mapping[str, Counter[str]]
+    period_s: float
+    arrived: float
+    passed: Mapping[str, float]
+    foreign_share: float
+    steal_share: float
+    busy_share: float
+
+    def each(self, stage: str) -> float:
+        """What a sample of a stage is worth in seconds for each unit that passed it."""
+        return self.period_s / (self.arrived * self.passed[stage])
+
+
+def staged(stack: str) -> tuple[str, str] | None:
+    """The stage of a folded stack, and the stack from where that begins; None for what is not the experiment's, and for
+    a CPU that has nothing to do."""
+    frames = stack.split(";")
+    if frames[-1] in IDLE:
+        return None
+    names = [folded_stacks.plain(frame) for frame in frames]
+    for at in range(len(names) - 1, 0, -1):
+        if _SOFTIRQ.fullmatch(names[at]) and frames[at].endswith(folded_stacks.KERNEL):
+            first = next(place for place in range(1, at + 1) if _SOFTIRQ.fullmatch(names[place]))
+            if any(SYSCALL.fullmatch(name) or _SENDING.fullmatch(name) for name in names[first:at]):
+                first = at
+            return RECEIVE, ";".join(frames[first:])
+    if frames[0] == OUTSIDE:
+        return None
+    for stage, begins in ((SEND, _SENDING), (READ, _READING)):
+        for at, name in enumerate(names):
+            if at and begins.fullmatch(name):
+                return stage, ";".join(frames[at:])
+    for at, name in enumerate(names):
+        if SYSCALL.fullmatch(name):
+            return REST, ";".join([frames[0], *frames[at:]])
+    return REST, stack
+
+
+def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Round]:
+    """The profiled rounds of a side. Raises BadInput where there is none."""
+    named_sides = list(point.named_sides())
+    name, rows = named_sides[side]
+    unit = PER[usual(point.protocol)]
+    own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
+    profile = arm(rows, name, ".*")
+    if processes != WITHIN:
+        arm(rows, name, processes)  # it says what is wrong with the expression
+    before = _lost_before(rows)
+    return [
+        _round(row, each.stacks, each.period_s, getattr(each, unit.work), unit, before, processes)
+        for (_, row), each in zip(own.iterrows(), profile.rounds, strict=True)
+        if (getattr(each, unit.work) or 0) > 0
+    ]
+
+
+def _round(
+    row: pd.Series,
+    stacks: folded_stacks.Stacks,
+    period_s: float,
+    arrived: float,
+    unit: CostUnit,
+    before: float,
+    processes: str,
+) -> Round:
+    samples: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
+    foreign = 0
+    wanted = re.compile(processes).fullmatch
+    for stack, count in stacks.items():
+        result = staged(stack)
+        process = stack.partition(";")[0]
+        if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
+            samples[result[0]][result[1]] += count
+        elif result is None and process == OUTSIDE and stack.rpartition(";")[2] not in IDLE:
+            foreign += count
+    capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
+    busy = sum(sum(each.values()) for each in samples.values()) + foreign
+    return Round(
+        str(row["folder"]), samples, period_s, arrived / unit.one, _passed(row, before),
+        foreign * period_s / capacity_s if capacity_s > 0 else math.nan,
+        float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
+        min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
+    )  # fmt: skip
+
+
+def _passed(row: pd.Series, before: float) -> dict[str, float]:
+    """Packets that passed each stage, for one that arrived. before: the share of the lost ones that the kernel's
+    receiving has not seen."""
+    sent, lost = row.get("sent_count"), row.get("lost_count")
+    whole = dict.fromkeys(STAGES, 1.0)
+    if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(lost) or not 0 <= lost < sent:
+        return whole
+    spent = float(sent / (sent - lost))
+    return whole | {SEND: spent, RECEIVE: 1 + (spent - 1) * (1 - before), REST: spent}
+
+
+def lost(row: pd.Series) -> float:
+    """The share of what was sent that did not arrive; NaN where that is not known."""
+    sent, missing = row.get("sent_count"), row.get("lost_count")
+    if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(missing) or not sent:
+        return math.nan
+    return float(missing / sent)
+
+
+def lost_at(rows: pd.DataFrame) -> dict[str, float]:
+    """Of all that was lost in the rounds that the kernel's counters watched, the share of each hop; empty without."""
+    result: Counter[str] = Counter()
+    own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
+    for report in own.get("observed", ()):
+        for pair in observed(report).get("loss", []):
+            for hop in pair.get("hops", []) if pair.get("unit") == "datagrams" else []:
+                result[numberless(hop["at"])] += max(hop.get("lost_count") or 0, 0)
+    total = sum(result.values())
+    return {place: count / total for place, count in result.most_common() if count} if total else {}
+
+
+def _lost_before(rows: pd.DataFrame) -> float:
+    """Of the lost packets, the share that the kernel's receiving has not seen; none of them where that is not known:
+    most are lost at the socket."""
+    after = (": UDP socket", "left unread in the socket", ": IP")
+    return sum(share for place, share in lost_at(rows).items() if not place.endswith(after))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A difference with half its 95 % interval and p, and the means of both sides."""
+
+    left: float
+    right: float
+    difference: float
+    half: float
+    p: float
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.difference - self.half
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.difference + self.half
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval does not hold 0."""
+        return bool(np.isfinite(self.half)) and abs(self.difference) > self.half
+
+
+@dataclass(frozen=True)
+class Between:
+    """How much two runs of the same differ: None within one run. runs: the run of each round, of both sides.
+    share: the standard deviation of a run's cost as a share of it, where too few runs show it."""
+
+    runs: tuple[tuple[str, ...], tuple[str, ...]]
+    share: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether both sides have two runs or more."""
+        return all(len(set(side)) > 1 for side in self.runs)
+
+
+def estimate(
+    left: Floats, right: Floats, between: Between | None, floors: tuple[float, float] = (0.0, 0.0)
+) -> Estimate:
+    """Right less left, of one value for each round: Welch's t, with degrees of freedom as in flame.spread.
+
+    Between two runs, whole runs are what is compared where there are two or more on both sides; else the floor of
+    `between` widens the interval. floors: least variances of both means (counting samples)."""
+    a, b = many(left[None, :], right[None, :], between, (np.array([floors[0]]), np.array([floors[1]])))
+    return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
+
+
+def many(
+    left: Floats, right: Floats, between: Between | None, floors: tuple[Floats, Floats]
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """The same for values [thing, round] at once: means of both sides, then half intervals and p values."""
+    from scipy.special import stdtr, stdtrit
+
+    means, variances, freedoms = [], [], []
+    for at, values in enumerate((left, right)):
+        if between is not None and between.shown:
+            labels = between.runs[at]
+            values = np.stack(
+                [values[:, [one == run for one in labels]].mean(axis=1) for run in dict.fromkeys(labels)],
+                axis=1,
+            )
+        count = values.shape[1]
+        means.append(values.mean(axis=1))
+        own = values.var(axis=1, ddof=1) / count if count > 1 else np.full(len(values), np.nan)
+        variances.append(np.maximum(own, floors[at]))
+        freedoms.append(max(count - 1, 1))
+    # Each side differs from run to run in proportion to itself: a path that one side lacks has no cost to vary there.
+    extra = np.zeros(len(left))
+    if between is not None and not between.shown:
+        extra = between.share**2 * (means[0] ** 2 + means[1] ** 2)
+    variance = variances[0] + variances[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])
+        if freedoms[0] == freedoms[1]:
+            freedom = np.where(np.isfinite(freedom), float(sum(freedoms)), np.nan)
+        whole = variance + extra
+        t = np.abs(means[1] - means[0]) / np.sqrt(whole)
+        p = 2 * stdtr(freedom, -t)
+        half = stdtrit(freedom, 0.975) * np.sqrt(whole)
+    p = np.where(np.isfinite(p), p, 1.0)
+    return (means[0], means[1]), (np.asarray(half, dtype=float), np.asarray(p, dtype=float))
+
+
+def between(left: Sequence[Round], right: Sequence[Round], share: float) -> Between | None:
+    """How two sides are to be compared: None where all rounds are of one run."""
+    labels = (tuple(one.run for one in left), tuple(one.run for one in right))
+    return None if len(set(labels[0] + labels[1])) == 1 else Between(labels, share)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the difference in cost for each unit that arrived: the loss, or the CPU time of one stage."""
+
+    name: str
+    left_s: float
+    right_s: float
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Split:
+    """The difference in cost for each unit that arrived, in seconds, and its parts: they add up."""
+
+    unit: CostUnit
+    total: Estimate
+    spent: Estimate
+    loss: Part
+    stages: Sequence[Part]
+
+
+def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: Between | None) -> Split:
+    """Both sides' cost for each unit that arrived, taken apart. Each factor is weighted with the mean of both sides of
+    the other one, so that the parts add up to the difference of the means of the products."""
+    sides = (left, right)
+    count = {
+        (at, stage): np.array([sum(one.samples[stage].values()) for one in side], dtype=float)
+        for at, side in enumerate(sides)
+        for stage in STAGES
+    }
+    passed = {
+        (at, stage): np.array([one.passed[stage] for one in side])
+        for at, side in enumerate(sides)
+        for stage in STAGES
+    }
+    cost = {
+        (at, stage): count[at, stage] * np.array([one.each(stage) for one in side])
+        for at, side in enumerate(sides)
+        for stage in STAGES
+    }
+    middle = {stage: (cost[0, stage].mean() + cost[1, stage].mean()) / 2 for stage in STAGES}
+    weight = {stage: (passed[0, stage].mean() + passed[1, stage].mean()) / 2 for stage in STAGES}
+    total = [sum(cost[at, stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
+    loss = [sum(middle[stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
+    spent = estimate(
+        passed[0, SEND], passed[1, SEND], None if apart is None else Between(apart.runs, LOSS_SHARE)
+    )
+    parts = [
+        Part(
+            stage, float(cost[0, stage].mean()), float(cost[1, stage].mean()),
+            estimate(weight[stage] * cost[0, stage], weight[stage] * cost[1, stage], apart),
+        )
+        for stage in STAGES
+    ]  # fmt: skip
+    return Split(
+        unit,
+        estimate(np.asarray(total[0]), np.asarray(total[1]), apart),
+        spent,
+        Part(
+            "packets that were lost",
+            spent.left,
+            spent.right,
+            estimate(np.asarray(loss[0]), np.asarray(loss[1]), apart),
+        ),
+        parts,
+    )
+
+
+LOSS_SHARE = 0.05  # what packets sent for one that arrived may differ by between runs
+
+
+def shares(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of shares and half its 95 % interval; NaN without any."""
+    from labkit.analysis.flame.significance import half_interval
+
+    known = np.array([one for one in values if np.isfinite(one)])
+    return (float(known.mean()), half_interval(known)) if len(known) else (math.nan, math.nan)
+
+
+def observed_rows(point: ProfiledPoint, side: int) -> pd.DataFrame:
+    """All profiled rows of a side that went well, with any observer and with none."""
+    rows = point.rows[:2][side]
+    return rows[rows["status"].eq("ok")]

@@ -1,0 +1,1 @@
+"""What the command line needs and nothing else does."""

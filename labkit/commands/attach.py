@@ -1,0 +1,244 @@
+"""A network interface for a container of Docker's or Podman's that runs: what pipework(8) did, with the kernel's own
+words. It is the one thing that labkit makes outside of an experiment, and goes with the container.
+
+veth: to a bridge of this machine. macvlan, ipvlan: on a NIC of this machine. With a VLAN, the bridge's port carries
+that one alone (the bridge has to filter VLANs), and a NIC gets a VLAN device under the new one, which stays.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from errno import EOPNOTSUPP
+from pathlib import Path
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints.namespace import Namespace
+from labkit.system import machine, netlink, process
+
+KINDS = ("veth", "macvlan", "ipvlan")
+ENGINES = ("docker", "podman")
+DHCP = "dhcp"
+LEASE_S = 30.0
+IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
+LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; the kernel's own bounds are those of the device
+MODES = {
+    "macvlan": {"IFLA_MACVLAN_MODE": 4},
+    "ipvlan": {"IFLA_IPVLAN_MODE": 0},
+}  # bridge, L2 (linux/if_link.h)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An interface that is wanted: `kind` of KINDS, `over` the bridge (veth) or NIC, its name in the container, its
+    address with a prefix length, or `dhcp`, or None; the gateway of a default route, MAC address, VLAN, MTU."""
+
+    kind: str
+    over: str
+    interface: str = "eth1"
+    address: str | None = None
+    gateway: str | None = None
+    mac: str | None = None
+    vlan: int | None = None
+    mtu_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be."""
+        if self.kind not in KINDS:
+            raise BadInput(f"{self.kind} is no kind of interface: there are {', '.join(KINDS)}")
+        for name in (self.over, self.interface):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", name):
+                raise BadInput(f"{name!r} is no name of an interface")
+        try:
+            if self.address not in (None, DHCP):
+                if "/" not in str(self.address):
+                    raise ValueError(f"{self.address} has no prefix length: {self.address}/24, say")
+                own = ipaddress.ip_interface(str(self.address))
+                if self.gateway is not None and ipaddress.ip_address(self.gateway).version != own.version:
+                    raise ValueError(
+                        f"{self.gateway} is no gateway for {self.address}: the family is another"
+                    )
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        if self.gateway is not None and self.address in (None, DHCP):
+            raise BadInput("a gateway needs an address; with dhcp the server tells it")
+        if self.mac is not None and not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", self.mac):
+            raise BadInput(f"{self.mac} is no MAC address")
+        if self.mac is not None and self.kind == "ipvlan":
+            raise BadInput("an ipvlan device has the MAC address of its NIC: leave the MAC address out")
+        if self.vlan is not None and not 1 <= self.vlan <= 4094:
+            raise BadInput(f"{self.vlan} is no VLAN: 1 to 4094")
+        if self.mtu_bytes is not None and not LEAST_MTU <= self.mtu_bytes <= MOST_MTU:
+            raise BadInput(f"{self.mtu_bytes} is no MTU: {LEAST_MTU} to {MOST_MTU} bytes")
+
+
+def pid_of(container: str) -> int:
+    """The first process of a running container of Docker's or Podman's. Raises BadInput when none of this name runs,
+    Unsupported where there is neither engine."""
+    if not NAME.fullmatch(container):
+        raise BadInput(f"{container!r} is no name of a container")
+    engines = [path for name in ENGINES if os.path.isabs(path := machine.program(name))]
+    if not engines:
+        raise Unsupported(
+            "neither docker nor podman is here, so there is no container of theirs to attach to"
+        )
+    lines = []
+    for path in engines:
+        ended = process.run(
+            [path, "inspect", "--type", "container", "--format", "{{.State.Pid}}", container], 30
+        )
+        text = ended.stdout.strip()
+        if ended.returncode == 0 and text.isdigit():
+            if text == "0":
+                raise BadInput(f"the container {container} of {Path(path).name} does not run: start it first")
+            return int(text)
+        lines.append(ended.words())
+    raise BadInput(f"there is no container {container}: {'; '.join(lines)}")
+
+
+@contextmanager
+def namespace_of(container: str) -> Iterator[Namespace]:
+    """The network namespace of a running container. Raises as `pid_of`, and Failed when it may not be entered."""
+    pid = pid_of(container)
+    try:
+        fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Failed(f"the network namespace of {container} cannot be entered: {error.strerror}") from None
+    with netlink.inside(fd):
+        space = Namespace(container, fd, netlink.Netlink())
+    try:
+        yield space
+    finally:
+        space.close()
+
+
+def attach(container: str, wanted: Wanted) -> str | None:
+    """Give a running container an interface; returns its address with the prefix length, None without one.
+
+    Raises BadInput for what cannot be, Unsupported where the kernel lacks it, Failed in the kernel's words. What was
+    half made is taken away again.
+    """
+    wanted.check()
+    with namespace_of(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
+        if wanted.interface in {link.name for link in netlink.links(space.netlink)}:
+            raise BadInput(f"the container {container} has an interface {wanted.interface} already")
+        _make(kernel, space, wanted, undo)
+        index = _index(space, wanted.interface)
+        undo.callback(space.netlink.do, netlink.delete_link(index))
+        address = _configured(space, index, wanted)
+        undo.pop_all()
+        return address
+
+
+def _index(space: Namespace, interface: str) -> int:
+    result = {link.name: link.index for link in netlink.links(space.netlink)}
+    if interface not in result:
+        raise BadInput(f"{space.name} has no interface {interface}; it has {', '.join(result)}")
+    return result[interface]
+
+
+def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> None:
+    """Make the interface, in the container; `undo` takes away a VLAN device that was made for it."""
+    try:
+        known = {link.name: link for link in netlink.links(kernel)}
+        if wanted.over not in known:
+            raise BadInput(f"this machine has no interface {wanted.over}; it has {', '.join(known)}")
+        over = known[wanted.over]
+        common = {"netns": space.fd, "mtu_bytes": wanted.mtu_bytes, "mac": wanted.mac}
+        if wanted.kind == "veth":
+            _veth(kernel, space, wanted, over)
+            return
+        lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
+        data = MODES[wanted.kind]
+        kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
+    except netlink.LinkError as error:
+        raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
+            f"{wanted.kind} on {wanted.over}: {error}"
+        ) from None
+
+
+def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> None:
+    """A cable to the bridge; its end here goes with that in the container."""
+    if bridge.kind != "bridge":
+        raise BadInput(f"{wanted.over} is no bridge, and the other end of a veth has to be somewhere")
+    if wanted.vlan is not None and not bridge.data.get("IFLA_BR_VLAN_FILTERING"):
+        raise BadInput(
+            f"{wanted.over} does not filter VLANs: ip link set {wanted.over} type bridge vlan_filtering 1"
+        )
+    here = f"lk{os.urandom(4).hex()}"
+    peer = {"name": wanted.interface, "netns": space.fd, "mac": wanted.mac}
+    mtu = wanted.mtu_bytes or bridge.mtu_bytes
+    kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer, master=bridge.index))
+    if wanted.vlan is not None:
+        words = [machine.program("bridge"), "vlan"]
+        try:
+            process.output([*words, "del", "dev", here, "vid", "1"])
+            process.output([*words, "add", "dev", here, "vid", str(wanted.vlan), "pvid", "untagged"])
+        except BaseException:
+            kernel.do(netlink.delete_link(netlink.index_of(here)))
+            raise
+
+
+def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
+    """The index of the NIC's VLAN device, made where it has none of that VLAN, whatever its name."""
+    over, vlan = known[wanted.over].index, wanted.vlan
+    for link in known.values():
+        here = link.kind == "vlan" and link.link == over and link.link_netnsid is None
+        protocol = link.data.get("IFLA_VLAN_PROTOCOL", ETH_P_8021Q)
+        if here and (link.data.get("IFLA_VLAN_ID"), protocol) == (vlan, ETH_P_8021Q):
+            return link.index
+    names = [f"{wanted.over}.{vlan}", f"lk{over}.{vlan}"]
+    free = [name for name in names if len(name) < IFNAMSIZ and name not in known]
+    if not free:
+        raise BadInput(
+            f"{wanted.over} has no device of VLAN {vlan}, and {' and '.join(names)} are no names for one (taken, or too"
+            f" long): ip link add NAME link {wanted.over} up type vlan id {vlan}"
+        )
+    kernel.do(netlink.new_link("vlan", free[0], link=over, data={"IFLA_VLAN_ID": vlan}))
+    index = netlink.index_of(free[0])
+    undo.callback(kernel.do, netlink.delete_link(index))
+    return index
+
+
+def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:
+    """Up, with an address and a default route if they are wanted."""
+    space.netlink.do(netlink.set_link(index))
+    if wanted.address is None:
+        return None
+    address, gateway = wanted.address, wanted.gateway
+    if address == DHCP:
+        address, gateway = _lease(space, wanted.interface)
+    space.netlink.do(netlink.new_address(index, ipaddress.ip_interface(address)))
+    if gateway is not None:
+        family = ipaddress.ip_address(gateway).version
+        space.netlink.do(netlink.new_route("default", [(index, gateway)], family=family))
+    return address
+
+
+def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
+    """An address with its prefix length, and a router, that a DHCP server gives (RFC 2131; busybox's udhcpc, which asks
+    once and does not renew)."""
+    busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
+    if busybox is None:
+        raise Unsupported(
+            "DHCP is asked by busybox, which is not here: install the Debian package busybox-static"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        script, lease = Path(scratch, "script"), Path(scratch, "lease")
+        script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        words = ["udhcpc", "-f", "-q", "-n", "-t", "5", "-T", "1", "-i", interface, "-s", str(script)]
+        ended = process.run([*space.prefix, busybox, *words], LEASE_S)
+        if not lease.exists():
+            raise Failed(f"no DHCP server gave {interface} an address: {ended.words()}")
+        report: dict[str, str] = dict(_LEASE.findall(lease.read_text()))
+    return f"{report['ip']}/{report.get('mask', '24')}", next(iter(report.get("router", "").split()), None)

@@ -1,0 +1,130 @@
+"""`labkit kernels`: the kernels that a lab VM can boot, and what each can do.
+
+A kernel is asked once, by booting it; what it answered is remembered by the digest of its image and labkit's version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import __version__
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, LabkitError
+from labkit.runner import run
+from labkit.system.qemu import kernels
+
+# What tells kernels apart: the column's head, and the doctor's group and name.
+TELLING = {
+    "ipvlan": ("link kinds", "ipvlan"),
+    "gre": ("tunnels", "gre"),
+    "netem": ("queueing disciplines", "netem"),
+    "Open vSwitch": ("Open vSwitch", "kernel datapath"),
+    "function_graph": ("tracers", "function_graph"),
+    "kprobe": ("tracers", "kprobe"),
+    "BTF": ("BPF", "BTF"),
+}
+_WORDS = {True: "yes", False: "no", None: "?"}
+_COLUMNS = ("release", "flavour", "from", "size", *TELLING)
+
+
+def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
+    """What the kernel answered, or None when it was not asked."""
+    try:
+        answer: dict[str, Any] = run_folder.read_json(_memory(kernel))
+    except BadInput:
+        return None
+    return answer
+
+
+def _memory(kernel: kernels.Kernel) -> Path:
+    """Raises BadInput when the image cannot be read."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
+    return root / "labkit/capabilities" / f"{kernel.digest}-{__version__}.json"
+
+
+def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, Any]:
+    """Boot the kernel and ask it what it can do (20 s where it is emulated); it is remembered.
+
+    Raises Unsupported where no lab VM can be had, Failed when the kernel does not boot.
+    """
+    # One thread for all CPUs: arming tracers is safe then, also under emulation.
+    answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
+    del answer["event"]
+    run_folder.write_json(_memory(kernel), answer)
+    return answer
+
+
+def ask_all(say: Callable[[str], None]) -> list[str]:
+    """Ask every kernel that was not asked yet; returns a sentence for each that gave no answer."""
+    failed = []
+    for kernel in kernels.installed():
+        if remembered(kernel) is None:
+            say(f"booting {kernel.release}")
+            try:
+                ask_kernel(kernel, say)
+            except LabkitError as error:
+                failed.append(f"{kernel.release}: {error}")
+                say(failed[-1])
+    return failed
+
+
+def as_json() -> str:
+    """All that is known, a JSON list with an object for each kernel, newest last; `answer` is the doctor's or null."""
+    result = [_described(kernel) for kernel in kernels.installed()]
+    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+
+
+def _described(kernel: kernels.Kernel) -> dict[str, Any]:
+    readable = os.access(kernel.image, os.R_OK)
+    return {
+        "release": kernel.release,
+        "where": f"vm:{kernel.release}",
+        "flavour": kernels.flavour(kernel.release),
+        "source": kernel.source,
+        "image": str(kernel.image),
+        "modules": str(kernel.modules),
+        "size_bytes": _size_bytes(kernel),
+        "digest": kernel.digest if readable else None,
+        "answer": remembered(kernel),
+    }
+
+
+def _size_bytes(kernel: kernels.Kernel) -> int:
+    """The image and its modules."""
+    files = [kernel.image, *(kernel.modules.rglob("*") if kernel.modules else ())]
+    return sum(path.lstat().st_size for path in files if path.is_file() and not path.is_symlink())
+
+
+def as_text() -> str:
+    """A line for each kernel, newest last, with the capabilities that tell kernels apart."""
+    result = [_described(kernel) for kernel in kernels.installed()]
+    if not result:
+        return "no kernel can be booted in a lab VM here: `labkit kernels get` fetches Debian's\n"
+    lines = [_COLUMNS, *(_cells(each) for each in result)]
+    widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(_COLUMNS))]
+    widths[4] = len(_COLUMNS[4])  # a sentence in this column reaches over the others
+    shown = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
+    if any(each["answer"] is None for each in result):
+        shown += ["", "`labkit kernels --ask` boots those that were not asked, once each"]
+    return "\n".join([*shown, "", "an experiment runs on one with where=vm:RELEASE"]) + "\n"
+
+
+def _cells(described: dict[str, Any]) -> tuple[str, ...]:
+    size = f"{described['size_bytes'] / 1e6:.0f} MB"
+    first = (described["release"], described["flavour"], described["source"], size)
+    if described["digest"] is None:
+        return (*first, "only root may read it")
+    if described["answer"] is None:
+        return (*first, "not asked yet")
+    return (*first, *_telling(described["answer"]["capabilities"]))
+
+
+def _telling(capabilities: Iterable[dict[str, Any]]) -> list[str]:
+    known = {(one["group"], one["name"]): one["available"] for one in capabilities}
+    return [_WORDS[known.get(each)] for each in TELLING.values()]

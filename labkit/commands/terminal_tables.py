@@ -1,0 +1,202 @@
+"""Tables in the terminal: rows, verdicts with their doubts, two runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labkit import loss_rates
+from labkit.analysis import load, profile_doubts, stats, verdicts
+from labkit.analysis.findings import overlay, packet_size, virtual_tap
+from labkit.analysis.packet_cost import cost_model
+from labkit.common import units
+from labkit.common.printable import printable
+
+WIDTH = 110  # where standard output is no terminal
+
+
+class _Console(Console):
+    """Prints text as it is: what is in a row is no markup, no emoji, and no command to the terminal."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def render_str(self, text: str, **words: Any) -> Text:
+        """Every text comes through here, also that of a table's cells."""
+        return super().render_str(printable(text), **words)
+
+
+def _console() -> Console:
+    console = _Console()
+    return console if console.is_terminal else _Console(WIDTH)
+
+
+def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name, is_number in columns:
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def show_parts(df: pd.DataFrame) -> pd.DataFrame:
+    """Of an experiment that has several parts, what was found in each in sentences, and the doubts about it; returns
+    the rows of the cost, which are compared."""
+    console = _console()
+    is_cost = df["part"].fillna("cost").eq("cost")
+    for part, sentences in overlay.SENTENCES.items():
+        if len(rows := df[df["part"].eq(part)]):
+            for sentence in sentences(rows):
+                console.print(overlay.plain(sentence))
+            console.print()
+    for doubt in overlay.doubts(df[~is_cost]):
+        console.print(f"- {doubt}")
+    return df[is_cost]
+
+
+def show_rows(df: pd.DataFrame) -> None:
+    """What was measured, a table for each host with a line for each topology and number of pairs, and the verdicts
+    if there was a comparison."""
+    console = _console()
+    for report, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
+        console.print(_medians(f"Medians{report}", rows))
+        console.print()
+    show_verdicts(df)
+    for sentence in verdicts.medians_apart(df):
+        console.print(f"- {sentence}")
+
+
+def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
+    """What packets cost by their size, or by their mirrors' copies, in sentences, where that was the question."""
+    rows = df[df["experiment"].eq("packet_size")]
+    console = _console()
+    for sentence in packet_size.all_findings(rows, cost_model.curves(rows), profiles) if len(rows) else []:
+        console.print(packet_size.plain(sentence))
+    taps = df[df["experiment"].eq("virtual_tap")]
+    for sentence in virtual_tap.report(taps) if len(taps) else []:
+        console.print(packet_size.plain(f"- {sentence}"))
+
+
+def show_rates(df: pd.DataFrame) -> None:
+    """At which rates loss begins, in sentences, where that was the question."""
+    rows = df[df["experiment"].eq("throughput")]
+    trials = rows["part"].eq("trials")
+    console = _console()
+    for sentence in loss_rates.report(rows[~trials], rows[trials]) if len(rows) else []:
+        console.print(f"- {sentence}")
+
+
+def show_profiles(profiles: pd.DataFrame) -> None:
+    """What was measured beside observers and failed, in sentences."""
+    console = _console()
+    failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
+    of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
+    seen = load.group_similar(of).value_counts(sort=False).items()
+    for sentence in profile_doubts.not_set_up(profiles):
+        console.print(f"- {sentence}")
+    for words, count in seen:
+        console.print(f"- {words} ({units.many(count, 'profile')} failed)")
+
+
+def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The hosts, each with what its table's title says of it: nothing if it is the only one, and no emulated one."""
+    there = load.hosts(df)
+    is_told = len(there) > 1 or any("emulated" in name for name, _ in there)
+    return [(f": {name}" if is_told else "", rows) for name, rows in there]
+
+
+def _medians(title: str, df: pd.DataFrame) -> Table:
+    names = ("topology", "protocol", "pairs", "MTU", "measured", "rate", "CPU", "n", "")
+    table = _table(title, [(name, name not in ("topology", "protocol", "")) for name in names])
+    for key, rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False):
+        arm, *values = key
+        of = _of(pd.Series(dict(zip(load.GROUP, values, strict=True))))
+        protocol = str(of["protocol"])
+        ok = rows[rows["status"].eq("ok")]
+        ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
+        metric = verdicts.METRIC[protocol][0]
+        measured = (
+            units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
+        )
+        words = next((str(reason) for reason in rows["reason"].dropna()), "")
+        # of TCP the counters know frames, which offloads make up to 64 KB long: no packets a second
+        rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
+        busy = (
+            f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
+            if ok["window_s"].sum() > 0
+            else "–"
+        )
+        table.add_row(str(arm), *_point(of), measured, rate, busy, str(len(ok)), words)
+    return table
+
+
+def _of(line: pd.Series[Any]) -> dict[str, Any]:
+    """The group of a line, None for null."""
+    return {name: None if pd.isna(line[name]) else line[name] for name in load.GROUP}
+
+
+def _point(of: dict[str, Any]) -> list[str]:
+    """Cells of a group: the protocol with what is not as usual, numbers of pairs, MTU."""
+    numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
+    return [", ".join([str(of["protocol"]), *load.unusual(of)]), *numbers]
+
+
+def show_verdicts(df: pd.DataFrame) -> None:
+    """A table of verdicts for each host, with its reasons, and every doubt after them."""
+    console = _console()
+    for report, result in _hosts(verdicts.verdicts(df)):
+        table, reasons = _verdicts(f"Verdicts{report}", result)
+        console.print(table)
+        console.print()
+        for reason in reasons:
+            console.print(f"- {reason}")
+        if reasons:
+            console.print()
+    for doubt in verdicts.doubts(df):
+        console.print(f"- {doubt}")
+
+
+def _verdicts(title: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
+    """The table of verdicts of one host, and the sentences that it needs."""
+    names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
+    table = _table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
+    known = result["ratio"].notna()
+    for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
+        table.add_row(*_cells(line))
+    unclear = result[known & result["word"].eq("no evidence")]
+    reasons: dict[str, None] = dict.fromkeys(
+        f"{_point(_of(line))[0]}, {line['pairs']:g} pair{'s' * (line['pairs'] != 1)}: {line['sentence']}"
+        for _, line in unclear.iterrows()
+    )
+    for key, lines in result[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
+        protocol, mtu, topology, word = map(str, key)
+        pairs = ", ".join(dict.fromkeys(map(str, lines["pairs"])))
+        table.add_row(protocol, pairs, mtu, topology, str(lines["baseline"].iloc[0]), "–", "–", word)
+        reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
+    return table, list(reasons)
+
+
+def _cells(line: pd.Series[Any]) -> list[str]:
+    is_known = line["low"] == line["low"]
+    interval = stats.interval_text(line["low"], line["high"], ".3f", " – ") if is_known else "–"
+    names = ("topology", "baseline")
+    return [
+        *_point(_of(line)),
+        *(str(line[name]) for name in names),
+        f"{line['ratio']:.3f}",
+        interval,
+        str(line["word"]),
+    ]
+
+
+def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
+    """Two runs point by point: a sentence for each point, then what holds for all."""
+    console = _console()
+    for sentence in df.get("sentence", []):
+        console.print(f"- {sentence}")
+    for sentence in sentences:
+        console.print(f"- {sentence}")

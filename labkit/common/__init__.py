@@ -1,0 +1,1 @@
+"""What both wings use: errors, units, the schema of rows, run folders, packets."""

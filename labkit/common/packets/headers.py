@@ -1,0 +1,251 @@
+"""A frame as the layers that it is made of: each header with its bytes, from the outside in.
+
+What is no header that is known here, or is not all there, ends the list with a layer that says so; no bytes raise.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+
+ETHERNET, RAW_IP = (
+    1,
+    101,
+)  # link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header)
+PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
+UNKNOWN, CUT = "unknown", "cut"
+
+ETHERTYPES = {
+    0x0800: "ip",
+    0x86DD: "ip6",
+    0x0806: "arp",
+    0x8100: "802.1q",
+    0x88A8: "802.1q",
+    0x6558: "ethernet",
+}
+PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", 58: "icmp6"}
+IP6_EXTENSIONS = {0, 43, 60}  # hop by hop, routing, destination: 8-byte units (RFC 8200); 44 is the fragment
+IP6_FRAGMENT = 44
+ICMP = {0: "echo reply", 8: "echo request"}
+ICMP6 = {128: "echo request", 129: "echo reply"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One header: its name, a text for people, its own bytes, and `length_bytes`: these and all that follow, by its
+    own length field where it has one, else by that of the layer around it. `fields` are what tells packets apart, and
+    `ttl`."""
+
+    name: str
+    text: str
+    header_bytes: int
+    length_bytes: int
+    fields: Mapping[str, int | str] = field(default_factory=dict)
+
+
+Found = tuple[Layer, str | None]  # and the name of what follows
+Decoder = Callable[[bytes, int], Found]
+
+
+def layers(
+    frame: bytes,
+    link_type: int = ETHERNET,
+    ports: Mapping[int, str] = PORTS,
+    length_bytes: int | None = None,
+) -> list[Layer]:
+    """The layers of a frame. `ports`: UDP destination ports that carry `vxlan` or `geneve`; `length_bytes`: of the
+    whole frame, when only its beginning is here."""
+    result: list[Layer] = []
+    kind = {ETHERNET: "ethernet", RAW_IP: "raw"}.get(link_type, f"link type {link_type}")
+    at, left = 0, len(frame) if length_bytes is None else length_bytes
+    following: str | None = kind
+    while following is not None:
+        decoder = DECODERS.get(following)
+        if decoder is None:
+            return [*result, Layer(UNKNOWN, following, 0, left)]
+        try:
+            layer, following = decoder(frame[at:], left)
+        except struct.error:
+            return [*result, Layer(CUT, f"{following} cut off", 0, left)]
+        if layer.name != "raw":
+            result.append(layer)
+        at, left = at + layer.header_bytes, max(layer.length_bytes - layer.header_bytes, 0)
+        if layer.name == "udp":
+            following = ports.get(int(layer.fields["target_port"]))
+    return result
+
+
+def stack(result: Sequence[Layer]) -> str:
+    """The layers in one line, from the outside in: `Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / …`."""
+    return " / ".join(layer.text for layer in result)
+
+
+def _whole(data: bytes, header_bytes: int) -> None:
+    """Raises struct.error, as unpacking does, where a header of so many bytes is not all there."""
+    if len(data) < header_bytes:
+        raise struct.error
+
+
+def _nonsense(name: str, length: int) -> Found:
+    return Layer(UNKNOWN, name, 0, length), None
+
+
+def _ethertype(number: int) -> str:
+    return ETHERTYPES.get(number, f"type 0x{number:04x}")
+
+
+def _protocol(number: int) -> str:
+    return PROTOCOLS.get(number, f"IP protocol {number}")
+
+
+def _mac(data: bytes) -> str:
+    return data.hex(":")
+
+
+def _raw(data: bytes, length: int) -> Found:
+    (first,) = struct.unpack_from("B", data)
+    kind = {4: "ip", 6: "ip6"}.get(first >> 4, f"IP version {first >> 4}")
+    return Layer("raw", "", 0, length), kind
+
+
+def _ethernet(data: bytes, length: int) -> Found:
+    target, source, kind = struct.unpack_from("!6s6sH", data)
+    fields: dict[str, int | str] = {"source": _mac(source), "target": _mac(target)}
+    following = _ethertype(kind) if kind >= 0x600 else "802.3"  # below, it is a length (IEEE 802.3)
+    return Layer("ethernet", "Ethernet", 14, length, fields), following
+
+
+def _vlan(data: bytes, length: int) -> Found:
+    tag, kind = struct.unpack_from("!HH", data)
+    return Layer("802.1q", f"802.1Q {tag & 0xFFF}", 4, length, {"id": tag & 0xFFF}), _ethertype(kind)
+
+
+def _arp(data: bytes, length: int) -> Found:
+    """RFC 826, for IPv4 over Ethernet."""
+    hardware, protocol, sizes, operation = struct.unpack_from("!HHHH", data)
+    if (hardware, protocol, sizes) != (1, 0x0800, 0x0604):
+        return _nonsense(f"ARP of type {hardware} for 0x{protocol:04x}", length)
+    sender_mac, sender, target_mac, target = struct.unpack_from("!6s4s6s4s", data, 8)
+    one, other = str(IPv4Address(sender)), str(IPv4Address(target))
+    texts = {1: f"who-has {other} tell {one}", 2: f"{one} is-at {_mac(sender_mac)}"}
+    fields: dict[str, int | str] = {"operation": operation, "source": one, "target": other}
+    fields |= {"source_mac": _mac(sender_mac), "target_mac": _mac(target_mac)}
+    return Layer("arp", f"ARP {texts.get(operation, f'operation {operation}')}", 28, 28, fields), None
+
+
+def _ip(data: bytes, length: int) -> Found:
+    """RFC 791. A total length of 0 is that of a packet that is yet to be segmented (BIG TCP)."""
+    first, _tos, total, number, fragment, ttl, protocol, _sum, source, target = struct.unpack_from(
+        "!BBHHHBBH4s4s", data
+    )
+    header_bytes = (first & 15) * 4
+    if first >> 4 != 4 or header_bytes < 20:
+        return _nonsense("no IP header", length)
+    _whole(data, header_bytes)
+    one, other = str(IPv4Address(source)), str(IPv4Address(target))
+    offset, more = (fragment & 0x1FFF) * 8, bool(fragment & 0x2000)
+    fields: dict[str, int | str] = {"source": one, "target": other, "protocol": protocol, "id": number}
+    fields |= {"offset": offset, "ttl": ttl}
+    text = f"IP {one} > {other}" + (f" fragment at {offset}" if offset or more else "")
+    layer = Layer("ip", text, header_bytes, max(total or length, header_bytes), fields)
+    return layer, None if offset else _protocol(protocol)
+
+
+def _ip6(data: bytes, length: int) -> Found:
+    """RFC 8200; extension headers count as part of it."""
+    first, payload, following, ttl, source, target = struct.unpack_from("!IHBB16s16s", data)
+    if first >> 28 != 6:
+        return _nonsense("no IPv6 header", length)
+    header_bytes, offset, fragment, number = 40, 0, False, 0
+    while following in IP6_EXTENSIONS or following == IP6_FRAGMENT:
+        after, units, place, identification = struct.unpack_from("!BBHI", data, header_bytes)
+        if following == IP6_FRAGMENT:
+            offset, fragment, number, units = place & 0xFFF8, True, identification, 0
+        following, header_bytes = after, header_bytes + 8 * (units + 1)
+        if offset:
+            break
+    _whole(data, header_bytes)
+    one, other = str(IPv6Address(source)), str(IPv6Address(target))
+    fields: dict[str, int | str] = {"source": one, "target": other, "protocol": following, "id": number}
+    fields |= {"offset": offset, "ttl": ttl}
+    text = f"IP6 {one} > {other}" + (f" fragment at {offset}" if fragment else "")
+    layer = Layer("ip6", text, header_bytes, max(40 + payload if payload else length, header_bytes), fields)
+    return layer, None if offset else _protocol(following)
+
+
+def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Found:
+    """RFC 792, RFC 4443: an echo has an identifier and a sequence number, of others 4 bytes that differ."""
+    kind, code, _sum, number, sequence = struct.unpack_from("!BBHHH", data)
+    text = f"{title} {names.get(kind, f'type {kind} code {code}')}"
+    fields: dict[str, int | str] = {"type": kind, "code": code, "id": number, "sequence": sequence}
+    return Layer(name, text, 8, length, fields), None
+
+
+def _icmp(data: bytes, length: int) -> Found:
+    return _echo("icmp", "ICMP", ICMP, data, length)
+
+
+def _icmp6(data: bytes, length: int) -> Found:
+    return _echo("icmp6", "ICMPv6", ICMP6, data, length)
+
+
+def _udp(data: bytes, length: int) -> Found:
+    """RFC 768; a length below that of the header is that of a jumbogram (RFC 2675)."""
+    source, target, total, _sum = struct.unpack_from("!HHHH", data)
+    fields: dict[str, int | str] = {"source_port": source, "target_port": target}
+    return Layer("udp", f"UDP {target}", 8, total if total >= 8 else length, fields), None
+
+
+def _tcp(data: bytes, length: int) -> Found:
+    """RFC 9293."""
+    source, target, sequence, acknowledged, offset = struct.unpack_from("!HHIIB", data)
+    header_bytes = (offset >> 4) * 4
+    if header_bytes < 20:
+        return _nonsense("no TCP header", length)
+    _whole(data, header_bytes)
+    fields: dict[str, int | str] = {"source_port": source, "target_port": target}
+    fields |= {"sequence": sequence, "acknowledged": acknowledged}
+    return Layer("tcp", f"TCP {target}", header_bytes, length, fields), None
+
+
+def _gre(data: bytes, length: int) -> Found:
+    """RFC 2784, with key and sequence number of RFC 2890."""
+    flags, kind = struct.unpack_from("!HH", data)
+    if flags & 0x4007:  # routing (RFC 1701), or another version (1: PPTP)
+        return _nonsense(f"GRE version {flags & 7}" if flags & 7 else "GRE with routing", length)
+    has_sum, has_key, has_sequence = (bool(flags & bit) for bit in (0x8000, 0x2000, 0x1000))
+    header_bytes = 4 * (1 + has_sum + has_key + has_sequence)
+    _whole(data, header_bytes)
+    fields: dict[str, int | str] = {}
+    if has_key:
+        fields["key"] = struct.unpack_from("!I", data, 4 + 4 * has_sum)[0]
+    if has_sequence:
+        fields["sequence"] = struct.unpack_from("!I", data, header_bytes - 4)[0]
+    text = "GRE" + (f" key {fields['key']}" if has_key else "")
+    return Layer("gre", text, header_bytes, length, fields), _ethertype(kind)
+
+
+def _vxlan(data: bytes, length: int) -> Found:
+    """RFC 7348."""
+    flags, vni = struct.unpack_from("!II", data)
+    if not flags & 0x08000000:
+        return _nonsense("VXLAN without VNI", length)
+    return Layer("vxlan", f"VXLAN {vni >> 8}", 8, length, {"id": vni >> 8}), "ethernet"
+
+
+def _geneve(data: bytes, length: int) -> Found:
+    """RFC 8926, with its options."""
+    first, _flags, kind, vni = struct.unpack_from("!BBHI", data)
+    if first >> 6:
+        return _nonsense(f"Geneve version {first >> 6}", length)
+    header_bytes = 8 + (first & 0x3F) * 4
+    _whole(data, header_bytes)
+    return Layer("geneve", f"Geneve {vni >> 8}", header_bytes, length, {"id": vni >> 8}), _ethertype(kind)
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6, "icmp": _icmp,
+    "icmp6": _icmp6, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
+}  # fmt: skip

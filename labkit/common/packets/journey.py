@@ -1,0 +1,170 @@
+"""One packet followed over the hops that saw it.
+
+A packet is known again by what no hop changes: the addresses, protocol, identifier and ports of its innermost headers,
+and the beginning of its payload; not by TTL, checksums, MAC addresses, outer headers, length or order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.common.packets.headers import PORTS, UNKNOWN, Layer, layers, stack
+from labkit.common.packets.pcapng import OUT, Counts, Frame
+
+PAYLOAD_BYTES = 32  # of the payload; ping and iperf3 begin theirs with the time
+WITHIN_S = 0.9  # what is alike, but later than that, is another packet: ARP asks again after a second
+_LINKS = ("ethernet", "802.1q")
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A packet at one hop: `hop` is namespace:interface, `direction` in or out; the kernel's time (since 1970), bytes
+    of the frame as the interface saw it, its layers."""
+
+    hop: str
+    direction: str
+    time_ns: int
+    length_bytes: int
+    layers: Sequence[Layer]
+
+    @property
+    def stack(self) -> str:
+        """All its headers in one line."""
+        return stack(self.layers)
+
+
+@dataclass(frozen=True)
+class Journey:
+    """A packet and its sightings in the order of time. `inner` are the layers by which it is known: the innermost
+    IP (or ARP) and what follows."""
+
+    inner: Sequence[Layer]
+    sightings: Sequence[Sighting]
+
+    @property
+    def source(self) -> str | None:
+        """The innermost sender's address; None of what has none."""
+        result = self.inner[0].fields.get("source")
+        return None if result is None else str(result)
+
+    @property
+    def target(self) -> str | None:
+        """The innermost receiver's address; None of what has none."""
+        result = self.inner[0].fields.get("target")
+        return None if result is None else str(result)
+
+    def what(self, names: Mapping[str, str] | None = None) -> str:
+        """`cs1 > cs5 echo request`: in one line what it is; `names` are of addresses."""
+        names = names or {}
+        if self.inner[0].name not in ("ip", "ip6"):
+            return stack(self.inner)
+        ends = (str(end) for end in (self.source, self.target))
+        between = " > ".join(names.get(end, end) for end in ends)
+        rest = stack(self.inner[1:]) or f"fragment at {self.inner[0].fields['offset']}"
+        return f"{between} {rest.removeprefix('ICMP ').removeprefix('ICMPv6 ')}"
+
+
+class _Open:
+    """A journey while it is put together."""
+
+    def __init__(self, inner: Sequence[Layer]) -> None:
+        self.inner = inner
+        self.sightings: list[Sighting] = []
+        self.slots: set[Hashable] = set()
+
+    def is_over(self, time_ns: int, within_ns: int) -> bool:
+        return time_ns - self.sightings[-1].time_ns > within_ns
+
+
+def journeys(
+    frames: Iterable[Frame], ports: Mapping[int, str] = PORTS, within_s: float = WITHIN_S
+) -> list[Journey]:
+    """Every packet in the order of its first sighting. `ports`: as of `layers`.
+
+    Of packets that are alike to the byte (ARP, a copy that the network made) each is a journey of its own: a hop sees
+    one packet only once in one direction, unless with another TTL (a loop) or in another number of headers; and
+    sightings of one are at most `within_s` apart.
+    """
+    result: list[_Open] = []
+    alike: dict[Hashable, deque[_Open]] = {}
+    within_ns = round(within_s * 1e9)
+    for frame in sorted(frames, key=lambda frame: frame.time_ns):
+        seen = layers(frame.data, frame.link_type, ports, frame.length_bytes)
+        first = _innermost(seen)
+        inner = seen[first:]
+        slot = (frame.hop, frame.direction, len(seen), inner[0].fields.get("ttl"))
+        same = alike.setdefault(_key(seen, first, frame.data), deque())
+        while same and same[0].is_over(frame.time_ns, within_ns):
+            same.popleft()
+        taker = next((one for one in same if slot not in one.slots), None)
+        if taker is None:
+            taker = _Open(inner)
+            result.append(taker)
+            same.append(taker)
+        taker.slots.add(slot)
+        taker.sightings.append(Sighting(frame.hop, frame.direction, frame.time_ns, frame.length_bytes, seen))
+    return [Journey(one.inner, sorted(one.sightings, key=_when)) for one in result]
+
+
+def _when(seen: Sighting) -> tuple[int, int]:
+    """The time; while some program wants timestamps (ping does) the kernel gives a packet only one in a namespace until
+    it is sent on, and then the outer headers were there first of what comes in."""
+    return seen.time_ns, len(seen.layers) if seen.direction == OUT else -len(seen.layers)
+
+
+def _innermost(seen: Sequence[Layer]) -> int:
+    """The position of the innermost network layer: IP, ARP, or what else an Ethernet header announces."""
+    for at in range(len(seen) - 1, -1, -1):
+        one = seen[at]
+        if one.name in ("ip", "ip6", "arp") or (at and one.name == UNKNOWN and seen[at - 1].name in _LINKS):
+            return at
+    return len(seen) - 1
+
+
+def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
+    """What stays the same of a packet. Frames may be padded behind the packet (Ethernet's 60 bytes)."""
+    begin = sum(one.header_bytes for one in seen[:first])
+    payload = begin + sum(one.header_bytes for one in seen[first:])
+    end = min(begin + seen[first].length_bytes, payload + PAYLOAD_BYTES)
+    headers = tuple(
+        (one.name, *((name, value) for name, value in one.fields.items() if name != "ttl"))
+        for one in seen[first:]
+    )
+    return headers, data[payload:end]
+
+
+def rows(
+    result: Iterable[Journey], counts: Mapping[str, Counts], names: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """A row for every sighting, in the order of packets and of time; `time_s` is since the packet's first sighting.
+    `counts` are of the hops; `names` of addresses."""
+    return [
+        {
+            "packet": number,
+            "what": one.what(names),
+            "hop": seen.hop,
+            "namespace": seen.hop.rpartition(":")[0],
+            "interface": seen.hop.rpartition(":")[2],
+            "position": position,
+            "direction": seen.direction,
+            "time_s": (seen.time_ns - one.sightings[0].time_ns) / 1e9,
+            "length_bytes": seen.length_bytes,
+            "stack": seen.stack,
+            "layers": [
+                {
+                    "name": each.name,
+                    "text": each.text,
+                    "header_bytes": each.header_bytes,
+                    "length_bytes": each.length_bytes,
+                }
+                for each in seen.layers
+            ],
+            "dropped_count": counts[seen.hop].dropped_count,
+            "skipped_count": counts[seen.hop].skipped_count,
+        }
+        for number, one in enumerate(result)
+        for position, seen in enumerate(one.sightings)
+    ]

@@ -1,0 +1,181 @@
+"""Files of captured packets: pcapng (draft-ietf-opsawg-pcapng), with the name of the hop as the interface's, times in
+nanoseconds, directions, and what each hop lost."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labkit.common import errors, safe_files
+
+SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
+MAGIC = 0x1A2B3C4D
+END, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 4, 2, 9, 2
+RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
+IN, OUT = "in", "out"
+DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
+
+_packet = struct.Struct(
+    "<IIIIIII"
+)  # kind, block's length, interface, time (high, low), bytes here, bytes in all
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame as one hop saw it. `data` may be its beginning; `length_bytes` is of the whole."""
+
+    hop: str
+    link_type: int
+    time_ns: int
+    direction: str
+    length_bytes: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the frames of one hop: in the file, lost by the kernel (the buffer was full), left out on purpose
+    (a limit), in the file but not whole."""
+
+    captured_count: int = 0
+    dropped_count: int = 0
+    skipped_count: int = 0
+    truncated_count: int = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a file holds: frames in the order of time, and the counts of every hop. Where the recorder was ended before
+    it could tell what was lost, `is_whole` is false."""
+
+    frames: list[Frame]
+    counts: dict[str, Counts]
+    is_whole: bool
+
+
+def header(hops: Sequence[tuple[str, int]], snap_bytes: int) -> bytes:
+    """The beginning of a file: its hops, each a name and a link type."""
+    options = _option(USER_APPLICATION, b"labkit") + _option(END)
+    blocks = [_block(SECTION, struct.pack("<IHHq", MAGIC, 1, 0, -1) + options)]
+    for name, link_type in hops:
+        options = _option(NAME, name.encode()) + _option(RESOLUTION, b"\x09") + _option(END)
+        blocks.append(_block(INTERFACE, struct.pack("<HHI", link_type, 0, snap_bytes) + options))
+    return b"".join(blocks)
+
+
+def packet(hop: int, time_ns: int, flags: int, length_bytes: int, data: bytes) -> bytes:
+    """A frame at the hop of that number. `flags`: direction (1 in, 2 out) and way of reception (4 unicast, 8 multicast,
+    12 broadcast, 16 for another's address)."""
+    padded = -len(data) % 4
+    total = 44 + len(data) + padded
+    head = _packet.pack(PACKET, total, hop, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), length_bytes)
+    return head + data + bytes(padded) + struct.pack("<HHIII", FLAGS, 4, flags, 0, total)
+
+
+def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
+    """What became of the frames of a hop, up to a time."""
+    received = counts.captured_count + counts.dropped_count + counts.skipped_count
+    report = (
+        (RECEIVED, received),
+        (DROPPED_BY_KERNEL, counts.dropped_count),
+        (DELIVERED, counts.captured_count),
+    )
+    options = b"".join(_option(code, struct.pack("<Q", number)) for code, number in report) + _option(END)
+    return _block(STATISTICS, struct.pack("<III", hop, time_ns >> 32, time_ns & 0xFFFFFFFF) + options)
+
+
+def read(content: bytes) -> Recorded:
+    """What a file of labkit's holds, as far as it was written: a block that is cut off ends it. Raises BadInput, with
+    the place, for what is no such file."""
+    with errors.reading("the capture", errors.BadInput) as at:
+        return _read(content, at)
+
+
+def _read(content: bytes, at: errors.Place) -> Recorded:
+    hops: list[tuple[str, int]] = []
+    frames: list[Frame] = []
+    counts: dict[str, Counts] = {}
+    at.byte = 0
+    for kind, body in _blocks(content):
+        if kind == INTERFACE:
+            hops.append((_options(body[8:])[NAME].decode(), struct.unpack_from("<H", body)[0]))
+        elif kind == PACKET:
+            frames.append(_frame(hops, body))
+        elif kind == STATISTICS:
+            number, report = struct.unpack_from("<I", body)[0], _options(body[12:])
+            received, dropped, delivered = (
+                struct.unpack("<Q", report[code])[0] for code in (RECEIVED, DROPPED_BY_KERNEL, DELIVERED)
+            )
+            counts[hops[number][0]] = Counts(delivered, dropped, received - dropped - delivered)
+        at.byte += len(body) + 12
+    is_whole = len(counts) == len(hops)
+    counts = {name: counts.get(name, Counts()) for name, _ in hops}
+    for frame in frames:
+        one = counts[frame.hop]
+        if not is_whole:
+            one = replace(one, captured_count=one.captured_count + 1)
+        cut = len(frame.data) < frame.length_bytes
+        counts[frame.hop] = replace(one, truncated_count=one.truncated_count + cut)
+    return Recorded(sorted(frames, key=lambda frame: frame.time_ns), counts, is_whole)
+
+
+def _frame(hops: Sequence[tuple[str, int]], body: bytes) -> Frame:
+    number, high, low, here, length_bytes = struct.unpack_from("<IIIII", body)
+    data, rest = body[20 : 20 + here], body[20 + here + -here % 4 :]
+    (flags,) = struct.unpack("<I", _options(rest)[FLAGS])
+    name, link_type = hops[number]
+    return Frame(name, link_type, high << 32 | low, DIRECTIONS[flags & 3], length_bytes, data)
+
+
+def sort(path: Path) -> None:
+    """Put the packets of a file that is whole into the order of time; hops were read one after the other. Raises
+    OSError where there is no room for a second file beside it."""
+    content = path.read_bytes()
+    rest, packets, at = [], [], 0
+    for kind, body in _blocks(content):
+        block = content[at : at + len(body) + 12]
+        at += len(block)
+        if kind == PACKET:
+            _number, high, low = struct.unpack_from("<III", body)
+            packets.append((high << 32 | low, block))
+        else:
+            rest.append((kind, block))
+    packets.sort(key=lambda one: one[0])
+    with safe_files.replacing(path) as file:
+        file.writelines(block for kind, block in rest if kind != STATISTICS)
+        file.writelines(block for _, block in packets)
+        file.writelines(block for kind, block in rest if kind == STATISTICS)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    total = struct.pack("<I", len(body) + 12)
+    return struct.pack("<I", kind) + total + body + total
+
+
+def _option(code: int, value: bytes = b"") -> bytes:
+    return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
+def _blocks(content: bytes) -> Iterator[tuple[int, bytes]]:
+    if content[:4] != struct.pack("<I", SECTION) or content[8:12] != struct.pack("<I", MAGIC):
+        raise ValueError("this is no capture of labkit's (pcapng)")
+    at = 0
+    while at + 12 <= len(content):
+        kind, total = struct.unpack_from("<II", content, at)
+        if total < 12 or at + total > len(content):
+            return
+        yield kind, content[at + 8 : at + total - 4]
+        at += total
+
+
+def _options(data: bytes) -> dict[int, bytes]:
+    result, at = {}, 0
+    while at + 4 <= len(data):
+        code, length = struct.unpack_from("<HH", data, at)
+        if code == END:
+            break
+        result[code] = data[at + 4 : at + 4 + length]
+        at += 4 + length + -length % 4
+    return result

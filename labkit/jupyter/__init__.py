@@ -1,0 +1,1 @@
+"""Notebook kernels: here, and in a lab VM."""

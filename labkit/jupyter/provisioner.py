@@ -1,0 +1,124 @@
+"""Where Jupyter starts a kernel in a lab VM: its kernel provisioner `labkit`, which a kernelspec names with `where`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sys
+from typing import Any
+
+import msgspec
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from labkit.common.errors import Failed
+from labkit.jupyter import vm_kernel
+from labkit.system import process
+
+POLL_S = 0.05
+
+
+class LabProvisioner(LocalProvisioner):
+    """Starts, in the place of the kernel, the process that boots a lab VM and runs the kernel there.
+
+    Whatever ends that process ends the lab VM; it dies with the thread that started it.
+    """
+
+    def __init__(self, where: str = "vm:debian", **traits: Any) -> None:
+        super().__init__(**traits)
+        self.where = where
+        self._events: Events | None = None
+        self._reported: set[str] = set()
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Ports and connection file as for every local kernel; the command is for the guest."""
+        report = await super().pre_launch(**kwargs)
+        assert self.parent is not None  # the kernel manager
+        words = process.python("-m", vm_kernel.__name__, self.where, self.parent.connection_file)
+        report["cmd"] = [*process.DIE_WITH_US, *words, *report["cmd"]]
+        return report
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Returns when the lab VM boots: whoever asks the kernel something then waits for it. Raises Failed, in one
+        sentence, when there is nothing to boot."""
+        if self._events is not None:
+            self._events.close()
+        reads, writes = os.pipe()
+        self._events = Events(reads)
+        try:
+            try:
+                connection = await super().launch_kernel(cmd, **{**kwargs, "stdout": writes})
+            finally:
+                os.close(writes)
+            while not self._events.started:
+                self._events.read()
+                if self._events.error or self._events.ended:
+                    text = self._events.error or "it was killed"
+                    self._reported.add(text)
+                    raise Failed(f"no kernel in a lab VM ({self.where}): {text}")
+                await asyncio.sleep(POLL_S)
+        except BaseException:
+            await self.kill()
+            await self.wait()
+            self._events.close()
+            raise
+        return connection
+
+    async def poll(self) -> int | None:
+        """As every provisioner; why the kernel ended is printed, each reason once however often Jupyter restarts it."""
+        status = await super().poll()
+        if status is not None and self._events is not None:
+            self._events.read()
+            text = self._events.error
+            if text is not None and text not in self._reported:
+                self._reported.add(text)
+                print(f"labkit: {self.where}: {text}", file=sys.stderr, flush=True)
+        return status
+
+    def get_stable_start_time(self, recommended: float = 10.0) -> float:
+        """Seconds alive after which Jupyter forgets earlier restarts: none before the kernel can be reached.
+
+        The process lives for a minute while the lab VM boots. A kernel that dies at each start would be booted forever.
+        """
+        if self._events is not None:
+            self._events.read()
+            if not self._events.ready:
+                return math.inf
+        return super().get_stable_start_time(recommended)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """As every provisioner; the pipe of events is closed."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        await super().cleanup(restart)
+
+
+class Events:
+    """What the process that holds a lab VM has written, read from the pipe `fd` without waiting. `error`: its last
+    words; `ended`: nobody writes any more."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._pipe = open(fd, "rb", buffering=0)
+        self._unread = b""
+        self.started = self.ready = self.ended = False
+        self.error: str | None = None
+
+    def read(self) -> None:
+        """Take what is there."""
+        while not self._pipe.closed and (data := self._pipe.read(65536)) is not None:
+            if not data:
+                self.ended = True
+                self.close()
+                return
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            for event in map(msgspec.json.decode, lines):
+                self.started |= event["event"] == "started"
+                self.ready |= event["event"] == "ready"
+                self.error = event.get("text", self.error)
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        self._pipe.close()

@@ -1,0 +1,1 @@
+"""The measuring wing: build, load, observe, write rows. It imports neither pandas, scipy nor plotly."""

@@ -1,0 +1,237 @@
+"""What may be asked of a topology that stands: its state, to run programs at its endpoints, and what passes its
+interfaces, for as long as somebody asks. Requests come as JSON lines, each with a number that its answer has too."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import msgspec
+
+from labkit.common.errors import BadInput, LabkitError
+from labkit.measure import topologies
+from labkit.measure.endpoints import Namespace
+from labkit.measure.observers.capture.capture import CapturePoint, capture, everywhere
+from labkit.system import process, temporary_files
+
+Answer = dict[str, Any]
+
+
+def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[Answer]:
+    """The answers to the requests, until there are no more, or one says `end`.
+
+    `run` answers when the program has ended: with what it printed and how it ended. `start` answers at once; the
+    program then runs until it ends, `kill` sends it a signal, or the topology goes. `wait` answers like `run`. `stop`
+    ends the program of a `run` early. Several programs run at the same time. `capture` begins a capture, `captured`
+    ends it and gives its file. `requests` must be unbuffered: what waits in a buffer would not be seen by poll(2).
+    """
+    with _Captures(topology) as captures, process.all_ended([]) as running:
+        programs = _Programs(topology, running)
+        poll = select.poll()
+        poll.register(requests, select.POLLIN)
+        while True:
+            if requests.fileno() in dict(programs.ready(poll)):
+                if not (line := requests.readline()):
+                    return
+                request = msgspec.json.decode(line)
+                if request["do"] == "end":
+                    return
+                yield from _answered(topology, captures, programs, request)
+            yield from programs.ended()
+
+
+def _answered(
+    topology: topologies.Topology, captures: _Captures, programs: _Programs, request: Answer
+) -> Iterator[Answer]:
+    """The answer to one request, if there is one already."""
+    try:
+        if request["do"] in programs.known:
+            answer = programs.known[request["do"]](request)
+        else:
+            answer = _answer(topology, captures, request)
+    except LabkitError as error:
+        answer = {"event": "refused", "kind": type(error).__name__, "text": str(error)}
+    if answer is not None:
+        yield {"number": request["number"], **answer}
+
+
+def _answer(topology: topologies.Topology, captures: _Captures, request: Answer) -> Answer:
+    if request["do"] == "state":
+        return {"event": "state", "state": topologies.state(topology)}
+    if request["do"] == "capture":
+        captures.begin(request["number"], request["hops"], request["limits"])
+        return {"event": "capturing"}
+    if request["do"] == "captured":
+        return {"event": "captured", "file": captures.end(request["capture"])}
+    raise BadInput(f"of {topology.name} this cannot be asked: {request}")
+
+
+@dataclass
+class _Waiting:
+    """Who waits for a program, until when (time.monotonic()), and whether the program is ended then."""
+
+    number: int
+    deadline: float
+    ends: bool
+
+
+class _Programs:
+    """The programs that run in a topology, by the number of the request that started each."""
+
+    def __init__(self, topology: topologies.Topology, running: list[process.Running]) -> None:
+        self._topology, self._running = topology, running  # what is in `running` is ended with the topology
+        self._programs: dict[int, process.Running] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self.known: dict[str, Callable[[Answer], Answer | None]] = {
+            "run": self.run,
+            "start": self.start,
+            "wait": self.wait,
+            "kill": self.kill,
+            "said": self.lines,
+            "stop": self.stop,
+        }
+
+    def ready(self, poll: select.poll) -> list[tuple[int, int]]:
+        """What has happened, after waiting for something to happen."""
+        programs = [self._programs[number].fileno() for number in self._waiting]
+        for descriptor in programs:
+            poll.register(descriptor, select.POLLIN)
+        try:
+            next_s = min((one.deadline for one in self._waiting.values()), default=math.inf)
+            left_ms = None if math.isinf(next_s) else max(0, math.ceil((next_s - time.monotonic()) * 1000))
+            return poll.poll(left_ms)
+        finally:
+            for descriptor in set(programs):
+                poll.unregister(descriptor)
+
+    def run(self, request: Answer) -> None:
+        """Start a program, to be answered when it has ended."""
+        self.start(request)
+        self._wait(request["number"], request["number"], request["timeout_s"], ends=True)
+
+    def start(self, request: Answer) -> Answer:
+        """Start a program."""
+        spaces = _spaces(self._topology)
+        if request["at"] not in spaces:
+            raise BadInput(f"{self._topology.name} has no {request['at']}: there are {', '.join(spaces)}")
+        program = process.Running([*spaces[request["at"]].prefix, *request["argv"]])
+        self._programs[request["number"]] = program
+        self._running.append(program)
+        return {"event": "started"}
+
+    def wait(self, request: Answer) -> None:
+        """Answer when a program has ended, or at the deadline, at which it goes on."""
+        self._found(request)
+        if request["program"] in self._waiting:
+            raise BadInput("somebody waits for this program already")
+        self._wait(request["program"], request["number"], request["timeout_s"], ends=False)
+
+    def _wait(self, program: int, number: int, timeout_s: float, *, ends: bool) -> None:
+        self._waiting[program] = _Waiting(number, time.monotonic() + timeout_s, ends)
+
+    def kill(self, request: Answer) -> Answer:
+        """Send a program a signal."""
+        self._found(request).signal(request["signal"])
+        return {"event": "signalled"}
+
+    def lines(self, request: Answer) -> Answer:
+        """What a program has printed up to now, and whether it runs."""
+        program = self._found(request)
+        is_running = not program.poll()
+        return {"event": "said", "running": is_running, "stdout": program.lines()}
+
+    def stop(self, request: Answer) -> None:
+        """Nobody waits any more for the program of a `run`, if it still runs: end it."""
+        if self._waiting.pop(request["program"], None) and request["program"] in self._programs:
+            self._forgotten(request["program"]).kill()
+
+    def ended(self) -> Iterator[Answer]:
+        """The answers to whoever waited for what has ended, or has waited long enough."""
+        for number, waiting in list(self._waiting.items()):
+            program, late = self._programs[number], time.monotonic() >= waiting.deadline
+            if not program.poll() and not late:
+                continue
+            del self._waiting[number]
+            if not program.poll() and not waiting.ends:
+                yield {"number": waiting.number, "event": "running"}
+                continue
+            late = not program.poll()
+            program.kill()
+            if waiting.ends:
+                self._forgotten(number)
+            ended = program.ended(timed_out=late)
+            report = {"returncode": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
+            yield {
+                "number": waiting.number,
+                "event": "ran",
+                **report,
+                "timed_out": ended.timed_out,
+                "words": ended.words(),
+            }
+
+    def _found(self, request: Answer) -> process.Running:
+        if request["program"] not in self._programs:
+            raise BadInput("there is no such program")
+        return self._programs[request["program"]]
+
+    def _forgotten(self, number: int) -> process.Running:
+        return self._programs.pop(number)
+
+
+def _spaces(topology: topologies.Topology) -> dict[str, Namespace]:
+    """Namespaces by their own names and by those of ends."""
+    spaces = {space.name: space for space in topology.namespaces}
+    return spaces | {end.name: end.namespace for pair in topology.pairs for end in (pair.client, pair.server)}
+
+
+class _Captures:
+    """Captures that go on while other things are asked; those that nobody ended end with the topology."""
+
+    def __init__(self, topology: topologies.Topology) -> None:
+        self._topology = topology
+        self._going: dict[int, tuple[TemporaryDirectory[str], ExitStack, Path]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in [*self._going]:
+            with contextlib.suppress(LabkitError):
+                self.end(number)
+
+    def begin(self, number: int, names: Sequence[str], limits: dict[str, Any]) -> None:
+        """Begin a capture at interfaces (namespace:interface), or at all of the topology's."""
+        spaces = _spaces(self._topology)
+        hops = [_hop(spaces, name) for name in names] or everywhere(self._topology.namespaces)
+        folder, going = TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()), ExitStack()
+        try:
+            path = going.enter_context(capture(hops, Path(folder.name), **limits)).path
+        except LabkitError:
+            folder.cleanup()
+            raise
+        self._going[number] = folder, going, path
+
+    def end(self, number: int) -> bytes:
+        """End a capture; its file. Raises Failed when the recorder did."""
+        if number not in self._going:
+            raise BadInput("this capture has ended")
+        folder, going, path = self._going.pop(number)
+        with folder:
+            going.close()
+            return path.read_bytes()
+
+
+def _hop(spaces: Mapping[str, Namespace], name: str) -> CapturePoint:
+    at, _, interface = name.rpartition(":")
+    if at not in spaces:
+        raise BadInput(f"{name!r} is no place to capture at: NAMESPACE:INTERFACE, of {', '.join(spaces)}")
+    return CapturePoint(spaces[at], interface)

@@ -1,0 +1,223 @@
+"""The process that an experiment is: PID 1 of its own namespaces. A request as a JSON line on standard input
+(which stays open for more), events as JSON lines on standard output.
+
+When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees
+every interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, LabkitError
+from labkit.common.printable import printable
+from labkit.jupyter import vm_kernel
+from labkit.measure import experiments, topologies
+from labkit.measure.agent import interactive
+from labkit.system import machine, process, temporary_files
+
+BEFORE_S = (
+    0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
+)
+
+
+def say(event: dict[str, Any]) -> None:
+    """One event as one line, out at once."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run an experiment: its events, between them nothing."""
+    result = experiments.find(request["experiment"])
+    parameters = result.parameters.of(request["parameters"])
+    here = request.get("machine") or machine.describe()
+    report = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
+    folder = Path(request["folder"])
+    peer = experiments.Peer(_ask_peer) if request.get("peer") else None
+    given = (request["experiment"], folder, request["seed"], report, request.get("machine_netns"), peer)
+    run_context = experiments.RunContext(*given, again=frozenset(request.get("again", ())))
+    if "finished" in request:
+        temporary_files.prepare(folder, request["finished"])
+    parameters.check_programs()
+    details = request.get("details") or machine.details()
+    # A new namespace has its own values of what is not the machine's: those under which endpoints start.
+    environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}
+    environment |= {} if peer is None else {"peer": peer.environment}
+    run_folder.write_json(folder / "environment.json", environment)
+    events = result.run(parameters, run_context)
+    yield from temporary_files.returned(events, folder) if "finished" in request else events
+
+
+def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the other host of two, to which whoever started both carries it."""
+    say({"event": "peer", "say": parameters})
+    line = sys.stdin.buffer.readline()
+    return msgspec.json.decode(line, type=dict[str, Any]) if line else {"gone": True}
+
+
+def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The servers' host of two: answers to what the clients' host asks."""
+    parameters = experiments.DatapathParameters.of(request["parameters"])
+    here = request.get("machine") or machine.describe()
+    details = request.get("details") or machine.details()
+    run_context = experiments.RunContext(request["experiment"], Path(), 0, here, request.get("machine_netns"))
+    environment = {**details, "namespace_sysctls": machine.sysctls()}
+    yield from experiments.answers(parameters, run_context, environment, sys.stdin.buffer)
+
+
+def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What this kernel and machine can do; a request that says `alone` is to a kernel that is thrown away."""
+    from labkit.measure import capabilities  # what only a doctor needs
+
+    parameters = capabilities.capabilities(alone=request.get("alone", False))
+    result = [msgspec.to_builtins(one) for one in parameters]
+    yield {
+        "event": "doctor",
+        "machine": request.get("machine") or machine.describe(),
+        "details": request.get("details") or machine.details(),
+        "capabilities": result,
+    }
+
+
+@contextlib.contextmanager
+def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
+    """The network of a request; without one, the first topology of its parameters with the first number of pairs."""
+    if "network" in request:
+        with topologies.build_network(msgspec.convert(request["network"], topologies.Network)) as topology:
+            yield topology
+        return
+    parameters = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
+    if parameters["nodes"] == "two":
+        raise BadInput("nodes=two is for measuring; a topology to look around in stands on one host")
+    spec = topologies.Spec(
+        parameters["pairs"][0],
+        parameters["mtu_bytes"],
+        parameters["family"],
+        parameters["parent"],
+        request.get("machine_netns"),
+    )
+    with topologies.build(parameters["topology"][0], spec) as topology:
+        yield topology
+
+
+def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The state of a topology, which then goes."""
+    with _built(request) as topology:
+        yield {"event": "state", "state": topologies.state(topology)}
+
+
+def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The state of a topology that stands as long as standard input is open; there more may be asked of it."""
+    # An interrupt is meant for the programs that run in it; they would inherit that it is blocked, or SIG_IGN.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with _built(request) as topology:
+        yield {"event": "state", "state": topologies.state(topology)}
+        with open(0, "rb", buffering=0, closefd=False) as requests:
+            yield from interactive.answers(topology, requests)
+
+
+def shell(request: dict[str, Any]) -> int:
+    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`,
+    in this mount namespace only."""
+    with _built(request) as topology, _names(topology) as named:
+        first = topology.pairs[0]
+        print(
+            f"{topology.name}: you are in {first.client.name} ({first.client.address});"
+            f" its server is {first.server.address}",
+            file=sys.stderr,
+        )
+        print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: "
+              f"{' '.join(space.name for space in topology.namespaces)}; leave with exit", file=sys.stderr)  # fmt: skip
+        environment = {
+            **os.environ,
+            "PS1": f"{topology.name}:{first.client.name}# ",
+            "LABKIT_SERVER": first.server.address,
+        }
+        program = os.environ.get("SHELL", "/bin/sh")
+        argv = [program, "--norc"] if Path(program).name == "bash" else [program]
+        return process.interactive([*first.client.prefix, *argv], environment)
+
+
+@contextlib.contextmanager
+def _names(topology: topologies.Topology) -> Iterator[bool]:
+    """Whether every namespace has its name where `ip netns` looks for it, in this mount namespace alone."""
+    folder = Path("/run/netns")
+    with contextlib.ExitStack() as stack:
+        try:
+            if not folder.exists():
+                folder.mkdir()
+                stack.callback(_remove, folder)
+            process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
+            stack.callback(process.run, ["umount", "--lazy", str(folder)])
+            for space in topology.namespaces:
+                (folder / space.name).touch()
+                source = f"/proc/{os.getpid()}/fd/{space.fd}"
+                process.output(["mount", "--bind", source, str(folder / space.name)])
+            named = True
+        except (OSError, LabkitError):
+            named = False
+        yield named
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _answer(events: Iterator[dict[str, Any]]) -> None:
+    try:
+        for event in events:
+            say(event)
+        say({"event": "done"})
+    except LabkitError as error:
+        say({"event": "error", "kind": type(error).__name__, "text": str(error)})
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        text = f"labkit itself failed ({type(error).__name__}: {error})"
+        say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
+
+
+REQUESTS = {
+    "experiment": experiment,
+    "doctor": doctor,
+    "draw": draw,
+    "live": live,
+    "serve": serve,
+    "notebook kernel": vm_kernel.answer,
+}
+
+
+def main() -> None:
+    """Answer one request."""
+    # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if len(sys.argv) > 1:
+        try:
+            sys.exit(shell(msgspec.json.decode(sys.argv[1])))
+        except LabkitError as error:
+            print(f"labkit: {printable(str(error))}", file=sys.stderr)
+            sys.exit(2)
+    request = msgspec.json.decode(sys.stdin.buffer.readline())
+    process.ahead_of_load()
+    with contextlib.suppress(BrokenPipeError):
+        _answer(REQUESTS[request["do"]](request))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The far end of a conversation through ssh: starts the experiment on this machine, one at a time, and carries lines
+between it and whoever asked.
+
+It ends, and the kernel with it all that it started, when its standard input ends or is silent for too long: then
+nobody is there any more who would hear what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import __version__
+from labkit.common.errors import LabkitError
+from labkit.measure.hosts import local
+from labkit.system import machine, process
+
+BEAT_S = 5
+SILENCE_S = 25  # both ends tell each other an empty line every BEAT_S
+FOLDER = Path("~/.cache/labkit/run")  # stays empty: what is mounted on it only the experiment sees
+
+_speaking = threading.Lock()
+
+
+def say(event: dict[str, Any]) -> None:
+    """One event as one line."""
+    _pass_on(msgspec.json.encode(event) + b"\n")
+
+
+def _pass_on(line: bytes) -> None:
+    with _speaking:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
+class Caller:
+    """Who asked: what it says goes to the experiment, and its end is ours."""
+
+    def __init__(self) -> None:
+        self._talk: process.Conversing | None = None
+        self._early: list[str] = []
+        self._telling = threading.Lock()
+        signal.alarm(SILENCE_S)  # SIGALRM ends us (signal(7)), however the main thread may be stuck
+        for work in (self._listen, _beat):
+            threading.Thread(target=work, daemon=True).start()
+
+    def speaks_to(self, talk: process.Conversing) -> None:
+        """From now on, and what it said before."""
+        with self._telling:
+            self._talk = talk
+            for line in self._early:
+                talk.tell(line)
+
+    def _listen(self) -> None:
+        for line in sys.stdin.buffer:
+            signal.alarm(SILENCE_S)
+            if not (text := line.decode().strip()):
+                continue
+            with self._telling:
+                if self._talk:
+                    self._talk.tell(text)
+                else:
+                    self._early.append(text)
+        os._exit(1)
+
+
+def _beat() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        try:
+            _pass_on(b"\n")
+        except OSError:
+            os._exit(1)
+
+
+def _answer(request: dict[str, Any], caller: Caller) -> None:
+    with local.conversation(request) as talk:
+        caller.speaks_to(talk)
+        for line in talk.lines():
+            _pass_on(line)
+        say({"event": "ended", "words": talk.words()})
+
+
+def _log(text: str) -> None:
+    say({"event": "log", "text": text})
+
+
+def _measuring(request: dict[str, Any], caller: Caller) -> None:
+    """With this machine's measuring lock, of which the servers' host tells, and a folder for the run."""
+    if limits := local.limits():
+        _log(limits)
+    if "folder" in request:
+        request["folder"] = str(FOLDER.expanduser() / request["folder"])
+    # There is no git here that would know the commit.
+    request["machine"] = machine.describe() | {"git_revision": request.pop("git_revision")}
+    patience_s = request.get("patience_s") or math.inf
+    with local.measuring_lock(_log, request.get("command"), patience_s):
+        if request["do"] == "serve":
+            say({"event": "locked"})
+        _answer(request, caller)
+
+
+def main() -> None:
+    """Answer one request."""
+    say({"event": "hello", "labkit": __version__})
+    line = sys.stdin.buffer.readline()
+    code = 1
+    try:
+        if line.endswith(b"\n"):
+            request = msgspec.json.decode(line)
+            (_measuring if "git_revision" in request else _answer)(request, Caller())
+            code = 0
+    except LabkitError as error:
+        say({"event": "error", "kind": type(error).__name__, "text": str(error)})
+    except OSError:
+        pass  # nobody listens any more
+    os._exit(code)  # the listening thread holds standard input, for which Python would wait
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""PID 1 of a lab VM. It has imported all that an experiment needs, so that each request is a fork: a process that is
+PID 1 of its own namespaces, as on every host, told over a virtio-serial port instead of standard input.
+
+A host that connects hears {"event": "hello"}, tells its request, and hears what the process answers, a beat every
+second in between, and at last {"event": "over", "words": how the process ended}. A host that lets go ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import stat
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+import labkit
+from labkit.common.errors import LabkitError
+from labkit.measure import experiments
+from labkit.measure.agent import main as agent_main
+from labkit.system import machine, netlink, process
+from labkit.system.qemu import command
+
+BEAT_S = 1.0
+PORT_S = 10.0
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x20000000, 0x40000000  # linux/sched.h
+MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  # linux/mount.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Gone(Exception):
+    """The host has let go of the port."""
+
+
+def _call(function: str, *arguments: Any) -> None:
+    if getattr(_libc, function)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+
+
+class Port:
+    """The guest's end of the channel to the host (drivers/char/virtio_console.c): HUP while nobody is connected."""
+
+    def __init__(self) -> None:
+        result = _port()
+        self.fd = os.open(f"/dev/{result}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    def connected(self) -> bool:
+        """Whether a host is connected."""
+        return not any(event & select.POLLHUP for _, event in self._poll.poll(0))
+
+    def drain(self) -> None:
+        """Forget what was told to somebody else's process."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.fd, 65536):
+                pass
+
+    def write(self, data: bytes) -> None:
+        """Write all. Raises Gone."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self.fd, left) :]
+            except BlockingIOError:
+                if not self.connected():
+                    raise Gone from None
+                select.select([], [self.fd], [], 0.1)
+
+    def say(self, event: dict[str, Any]) -> None:
+        """Write an event."""
+        self.write(msgspec.json.encode(event) + b"\n")
+
+
+def _port() -> str:
+    """The name of the device; ports are announced some time after their module was loaded."""
+    deadline = time.monotonic() + PORT_S
+    while True:
+        for path in Path("/sys/class/virtio-ports").glob("*/name"):
+            if path.read_text().strip() == command.CHANNEL:
+                return path.parent.name
+        if time.monotonic() > deadline:
+            sys.exit("labkit: the lab VM has no port to its host")
+        time.sleep(0.01)
+
+
+class Child:
+    """The process that answers one request: `tell` and `heard` are the descriptors of its standard streams."""
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()
+        reads, self.tell = os.pipe()
+        self.heard, writes = os.pipe()
+        home = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        _call("unshare", CLONE_NEWPID)  # of the children; this process stays where it is
+        self.pid = os.fork()
+        if self.pid == 0:
+            for number, fd in enumerate((reads, writes, self.stderr.fileno())):
+                os.dup2(fd, number)
+            for fd in (reads, writes, self.tell, self.heard, home):
+                os.close(fd)
+            _become_agent()
+        _call("setns", home, CLONE_NEWPID)
+        for fd in (reads, writes, home):
+            os.close(fd)
+        os.write(self.tell, msgspec.json.encode(report) + b"\n")
+
+    def end(self) -> str:
+        """End it, with all that it started, and tell how it had ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.tell)
+        os.close(self.heard)
+        self.stderr.seek(0)
+        last = self.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+        self.stderr.close()
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        if code == -signal.SIGKILL and _out_of_memory():
+            how += ", as the lab VM was out of memory (memory_mib gives it more)"
+        return f"{how}{': ' if last else ''}{''.join(last)}"
+
+
+def _become_agent() -> None:
+    """In the child: namespaces of its own, a /proc of its own, then what labkit.measure.agent.main does."""
+    code = 1
+    try:
+        _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
+        _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        _call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+        Path("/proc/self/oom_score_adj").write_text("0")
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        sys.argv = ["labkit.measure.agent.main"]
+        agent_main.main()
+        code = 0
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else 1
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.buffer.flush()
+        os._exit(code)
+
+
+def _out_of_memory() -> bool:
+    """Whether the kernel's log tells of a process that it killed for want of memory."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        stack.callback(os.close, log)
+        while True:
+            if b"Out of memory: Killed process" in os.read(log, 8192):
+                return True
+    return False
+
+
+def _converse(port: Port, report: dict[str, Any]) -> None:
+    """One request from its first line to the end of its process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += _heard(port)
+    first, _, rest = line.partition(b"\n")
+    child = Child(report | msgspec.json.decode(first))
+    words = ""
+    try:
+        _relay(port, child, rest)
+    finally:
+        words = child.end()
+    port.say({"event": "over", "words": words})
+
+
+def _heard(port: Port) -> bytes:
+    """What the host tells next. Raises Gone."""
+    while True:
+        select.select([port.fd], [], [], BEAT_S)
+        with contextlib.suppress(BlockingIOError):
+            if data := os.read(port.fd, 65536):
+                return data
+            raise Gone
+
+
+def _relay(port: Port, child: Child, rest: bytes) -> None:
+    """Lines both ways until the child has closed its output. Raises Gone."""
+    if rest:
+        os.write(child.tell, rest)
+    beaten, between_lines = time.monotonic(), True
+    while True:
+        ready, _, _ = select.select([port.fd, child.heard], [], [], BEAT_S)
+        if port.fd in ready:
+            data = _heard(port)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(child.tell, data)
+        if child.heard in ready:
+            data = os.read(child.heard, 65536)
+            if not data:
+                return
+            port.write(data)
+            between_lines = data.endswith(b"\n")
+        if between_lines and time.monotonic() - beaten > BEAT_S:
+            beaten = time.monotonic()
+            port.say({"event": "beat"})
+
+
+def _reap() -> None:
+    """Wait for orphans, as PID 1 must."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _settled() -> dict[str, Any]:
+    """What every request is told, once the modules are loaded and lo is up; `problem` where they could not be."""
+    problem = None
+    with contextlib.suppress(OSError):  # udev's work elsewhere: to open it loads the module tun
+        Path("/dev/net").mkdir(exist_ok=True)
+        os.mknod("/dev/net/tun", stat.S_IFCHR | 0o666, os.makedev(10, 200))
+    socket = netlink.Netlink()
+    try:
+        socket.do(netlink.set_link(1))
+        if names := os.environ.get("LABKIT_MODULES", "").split():
+            process.output([machine.program("modprobe"), "-a", *names], timeout_s=60)
+    except LabkitError as error:
+        problem = str(error)
+    socket.close()
+    for path in Path("/sys/devices/system/cpu").glob(
+        "cpu[0-9]*/online"
+    ):  # it booted on one (qemu/command.py)
+        with contextlib.suppress(OSError):
+            path.write_text("1")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("-1000")
+        # before the experiment, which runs ahead of its load: a beat must get through
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
+    fd = os.open("/proc/self/ns/net", os.O_RDONLY)
+    report = {"machine": machine.describe(), "details": machine.details(), "machine_netns": fd}
+    return {"problem": problem, "told": report}
+
+
+def main() -> None:
+    """Serve requests until the lab VM is turned off."""
+    result = _settled()
+    port = Port()
+    for name in experiments.TABLE:
+        experiments.find(name)  # imports it, before any request
+    gc.freeze()  # children share these pages
+    while True:
+        _reap()
+        if not port.connected():
+            time.sleep(0.02)
+            continue
+        port.drain()
+        with contextlib.suppress(Gone):
+            port.say({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
+            _converse(port, result["told"])
+            while port.connected():  # the host reads the end first
+                time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

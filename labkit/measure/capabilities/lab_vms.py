@@ -1,0 +1,38 @@
+"""Lab VMs: whether all that boots another kernel is here, and what a guest gets to see. None is booted to find out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from labkit.measure.capabilities.base import Capability
+from labkit.system import machine
+from labkit.system.qemu import kernels
+
+SEES = "a guest sees this machine's files read-only, all that this user may read; it writes into the folder of its run"
+_FETCH = "`labkit kernels get`"
+
+
+def lab_vm() -> Capability:
+    """The programs, and a kernel that this user may read."""
+    needed = {
+        "qemu-system-x86_64": "qemu-system-x86",
+        "virtiofsd": "virtiofsd (before Debian 13: qemu-system-common)",
+        "modprobe": "kmod",
+    }
+    missing = {
+        name: package for name, package in needed.items() if shutil.which(machine.program(name)) is None
+    }
+    if not (shutil.which("busybox-static") or shutil.which("busybox")):
+        missing["busybox"] = "busybox-static"
+    there = [each.release for each in kernels.installed() if os.access(each.image, os.R_OK)]
+    if there and not missing:
+        booted = f"boots Linux {', '.join(there)}"
+        return Capability("virtual machines", "lab VM", True, f"{booted}; {SEES}")
+    lacks = [*missing, *([] if there else ["a kernel to boot"])]
+    ways = [f"apt install {' '.join(missing.values())}"] if missing else []
+    ways += [] if there else [_FETCH]
+    lost = "experiments and notebooks run on this kernel only (no where=vm:KERNEL)"
+    return Capability(
+        "virtual machines", "lab VM", False, f"not here: {', '.join(lacks)}", lost, " and ".join(ways)
+    )

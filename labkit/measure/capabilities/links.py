@@ -1,0 +1,249 @@
+"""Link kinds, tunnels, queueing disciplines and nftables: each is made in a namespace that is thrown away."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.measure.capabilities import genetlink
+from labkit.measure.capabilities.base import (
+    AS_ROOT,
+    Capability,
+    NotTried,
+    attempt,
+    kernel_with,
+    refused,
+    unloaded_module,
+)
+from labkit.system import netlink
+
+TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
+UNKNOWN = "this kernel does not know it"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of link: the kernel option that builds it, what is lost without it, and what it needs to be made.
+
+    `leaves` are the interfaces that loading its module puts into the machine's own network, where they would stay.
+    """
+
+    name: str
+    option: str
+    lost: str
+    data: dict[str, Any] = field(default_factory=dict)
+    on_lower: bool = False
+    leaves: str | None = None
+
+
+V4 = ("192.0.2.1", "192.0.2.2")  # RFC 5737, for documentation; nothing is sent
+V6 = ("2001:db8::1", "2001:db8::2")  # RFC 3849
+
+
+def _ends(prefix: str, pair: tuple[str, str] = V4) -> dict[str, Any]:
+    return {f"{prefix}_LOCAL": pair[0], f"{prefix}_REMOTE": pair[1]}
+
+
+def _datapaths(name: str) -> str:
+    return f"the {name} datapaths cannot be measured on this kernel"
+
+
+def _tunnels(name: str) -> str:
+    return f"{name} tunnels cannot be measured on this kernel"
+
+
+LINKS = (
+    Kind("veth", "VETH", "no namespace can be joined to another, so only loopback can be measured"),
+    Kind("bridge", "BRIDGE", "the veth_bridge and macvlan_vepa datapaths cannot be measured on this kernel"),
+    Kind("macvlan", "MACVLAN", _datapaths("macvlan"), {"IFLA_MACVLAN_MODE": 4}, on_lower=True),
+    Kind("macvtap", "MACVTAP", "no guest can be attached by macvtap", {"IFLA_MACVTAP_MODE": 4}, on_lower=True),
+    Kind("ipvlan", "IPVLAN", _datapaths("ipvlan_l2, ipvlan_l3 and ipvlan_l3s"), {"IFLA_IPVLAN_MODE": 0}, on_lower=True),
+    Kind("ipvtap", "IPVTAP", "no guest can be attached by ipvtap", on_lower=True),
+    Kind("vlan", "VLAN_8021Q", "networks cannot be kept apart by VLAN tags", {"IFLA_VLAN_ID": 42}, on_lower=True),
+    Kind("dummy", "DUMMY", "no interface swallows what is sent, to measure sending alone", leaves="dummy0"),
+    Kind("ifb", "IFB", "arriving traffic cannot be queued or shaped", leaves="ifb0 and ifb1"),
+    Kind("bond", "BONDING", "links cannot be bundled", leaves="bond0"),
+    Kind("vrf", "NET_VRF", "one namespace cannot hold several routing domains", {"IFLA_VRF_TABLE": 42}),
+)  # fmt: skip
+
+TUNNELS = (
+    Kind("vxlan", "VXLAN", _datapaths("vxlan"), {"IFLA_VXLAN_ID": 42, "IFLA_VXLAN_PORT": 4789}),
+    Kind("geneve", "GENEVE", _tunnels("Geneve"), {"IFLA_GENEVE_ID": 42, "IFLA_GENEVE_REMOTE": V4[1]}),
+    Kind("gre", "NET_IPGRE", _tunnels("GRE"), _ends("IFLA_GRE"), leaves="gre0, gretap0 and erspan0"),
+    Kind("gretap", "NET_IPGRE", _tunnels("Ethernet over GRE"), _ends("IFLA_GRE"), leaves="gre0, gretap0 and erspan0"),
+    Kind("ip6gre", "IPV6_GRE", _tunnels("GRE over IPv6"), _ends("IFLA_IP6GRE", V6), leaves="ip6gre0"),
+    Kind("ipip", "NET_IPIP", _tunnels("IPv4 in IPv4"), _ends("IFLA_IPIP"), leaves="tunl0"),
+    Kind("sit", "IPV6_SIT", _tunnels("IPv6 in IPv4"), _ends("IFLA_SIT"), leaves="sit0"),
+    Kind("wireguard", "WIREGUARD", _tunnels("WireGuard")),
+)  # fmt: skip
+
+# 1 Mbit/s with a bucket of 64 ms (in steps of 64 ns); the numbers of HTB are what tc(8) sends.
+_TBF = {"TCA_TBF_PARMS": {"rate": 125_000, "limit": 10_000, "buffer": 1_000_000}}
+_NETEM = {"TCA_NETEM_CORR": {"delay_corr": 0, "loss_corr": 0, "dup_corr": 0}}
+_HTB = {"TCA_HTB_INIT": {"version": 3, "rate2quantum": 10, "defcls": 0, "debug": 0, "direct_pkts": 0}}
+
+QDISCS = (
+    Kind("tbf", "NET_SCH_TBF", "no link can be held to a rate by a token bucket", _TBF),
+    Kind("netem", "NET_SCH_NETEM", "delay, loss and reordering of a network cannot be emulated", _NETEM),
+    Kind(
+        "fq",
+        "NET_SCH_FQ",
+        "flows are neither paced nor kept apart in the queue; TCP paces by timers of its own",
+    ),
+    Kind("fq_codel", "NET_SCH_FQ_CODEL", "the default queue of most distributions cannot be measured"),
+    Kind("htb", "NET_SCH_HTB", "a link's rate cannot be divided among classes", _HTB),
+)
+INGRESS = (
+    Kind("ingress", "NET_SCH_INGRESS", "arriving traffic cannot be filtered, policed or mirrored by tc"),
+    Kind("clsact", "NET_SCH_INGRESS", "no BPF program can be attached to traffic by tc"),
+)
+
+
+class Space:
+    """A namespace with interfaces in it that probes may use up: it is gone, with all of them, when it is closed."""
+
+    def __init__(self) -> None:
+        [(self.fd, self.socket)] = netlink.new_namespaces(1)
+        self._next = netlink.FIRST_INDEX
+
+    def close(self) -> None:
+        self.socket.close()
+        os.close(self.fd)
+
+    def index(self) -> int:
+        self._next += 1
+        return self._next
+
+    def lower(self) -> int:
+        """One end of a new veth: macvlan and ipvlan do not share one, and it has one root qdisc. Raises NotTried."""
+        near, far = self.index(), self.index()
+        peer = {"name": f"far{far}", "index": far}
+        try:
+            self.socket.do(netlink.new_link("veth", f"near{near}", index=near, peer=peer))
+        except netlink.LinkError as error:
+            words = f"there is no veth to put it on ({os.strerror(error.errno)})"
+            raise NotTried(words, kernel_with("VETH")) from None
+        return near
+
+    def do(self, message: netlink.Message, unknown: tuple[int, ...]) -> None:
+        """Raises OSError in words of ours for one of the errors `unknown`, else in the kernel's."""
+        try:
+            self.socket.do(message)
+        except netlink.LinkError as error:
+            words = UNKNOWN if error.errno in unknown else str(error)
+            raise refused(error.errno, words) from None
+
+
+@contextmanager
+def space() -> Iterator[Space]:
+    """A namespace to try things in. Raises LinkError when none can be made."""
+    made = Space()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def links(*, alone: bool = False) -> list[Capability]:
+    """All of this module's groups. Nothing can be tried where no namespace can be made; then each says so. On a kernel
+    that is not ours alone, no module is loaded that leaves interfaces."""
+    try:
+        with space() as here:
+            return _all(here, alone)
+    except netlink.LinkError as error:
+        words = f"no namespace can be made to try it in ({os.strerror(error.errno)})"
+        kinds = [("link kinds", LINKS), ("tunnels", TUNNELS), ("queueing disciplines", (*QDISCS, *INGRESS))]
+        return [
+            Capability(group, kind.name, None, words, kind.lost, AS_ROOT)
+            for group, some in kinds
+            for kind in some
+        ]
+
+
+def _all(here: Space, alone: bool) -> list[Capability]:
+    result = [_try("link kinds", kind, _link(here, kind), alone) for kind in LINKS]
+    lost = "no guest, and no switch in user space (OVS without its kernel part, DPDK), can be attached by {}"
+    for name, flag in (("tun", IFF_TUN), ("tap", IFF_TAP)):
+        probe = functools.partial(_tun, here, flag)
+        result.append(attempt("link kinds", name, probe, lost.format(name), _tun_remedy))
+    result += [_try("tunnels", kind, _link(here, kind), alone) for kind in TUNNELS]
+    result += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
+    result += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
+    lost = "packets cannot be filtered or translated, so what firewalls and container networks cost cannot be measured"
+    result.append(attempt("packet filters", "nftables", lambda: _table(here), lost, _remedy_of("NF_TABLES")))
+    return result
+
+
+def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False) -> Capability:
+    if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
+        words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
+        return Capability(group, kind.name, None, words, None, f"as root: modprobe {module}, then ask again")
+    return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
+
+
+def _remedy_of(option: str) -> Callable[[int], str]:
+    def remedy(number: int) -> str:
+        if number in (errno.EPERM, errno.EACCES):
+            return AS_ROOT
+        if number in (errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
+            return kernel_with(option)
+        return "look for the reason in the kernel's log (dmesg)"
+
+    return remedy
+
+
+def _link(here: Space, kind: Kind) -> Callable[[], None]:
+    def make() -> None:
+        lower, index = here.lower() if kind.on_lower else None, here.index()
+        peer = {"name": f"far{index}", "index": here.index()} if kind.name == "veth" else None
+        message = netlink.new_link(
+            kind.name, f"probe{index}", index=index, link=lower, up=False, data=kind.data, peer=peer
+        )
+        # rtnl_newlink: a kind that it does not know, and cannot load, is EOPNOTSUPP
+        here.do(message, (errno.EOPNOTSUPP,))
+
+    return make
+
+
+def _qdisc(here: Space, kind: Kind) -> Callable[[], None]:
+    # tc_modify_qdisc: an unknown kind is ENOENT; a kernel without CONFIG_NET_SCHED does not know the request
+    return lambda: here.do(
+        netlink.new_qdisc(here.lower(), kind.name, kind.data), (errno.ENOENT, errno.EOPNOTSUPP)
+    )
+
+
+def _ingress(here: Space, kind: Kind) -> Callable[[], None]:
+    return lambda: here.do(netlink.new_ingress(here.lower(), kind.name), (errno.ENOENT, errno.EOPNOTSUPP))
+
+
+def _tun(here: Space, flag: int) -> None:
+    # The interface is made in the namespace in which the device was opened, and goes when it is closed (tun_chr_open).
+    with netlink.inside(here.fd):
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"", flag | IFF_NO_PI))
+    finally:
+        os.close(device)
+
+
+def _tun_remedy(number: int) -> str:
+    if number in (errno.EPERM, errno.EACCES):
+        return "as root: chmod 0666 /dev/net/tun (as udev does), or run as root"
+    return kernel_with("TUN", "devname:net/tun")
+
+
+def _table(here: Space) -> None:
+    with netlink.inside(here.fd):
+        number = genetlink.new_nftables_table("labkit")
+    if number:
+        unknown = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL)
+        raise refused(
+            errno.EOPNOTSUPP if number in unknown else number, UNKNOWN if number in unknown else None
+        )

@@ -1,0 +1,188 @@
+"""perf events, probes and BPF by their system calls: what is opened here ends with its file descriptor."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import platform
+import struct
+from pathlib import Path
+
+from labkit.measure.capabilities.base import (
+    AS_ROOT,
+    Capability,
+    NotTried,
+    attempt,
+    debian_kernel,
+    kernel_with,
+    refused,
+)
+from labkit.measure.observers.perf.control import SHOW_SYMBOLS
+from labkit.system import machine
+
+# linux/perf_event.h
+HARDWARE, SOFTWARE, TRACEPOINT = 0, 1, 2
+EXCLUDE_KERNEL = 1 << 5
+# perf_event_open, bpf (asm/unistd.h)
+_NUMBERS = {
+    "x86_64": (298, 321),
+    "aarch64": (241, 280),
+    "riscv64": (241, 280),
+    "ppc64le": (319, 361),
+    "s390x": (331, 351),
+}
+_PMUS = Path("/sys/bus/event_source/devices")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _system_call(which: int, *arguments: int) -> int:
+    numbers = _NUMBERS.get(platform.machine())
+    if numbers is None:
+        words = f"labkit does not know the number of the system call on {platform.machine()}"
+        raise NotTried(words, "try it with perf(1) or bpftool(8)")
+    answer = int(_libc.syscall(ctypes.c_long(numbers[which]), *(ctypes.c_long(one) for one in arguments)))
+    if answer < 0:
+        raise refused(ctypes.get_errno())
+    return answer
+
+
+def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int = 0, period: int = 0) -> int:
+    """The descriptor of a perf event: of this process, or of all that runs on `cpu` if one is given. Raises OSError."""
+    # struct perf_event_attr, PERF_ATTR_SIZE_VER1: type, size, config, sample_period, sample_type, read_format, flags,
+    # wakeup_events, bp_type, config1 (kprobe_func), config2 (probe_offset)
+    attributes = struct.pack("IIQQQQQIIQQ", kind, 72, config, period, 0, 0, flags, 0, 0, address, 0)
+    buffer = ctypes.create_string_buffer(attributes)
+    cloexec = 8
+    return _system_call(0, ctypes.addressof(buffer), 0 if cpu < 0 else -1, cpu, -1, cloexec)
+
+
+def _counter(kind: int, config: int) -> tuple[int, str | None]:
+    """A counter of this process, and a reservation: without privilege it sees user space only."""
+    missing = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
+    for flags, detail in ((0, None), (EXCLUDE_KERNEL, "in user space only, not in the kernel")):
+        try:
+            return event(kind, config, flags=flags), detail
+        except OSError as error:
+            if error.errno in missing:
+                raise refused(errno.ENOENT, "this machine has no such counter") from None
+            if flags or error.errno not in (errno.EACCES, errno.EPERM):
+                raise
+    raise AssertionError
+
+
+def _counts(kind: int, config: int) -> str | None:
+    """It opens, and counts while we do something: under some hypervisors counters open and stand still."""
+    descriptor, detail = _counter(kind, config)
+    try:
+        for number in range(20_000):
+            hash(number)
+        if struct.unpack("Q", os.read(descriptor, 8))[0] == 0:
+            raise refused(errno.ENODEV, "it opens, and counts nothing")
+    finally:
+        os.close(descriptor)
+    return detail
+
+
+def perf_events() -> list[Capability]:
+    """Hardware and software counters, and whether the whole machine may be watched."""
+    lost = "{} cannot be counted, so costs are told in CPU time and not in {}"
+    counters = {
+        "cycles": (0, lost.format("CPU cycles", "cycles per packet")),
+        "instructions": (1, lost.format("instructions", "instructions per packet")),
+        "cache-misses": (3, lost.format("misses of the last-level cache", "misses per packet")),
+    }
+    result = [
+        attempt("perf events", name, functools.partial(_counts, HARDWARE, number), words, _counter_remedy)
+        for name, (number, words) in counters.items()
+    ]
+    lost = "{} cannot be sampled, so there are no profiles of where time goes"
+    for name, number in (("cpu-clock", 0), ("task-clock", 1)):
+        probe = functools.partial(_counts, SOFTWARE, number)
+        result.append(attempt("perf events", name, probe, lost.format(name), _perf_remedy))
+    lost = "profiles show programs one by one, without interrupts and softirqs of others: no `perf record -a`"
+    return [*result, attempt("perf events", "machine-wide", _machine_wide, lost, _perf_remedy)]
+
+
+def _machine_wide() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    os.close(event(SOFTWARE, 0, cpu=cpu))
+
+
+def _perf_remedy(number: int) -> str:
+    if number in (errno.EACCES, errno.EPERM):
+        return f"{AS_ROOT}, or have root set: sysctl kernel.perf_event_paranoid=0"
+    return kernel_with("PERF_EVENTS")
+
+
+def _counter_remedy(number: int) -> str:
+    if number in (errno.EACCES, errno.EPERM, errno.ENOSYS):
+        return _perf_remedy(number)
+    kind = machine.describe()["accelerator"]
+    if kind == "none":
+        return "boot a kernel with the driver of this CPU's performance counters, or switch them on in the firmware"
+    if kind in ("tcg", "uml"):
+        return "measure on a real CPU: an emulated one has no counters"
+    return "give this virtual machine a performance monitor (QEMU with KVM: -cpu host,pmu=on), or measure on bare metal"
+
+
+def kprobe() -> Capability:
+    """A probe on a kernel function, by the kprobe PMU (Linux 4.17): unlike one in kprobe_events, it ends with us."""
+
+    def probe() -> None:
+        try:
+            kind = int((_PMUS / "kprobe/type").read_text())
+        except FileNotFoundError:
+            raise refused(errno.ENOENT, "this kernel does not have it") from None
+        name = ctypes.create_string_buffer(b"ip_rcv")
+        os.close(event(kind, 0, address=ctypes.addressof(name), period=1))
+
+    lost = "no value inside a kernel function can be read while it runs (perf probe, bpftrace's kprobe)"
+    return attempt("tracers", "kprobe", probe, lost, lambda number: _probe_remedy(number, "KPROBE_EVENTS"))
+
+
+def tracepoint(number: int) -> None:
+    """Open the tracepoint of that number. Raises OSError."""
+    os.close(event(TRACEPOINT, number, period=1))
+
+
+def _probe_remedy(number: int, option: str) -> str:
+    return AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option)
+
+
+def bpf() -> list[Capability]:
+    """BPF and what its programs need to know of the kernel."""
+    lost = "no BPF program runs: no bpftrace, no bcc, no XDP"
+    result = [attempt("BPF", "bpf", _map, lost, lambda number: _probe_remedy(number, "BPF_SYSCALL"))]
+    lost = "BPF programs do not know the kernel's structures, and bpftrace has no kfunc"
+    result.append(attempt("BPF", "BTF", _btf, lost, lambda number: _probe_remedy(number, "DEBUG_INFO_BTF")))
+    lost = "profiles show addresses in place of the kernel's functions"
+    return [*result, attempt("BPF", "kernel symbols", _symbols, lost, _symbols_remedy)]
+
+
+def _map() -> None:
+    array, create = 2, 0
+    attributes = struct.pack("IIIII", array, 4, 8, 1, 0)
+    buffer = ctypes.create_string_buffer(attributes)
+    os.close(_system_call(1, create, ctypes.addressof(buffer), len(attributes)))
+
+
+def _btf() -> None:
+    with open("/sys/kernel/btf/vmlinux", "rb") as file:
+        if file.read(2) not in (b"\x9f\xeb", b"\xeb\x9f"):
+            raise refused(errno.ENOEXEC, "/sys/kernel/btf/vmlinux is not BTF")
+
+
+def _symbols() -> None:
+    with open("/proc/kallsyms") as file:
+        # Some first symbols are truly at 0: those of the per-CPU area.
+        if not any(int(file.readline().split()[0], 16) for _ in range(1000)):
+            raise refused(errno.EPERM, "the kernel shows their addresses as 0")
+
+
+def _symbols_remedy(number: int) -> str:
+    if number == errno.EPERM:
+        return SHOW_SYMBOLS
+    return f"boot a kernel with CONFIG_KALLSYMS; Debian's {debian_kernel()} has it"

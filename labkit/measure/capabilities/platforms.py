@@ -1,0 +1,212 @@
+"""What runs beside or above the network: Open vSwitch, KVM, memory, sockets, privilege; and the tools."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import resource
+import socket
+import struct
+from pathlib import Path
+
+from labkit.measure.capabilities import genetlink
+from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
+from labkit.system import machine, netlink, process
+from labkit.system.qemu import kvm as tried
+
+KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
+IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
+MAP_HUGETLB = 0x40000  # asm-generic/mman.h
+CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
+ENOUGH_FILES = 4096  # 128 pairs of four topologies: two for each namespace, three for each program
+
+
+def open_vswitch(version: str | None) -> list[Capability]:
+    """The kernel's datapath, and the program that is the datapath in user space, ovs-vswitchd, of this version."""
+
+    def kernel() -> None:
+        number = genetlink.generic_family("ovs_datapath")
+        if number:
+            raise refused(number, "this kernel does not know it" if number == errno.ENOENT else None)
+
+    lost = "Open vSwitch cannot switch in the kernel, only in user space, several times slower"
+    result = [
+        attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))
+    ]
+    lost = "no topology with Open vSwitch can be built"
+    remedy = "apt install openvswitch-switch; its service need not run"
+    gone = (None, None) if version else (lost, remedy)
+    detail = f"ovs-vswitchd {version}" if version else "there is no ovs-vswitchd"
+    return [*result, Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone)]
+
+
+def kvm() -> Capability:
+    """A virtual machine, without a CPU in it; and what the first lab VM has found."""
+    hung = tried.remembered()
+
+    def probe() -> str:
+        device = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if fcntl.ioctl(device, KVM_GET_API_VERSION, 0) != 12:
+                raise refused(errno.ENOSYS, "its API is not version 12")
+            os.close(fcntl.ioctl(device, KVM_CREATE_VM, 0))
+        finally:
+            os.close(device)
+        if why := tried.reason():
+            raise refused(
+                errno.ETIMEDOUT, f"a virtual machine can be created, but no kernel runs in it: {why}"
+            )
+        return "a virtual machine can be created; only booting a guest proves that one runs"
+
+    def remedy(number: int) -> str:
+        if number == errno.ETIMEDOUT:
+            return f"remove {hung}, and the next lab VM tries once more"
+        if number in (errno.EACCES, errno.EPERM):
+            return "join the group kvm (as root: usermod -aG kvm USER), or run as root"
+        if machine.describe()["accelerator"] == "none":
+            return "switch virtualization on in the firmware, and load kvm_intel or kvm_amd"
+        return "let the host of this virtual machine nest virtualization, or use a machine of metal"
+
+    return attempt(
+        "virtual machines", "KVM", probe, "guests are emulated (TCG), several times slower", remedy
+    )
+
+
+def vsock() -> list[Capability]:
+    """Sockets between a guest and its host, from either side."""
+
+    def own() -> str:
+        with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as made:
+            made.bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
+        with open("/dev/vsock", "rb") as device:
+            answer = fcntl.ioctl(device, IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4))
+        return f"as a guest: its address is {struct.unpack('I', answer)[0]}"
+
+    def host() -> None:
+        os.close(os.open("/dev/vhost-vsock", os.O_RDWR | os.O_CLOEXEC))
+
+    def remedy(option: str, node: str) -> Remedy:
+        alias = f"devname:{node}"
+        return lambda number: AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option, alias)
+
+    lost = "a {} cannot be talked to by vsock; a serial port serves as well"
+    return [
+        attempt("virtual machines", "vsock", own, lost.format("host"), remedy("VSOCKETS", "vsock")),
+        attempt(
+            "virtual machines",
+            "vhost-vsock",
+            host,
+            lost.format("guest"),
+            remedy("VHOST_VSOCK", "vhost-vsock"),
+        ),
+    ]
+
+
+def hugepages() -> Capability:
+    """One huge page, reserved and given back."""
+
+    def probe() -> str:
+        text = Path("/proc/meminfo").read_text()
+        size = re.search(r"Hugepagesize:\s+(\d+) kB", text)
+        if size is None:
+            raise refused(errno.ENOSYS, "this kernel has none")
+        try:
+            mmap.mmap(-1, int(size[1]) * 1024, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB).close()
+        except OSError as error:
+            words = "none is free" if error.errno == errno.ENOMEM else None
+            raise refused(error.errno or 0, words) from None
+        free = re.search(r"HugePages_Free:\s+(\d+)", text)
+        return f"{free[1] if free else '?'} of {size[1]} kB are free"
+
+    def remedy(number: int) -> str:
+        if number == errno.ENOSYS:
+            return kernel_with("HUGETLBFS")
+        return "as root: sysctl vm.nr_hugepages=512, best at boot while memory is in one piece"
+
+    lost = "DPDK and TRex run without huge pages only, with more misses of the TLB"
+    return attempt("virtual machines", "hugepages", probe, lost, remedy)
+
+
+def privilege() -> list[Capability]:
+    """Who we are, and what follows from it."""
+    result = [
+        attempt(
+            "privilege",
+            "root",
+            _root,
+            "no machine-wide profiles, tracers, BPF, or sysctls of the machine",
+            AS_ROOT,
+        )
+    ]
+    lost = "without root labkit cannot run on this machine"
+    result.append(attempt("privilege", "user namespaces", _user_namespace, lost, _user_namespace_remedy))
+    lost = "nothing can be measured: every experiment lives in namespaces of its own"
+    result.append(
+        attempt("privilege", "network namespaces", _namespace, lost, "run as root, or allow user namespaces")
+    )
+    lost = "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)"
+    result.append(attempt("privilege", "NIC as parent", _nic, lost, AS_ROOT))
+    lost = "128 pairs at once fail for want of file descriptors"
+    remedy = (
+        f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
+    )
+    return [*result, attempt("privilege", "open files", _open_files, lost, remedy)]
+
+
+def _capable(number: int) -> bool:
+    """Whether we have that capability over the whole machine, not only over a user namespace (capabilities(7))."""
+    text = Path("/proc/self/status").read_text()
+    effective = re.search(r"^CapEff:\s+(\w+)", text, re.MULTILINE)
+    everyone = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    return everyone and effective is not None and bool(int(effective[1], 16) >> number & 1)
+
+
+def _root() -> str | None:
+    if not _capable(CAP_SYS_ADMIN):
+        raise refused(
+            errno.EPERM, "uid 0 in a user namespace only" if os.geteuid() == 0 else "an ordinary user"
+        )
+    return None
+
+
+def _user_namespace() -> str | None:
+    ended = process.run(["unshare", "--user", "--map-root-user", "true"])
+    if ended.returncode != 0:
+        raise refused(errno.EPERM, ended.words())
+    return "as root; users may be held back all the same" if _capable(CAP_SYS_ADMIN) else None
+
+
+def _user_namespace_remedy(number: int) -> str:
+    for name, value in (
+        ("kernel.unprivileged_userns_clone", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+    ):
+        path = Path("/proc/sys", *name.split("."))
+        if path.exists() and path.read_text().strip() != value:
+            return f"as root: sysctl {name}={value}"
+    return "as root: sysctl user.max_user_namespaces=10000"
+
+
+def _namespace() -> None:
+    try:
+        [(descriptor, made)] = netlink.new_namespaces(1)
+    except netlink.LinkError as error:
+        raise refused(error.errno) from None
+    made.close()
+    os.close(descriptor)
+
+
+def _nic() -> None:
+    if not (_capable(CAP_NET_ADMIN) and _capable(CAP_SYS_ADMIN)):
+        raise refused(errno.EPERM)
+
+
+def _open_files() -> str:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    words = f"{hard} at most" if hard != resource.RLIM_INFINITY else "no limit"
+    if hard != resource.RLIM_INFINITY and hard < ENOUGH_FILES:
+        raise refused(errno.EMFILE, words)
+    return words

@@ -1,0 +1,198 @@
+"""tracefs and its tracers.
+
+Tracers are armed in an instance of our own (Documentation/trace/ftrace.rst, "Instances"), never in the one that all
+share: someone may be using that. The instance is removed on every way out; what SIGKILL left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.common.errors import LabkitError
+from labkit.measure.capabilities import perf
+from labkit.measure.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
+from labkit.system import machine
+from labkit.system.machine import sysctl_journal, tracing_journal
+
+# The numbers are the same on all architectures (asm-generic/unistd.h).
+FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
+CLOEXEC, CMD_CREATE = 1, 6  # linux/mount.h
+OURS = "labkit-doctor-"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def tracers(*, alone: bool = False) -> list[Capability]:
+    """tracefs, tracepoints, function, function_graph and kprobe. On a kernel that is not ours alone, nothing is armed
+    but in an instance of our own."""
+    lost = "no tracer and no tracepoint can be used"
+    with contextlib.ExitStack() as stack:
+        folder: Path | None = None
+
+        def find() -> str | None:
+            nonlocal folder
+            folder = stack.enter_context(tracefs())
+            return _left()
+
+        result = [attempt("tracers", "tracefs", find, lost, lambda number: _remedy(number, "TRACING"))]
+        for name, probe, lost, option in (
+            ("tracepoints", _tracepoint, "softirqs, queues and drops cannot be followed by tracepoints", "FTRACE"),
+            ("function", _function, "kernel functions cannot be counted or followed by ftrace", "FUNCTION_TRACER"),
+            ("function_graph", functools.partial(_function_graph, alone),
+             "how long a kernel function takes, and what it calls, cannot be told", "FUNCTION_GRAPH_TRACER"),
+        ):  # fmt: skip
+            remedy = functools.partial(_remedy, option=option)
+            result.append(attempt("tracers", name, functools.partial(probe, folder), lost, remedy))
+    return [*result, perf.kprobe()]
+
+
+def _left() -> str | None:
+    """What is told of tracers that a killed run has left; they are put back as they were, where that is allowed."""
+    try:
+        changed = [*tracing_journal.restore_leftovers(), *sysctl_journal.put_back_left()]
+    except (OSError, LabkitError) as error:
+        raise NotTried(f"a run of labkit's that was killed has left tracing on ({error})", AS_ROOT) from None
+    return (
+        f"a run of labkit's that was killed had left it changed; put back: {', '.join(changed)}"
+        if changed
+        else None
+    )
+
+
+def _remedy(number: int, option: str) -> str:
+    if number in (errno.EPERM, errno.EACCES) and not machine.is_root():
+        return AS_ROOT
+    return kernel_with(option)
+
+
+@contextmanager
+def tracefs() -> Iterator[Path]:
+    """The folder of tracefs: where it is mounted, else a mount without a place, which ends with us. Raises OSError."""
+    for place in tracing_journal.PLACES:
+        with contextlib.suppress(OSError):
+            if (place / "available_tracers").exists():
+                os.close(os.open(place / "available_tracers", os.O_RDONLY))
+                yield place
+                return
+    descriptor = _detached_mount(b"tracefs")
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _detached_mount(kind: bytes) -> int:
+    """fsopen(2), fsmount(2): a mount without a place in the tree."""
+    context = _checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))
+    try:
+        _checked(_libc.syscall(FSCONFIG, context, CMD_CREATE, None, None, 0))
+        return _checked(_libc.syscall(FSMOUNT, context, CLOEXEC, 0))
+    finally:
+        os.close(context)
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        raise refused(ctypes.get_errno())
+    return answer
+
+
+@contextmanager
+def instance(folder: Path) -> Iterator[Path]:
+    """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
+    path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
+    with tracing_journal.still_small(folder), contextlib.ExitStack() as own:
+        # Else another could take a new one, not yet locked, for one that was left.
+        with _locked(folder / "instances", wait=True):
+            _remove_left(folder)
+            path.mkdir()
+            own.enter_context(_locked(path, wait=False))
+            own.callback(
+                _remove, path
+            )  # the last to come is the first to go: it is removed while it is locked
+        yield path
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+    """flock(2) on a folder; it ends with whoever holds it. Raises BlockingIOError when it is not to wait and would."""
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(holder)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (path / "current_tracer").write_text("nop")
+    path.rmdir()
+
+
+def _remove_left(folder: Path) -> None:
+    for path in (folder / "instances").glob(f"{OURS}*"):
+        with contextlib.suppress(OSError), _locked(path, wait=False):
+            _remove(path)
+
+
+def _there(folder: Path | None) -> Path:
+    if folder is None:
+        raise refused(errno.EACCES, "tracefs cannot be read")
+    return folder
+
+
+def _tracepoint(folder: Path | None) -> None:
+    number = _there(folder) / "events/net/netif_receive_skb/id"
+    perf.tracepoint(int(number.read_text()))
+
+
+def _function(folder: Path | None) -> None:
+    place = _there(folder)
+    _known(place, "function")
+    with instance(place) as own:
+        _arm(place, own, "function")
+
+
+def _function_graph(alone: bool, folder: Path | None) -> None:
+    place = _there(folder)
+    _known(place, "function_graph")
+    if alone:
+        _arm(place, place, "function_graph")
+        (place / "current_tracer").write_text("nop")
+        return
+    with instance(place) as own:
+        try:
+            _arm(place, own, "function_graph")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # Before Linux 6.11 this tracer is not allowed in an instance.
+            _arm(place, own, "function")
+            words = "listed, and the function tracer works; not tried, as this kernel has no instance for it"
+            raise NotTried(words, "see that nobody traces, and try: perf ftrace -G ip_rcv") from None
+
+
+def _known(folder: Path, tracer: str) -> None:
+    if tracer not in (folder / "available_tracers").read_text().split():
+        raise refused(errno.ENOENT, "this kernel does not have it")
+
+
+def _arm(place: Path, own: Path, tracer: str) -> None:
+    """Arm it for one function only: to arm it for all of them rewrites some ten thousand places in the kernel."""
+    try:
+        with open(place / "available_filter_functions") as file:
+            function = file.readline().split()[0]
+        (own / "set_ftrace_filter").write_text(function)
+        (own / "current_tracer").write_text(tracer)
+    except PermissionError as error:
+        raise refused(error.errno or 0, "the kernel lists it and does not let it be armed") from None

@@ -1,0 +1,214 @@
+"""A conversation with what runs in a container or a guest (`labkit.measure.endpoints.exec_server`), from this side.
+
+As a program it stands in front of another one's command line, as nsenter(1) does for a namespace: that one runs inside,
+and what it writes, how it ends, and the signals that it is sent, are as if it ran here. Two signals cannot be passed
+on: SIGKILL ends this program, which ends that one; for SIGSTOP there is SIGTSTP. It imports nothing but the standard
+library's small parts: it is started once for each program.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+if __name__ != "__main__":
+    from labkit.measure.endpoints import exec_server
+else:  # all of labkit would take longer to import than most programs run
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    exec_server = __import__("exec_server")
+
+SOCKET = "socket"  # in an endpoint's folder: a container's
+NAMES = exec_server.PORT
+LOCKS = "port"  # a guest's port0, port1 …; the first is for whoever holds the guest
+PORTS = 16
+PATIENCE_S = 20.0
+BEGIN_S = 5.0  # without an answer, the port had another conversation before, and is taken anew
+
+
+class Over(Exception):
+    """The other side has gone."""
+
+
+class Conversation:
+    """A conversation; `folder` is the endpoint's, `port` one of a guest's, or None for any that is free. `check` is
+    called all the time until the other side has said hello, and raises what ends the wait; without it that is long."""
+
+    def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
+        self._frames = exec_server.Frames()
+        self._lock: int | None = None
+        self.heard_before: list[tuple[bytes, bytes]] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
+        try:
+            self._connect(self._free(folder, port, deadline), deadline, check)
+        except BaseException:
+            self.close()
+            raise
+
+    def _free(self, folder: str, port: int | None, deadline: float) -> str:
+        """The path of a socket that nobody else talks to."""
+        if os.path.exists(f"{folder}/{SOCKET}"):
+            return f"{folder}/{SOCKET}"
+        while True:
+            for number in range(1, PORTS) if port is None else [port]:
+                path = f"{folder}/{LOCKS}{number}"
+                lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(lock)
+                    continue
+                self._lock = lock
+                return path
+            if time.monotonic() > deadline:
+                raise TimeoutError("all its ports are taken")
+            time.sleep(0.01)
+
+    def _connect(self, path: str, deadline: float, check: Callable[[], None] | None) -> None:
+        """Connect, and wait for the hello; what comes before it belongs to somebody else's conversation."""
+        while self._socket.connect_ex(path):  # it is there a moment before somebody listens
+            self._waited(deadline, check)
+            time.sleep(0.005)
+        hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
+        while hello not in seen:
+            if not select.select([self._socket], [], [], 0.1)[0]:
+                self._waited(deadline, check)
+                continue
+            data = self._socket.recv(exec_server.BLOCK)
+            if not data:
+                raise Over
+            seen = (seen + data)[-2 * exec_server.BLOCK :]
+
+    def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
+        """Raises what ends the wait."""
+        if check is not None:
+            check()
+        if time.monotonic() > deadline:
+            raise TimeoutError("it does not say hello")
+
+    def fileno(self) -> int:
+        """Readable when something was said."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Let go."""
+        self._socket.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def tell(self, kind: bytes, content: bytes = b"") -> None:
+        """Tell a frame. Raises Over."""
+        try:
+            self._socket.sendall(exec_server.frame(kind, content))
+        except OSError:
+            raise Over from None
+
+    def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
+        """The frames that have come; none after `timeout_s`. Raises Over."""
+        if self.heard_before:
+            result, self.heard_before = self.heard_before, []
+            return result
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            return []
+        data = self._socket.recv(exec_server.BLOCK)
+        if not data:
+            raise Over
+        return list(self._frames.add(data))
+
+    def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
+        """A file's content (F), or that it was written (W). Raises OSError: the one from inside, or TimeoutError."""
+        self.tell(kind, content)
+        deadline = time.monotonic() + patience_s
+        while (rest := deadline - time.monotonic()) > 0:
+            for lines, value in self.heard(rest):
+                if lines == b"V":
+                    return value
+                if lines == b"N":
+                    path = content.partition(b"\0")[0].decode(errors="replace")
+                    raise OSError(int(value), os.strerror(int(value)), path)
+        raise TimeoutError(errno.ETIMEDOUT, "no answer")
+
+
+def begun(folder: str, words: list[str], held: bool) -> Conversation:
+    """A conversation in which the program has begun; with `held` it has stopped before its first instruction.
+
+    A port that does not begin is taken anew: it had not noticed that it is somebody else's now.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        talk = Conversation(folder)
+        talk.tell(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
+        until = time.monotonic() + BEGIN_S
+        while (rest := until - time.monotonic()) > 0:
+            heard = talk.heard(rest)
+            kinds = [kind for kind, _ in heard]
+            if b"B" in kinds:  # and it may be over already
+                talk.heard_before = heard[kinds.index(b"B") + 1 :]
+                return talk
+        talk.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{words[0]} did not begin")
+        time.sleep(0.1)
+
+
+def _relay(talk: Conversation, caught: int) -> int:
+    """Pass on until the program has ended; returns its return code."""
+    code: int | None = None
+    while code is None:
+        waits = [] if talk.heard_before else [talk.fileno(), caught]
+        ready = select.select(waits, [], [])[0] if waits else [talk.fileno()]
+        if caught in ready:
+            for number in os.read(caught, 64):
+                passed = signal.SIGSTOP if number == signal.SIGTSTP else number
+                talk.tell(b"S", b"%d" % passed)
+        if talk.fileno() in ready:
+            for kind, content in talk.heard():
+                if kind in (b"O", b"X"):
+                    _write(1 if kind == b"O" else 2, content)
+                elif kind == b"D":
+                    code = int(content.split()[0])
+    return code
+
+
+def _write(fd: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(fd, content) :]
+
+
+def main() -> int:
+    """FOLDER [held] -- PROGRAM WORDS …"""
+    folder, words = sys.argv[1], sys.argv[sys.argv.index("--") + 1 :]
+    caught, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT):
+        signal.signal(number, lambda *_: None)
+    held = "held" in sys.argv[2 : sys.argv.index("--")]
+    try:
+        talk = begun(folder, words, held)
+        if held:
+            os.kill(os.getpid(), signal.SIGSTOP)  # whoever lets this go on lets that go on
+        code = _relay(talk, caught)
+    except (Over, OSError) as error:
+        words_of = f": {error}" if str(error) else ""
+        _write(2, f"{os.path.basename(folder)} has gone, or does not answer{words_of}\n".encode())
+        return 125
+    if code < 0:  # end as it has ended
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        time.sleep(1)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""What runs in a container or a guest: it starts programs there that are told from outside, and reads and writes files.
+
+It is carried along alone, so it imports nothing but what the smallest Python has. One conversation after the other on
+each virtio-serial port of a guest, as many at a time as somebody connects on a container's socket (`labkit.measure.endpoints.
+outside` is the other end). Frames: a letter, four bytes of length, content.
+
+    told   R words with NUL between   start a program (one in a conversation)
+           T words with NUL between   the same, stopped (SIGSTOP) until a signal lets it go on
+           S number                   send it a signal
+           F path                     read a file
+           W path NUL content         write a file
+    said   H                          hello: somebody has connected
+           B                          the program begins
+           O, X                       what it writes on its standard output, and error
+           D returncode, CPU seconds  it has ended
+           V content, N errno         the file's content; why not
+Who lets go of a conversation ends its program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource  # which os.wait4 imports
+import select
+import sys
+import time
+
+HELLO = b"labkit: inside"
+PORT = "labkit-"  # how a guest's ports are called
+BLOCK = 65536
+SIGKILL, SIGSTOP = 9, 19
+PORTS_S = 10.0
+IDLE_S = 1.0
+# Now and then an emulated machine of several CPUs loses the interrupt of a port; asking again finds what has come.
+WAKE_S = 0.1
+
+
+def frame(kind: bytes, content: bytes = b"") -> bytes:
+    """One frame."""
+    return kind + len(content).to_bytes(4, "big") + content
+
+
+class Frames:
+    """Cuts what arrives into frames."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def add(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The frames that are whole now: letter and content."""
+        self.rest += data
+        result = []
+        while len(self.rest) >= 5:
+            end = 5 + int.from_bytes(self.rest[1:5], "big")
+            if len(self.rest) < end:
+                break
+            result.append((self.rest[:1], self.rest[5:end]))
+            self.rest = self.rest[end:]
+        return result
+
+
+class Gone(Exception):
+    """The other end has let go."""
+
+
+class Line:
+    """A conversation's descriptor: a port of virtio-serial (drivers/char/virtio_console.c: HUP while nobody is
+    connected), or a socket."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        os.set_blocking(fd, False)
+        self._hup = select.poll()
+        self._hup.register(fd, 0)
+
+    def connected(self) -> bool:
+        """Whether the other end is there."""
+        return not self._hup.poll(0)
+
+    def read(self) -> bytes:
+        """What has come. Raises Gone."""
+        try:
+            data = os.read(self.fd, BLOCK)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            raise Gone from None
+        if not data:
+            raise Gone
+        return data
+
+    def say(self, kind: bytes, content: bytes = b"") -> None:
+        """Write a frame. Raises Gone."""
+        left = frame(kind, content)
+        while left:
+            try:
+                left = left[os.write(self.fd, left) :]
+            except BlockingIOError:
+                if not self.connected():
+                    raise Gone from None
+                select.select([], [self.fd], [], 0.1)
+            except OSError:
+                raise Gone from None
+
+
+class Program:
+    """A program, and the pipes of what it writes: the letter of a frame for each."""
+
+    def __init__(self, words: list[bytes], *, held: bool) -> None:
+        pipes = [os.pipe(), os.pipe()]
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(words, [writes for _, writes in pipes], held)
+        for _, writes in pipes:
+            os.close(writes)
+        self.letters = {pipes[0][0]: b"O", pipes[1][0]: b"X"}
+        self.fd = os.pidfd_open(self.pid)
+        if held:  # else it might stop after it was let go on
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def forward(self, line: Line, fd: int) -> None:
+        """Say what can be read from a pipe."""
+        data = os.read(fd, BLOCK)
+        if data:
+            line.say(self.letters[fd], data)
+        else:
+            os.close(fd)
+            del self.letters[fd]
+
+    def send(self, number: int) -> None:
+        """Send a signal to it and to what it started."""
+        for send in (os.killpg, os.kill):  # it may not lead its group yet
+            try:
+                return send(self.pid, number)
+            except ProcessLookupError:
+                continue
+
+    def end(self) -> tuple[int, float]:
+        """End it, if it has not: its return code (negative: the signal), and the CPU seconds that it took."""
+        self.send(SIGKILL)
+        _, status, usage = os.wait4(self.pid, 0)
+        for fd in [*self.letters, self.fd]:
+            os.close(fd)
+        return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+    def ended(self) -> bool:
+        """Whether it has ended; it is still to be waited for."""
+        return bool(select.select([self.fd], [], [], 0)[0])
+
+
+def _become(words: list[bytes], writes: list[int], held: bool) -> None:
+    """In the child: the program, or what is wrong with it on standard error."""
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(writes[0], 1)
+    os.dup2(writes[1], 2)
+    if held:
+        os.kill(os.getpid(), SIGSTOP)
+    # os.execvp needs more modules than there are.
+    folders = [b""] if b"/" in words[0] else os.environb.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    number = errno.ENOENT
+    for path in [os.path.join(folder, words[0]) for folder in folders]:
+        try:
+            os.execv(path, words)
+        except OSError as error:
+            number = number if error.errno == errno.ENOENT else error.errno or 0
+    os.write(2, b"%b: %b\n" % (words[0], os.strerror(number).encode()))
+    os._exit(127)
+
+
+def _file(line: Line, kind: bytes, content: bytes) -> None:
+    path, _, data = content.partition(b"\0")
+    try:
+        fd = os.open(path, os.O_RDONLY if kind == b"F" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o755)
+        try:
+            if kind == b"W":
+                while data:
+                    data = data[os.write(fd, data) :]
+            result = b""
+            while kind == b"F" and (more := os.read(fd, 1 << 20)):
+                result += more
+        finally:
+            os.close(fd)
+    except OSError as error:
+        line.say(b"N", b"%d" % (error.errno or 0))
+    else:
+        line.say(b"V", result)
+
+
+def converse(line: Line) -> None:
+    """One conversation, from the hello until the other end lets go."""
+    frames = Frames()
+    program: Program | None = None
+    try:
+        line.say(b"H", HELLO)
+        while True:
+            watched = [line.fd] if program is None else [line.fd, program.fd, *program.letters]
+            ready, _, _ = select.select(watched, [], [], WAKE_S)
+            for kind, content in frames.add(line.read()) if line.fd in ready else []:
+                if kind in (b"R", b"T"):
+                    program = Program(content.split(b"\0"), held=kind == b"T")
+                    line.say(b"B")
+                elif kind == b"S" and program is not None:
+                    program.send(int(content))
+                elif kind in (b"F", b"W"):
+                    _file(line, kind, content)
+            if program is not None:
+                program = _watch(line, program, ready)
+    except Gone:
+        pass
+    finally:
+        if program is not None:
+            program.end()
+
+
+def _watch(line: Line, program: Program, ready: list[int]) -> Program | None:
+    """Say what the program has written, and its end; returns it while it runs."""
+    for fd in [fd for fd in program.letters if fd in ready]:
+        program.forward(line, fd)
+    if not program.ended():
+        return program
+    # What it started may hold the pipes; what is in them now is its own.
+    for fd in list(program.letters):
+        while fd in program.letters and select.select([fd], [], [], 0)[0]:
+            program.forward(line, fd)
+    code, cpu_s = program.end()
+    line.say(b"D", b"%d %.6f" % (code, cpu_s))
+    return None
+
+
+def serve_socket(path: str) -> None:
+    """A process for whoever connects to a unix socket; as PID 1, wait for orphans."""
+    import socket
+
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(path)
+    listening.listen(64)
+    while True:
+        if select.select([listening], [], [], 1.0)[0]:
+            connected, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                converse(Line(connected.detach()))
+                os._exit(0)
+            connected.close()
+        _reap()
+
+
+def serve_ports(count: int) -> None:
+    """A process for each conversation on a guest's ports; as PID 1, wait for orphans.
+
+    A port without a host is always ready, with HUP: only edges tell when one has come (epoll(7), EPOLLET).
+    """
+    events = select.epoll()
+    lines = {}
+    for name in _ports(count):
+        line = Line(os.open(f"/dev/{name}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+        events.register(line.fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP | select.EPOLLET)
+        lines[line.fd] = line
+    served: dict[int, int] = {}  # port to process
+    ends: dict[int, int] = {}  # a process's descriptor to port
+    while True:
+        for fd, line in lines.items():
+            if fd not in served and line.connected():
+                served[fd] = os.fork()
+                if served[fd] == 0:
+                    _serve_port(line)
+                ends[pidfd := os.pidfd_open(served[fd])] = fd
+                events.register(pidfd, select.EPOLLIN)
+        for fd, _ in events.poll(IDLE_S):
+            if fd in ends:
+                os.close(fd)
+                del served[ends.pop(fd)]
+        _reap()
+
+
+def _serve_port(line: Line) -> None:
+    """In a process of its own: one conversation."""
+    # What is asked must be answered while the load takes the CPU; programs do not inherit it.
+    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
+    try:
+        while line.read():  # what was told to somebody else's program
+            pass
+        converse(line)
+    except Gone:
+        pass
+    os._exit(0)
+
+
+def _ports(count: int) -> list[str]:
+    """The devices; ports are announced some time after their module was loaded."""
+    deadline = time.monotonic() + PORTS_S
+    top = "/sys/class/virtio-ports"
+    while True:
+        result = []
+        for name in os.listdir(top) if os.path.isdir(top) else []:
+            with open(f"{top}/{name}/name") as file:
+                if file.read().startswith(PORT) and os.path.exists(f"/dev/{name}"):
+                    result.append(name)
+        if len(result) == count or time.monotonic() > deadline:
+            return result
+        time.sleep(0.01)
+
+
+def _reap() -> None:
+    """Wait for those that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _modules() -> None:
+    """The files of all modules that a guest needs, one a line with their names."""
+    assert resource
+    for name, module in sorted(sys.modules.items()):
+        if path := getattr(module, "__file__", None):
+            print(name, path)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "socket":
+        serve_socket(sys.argv[2])
+    elif sys.argv[1] == "ports":
+        serve_ports(int(sys.argv[2]))
+    else:
+        _modules()

@@ -1,0 +1,1 @@
+"""Guests: virtual machines as endpoints."""

@@ -1,0 +1,155 @@
+"""What a guest boots with: busybox, the modules of its NIC and its ports, the programs of the load with the libraries
+that they need, and the Python that runs `labkit.measure.endpoints.exec_server`. All of it lies where it lies on this machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.common.errors import BadInput
+from labkit.measure.endpoints import exec_server
+from labkit.system import machine, process
+from labkit.system.qemu import cpio
+from labkit.system.qemu.cpio import Entry
+from labkit.system.qemu.kernels import Kernel
+
+if TYPE_CHECKING:
+    from labkit.measure.endpoints.guest.qemu_guest import Nic
+
+MODULES = ("virtio_pci", "virtio_console", "virtio_net")
+PROGRAMS = ("iperf3", "ping", "ip", "ethtool", "tc")
+FIRST_WORDS = "labkit: the guest's own user space begins"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+INSIDE = "exec_server.py"
+NIC_S = 30
+_LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
+_FOLDER: Entry = (0o040755, b"")
+
+
+@functools.lru_cache(maxsize=4)
+def packed(kernel: Kernel, programs: tuple[str, ...]) -> bytes:
+    """What all guests of a kernel have in common. Raises BadInput for a program that is not here, Unsupported for a
+    kernel without the modules."""
+    entries: dict[str, Entry] = dict.fromkeys(("proc", "sys", "dev", "run", "tmp", "root", "etc"), _FOLDER)
+    modules = cpio.modules(kernel, MODULES)
+    entries |= {
+        "bin/busybox": cpio.busybox(),
+        INSIDE: (0o100644, Path(exec_server.__file__).read_bytes()),
+    } | modules
+    for path in [*_found(PROGRAMS, must=False), *_found(programs, must=True), _python()]:
+        entries |= {each: _file(each) for each in (path, *_libraries(path))}
+    entries |= _python_modules()
+    for name in process.output(["busybox", "--list"]).split():
+        entries.setdefault(f"bin/{name}", (0o120777, b"/bin/busybox"))
+    return cpio.archive(_with_folders({name.lstrip("/"): entry for name, entry in entries.items()}))
+
+
+def own(nic: Nic, kernel: Kernel, modules: Sequence[str], ports_count: int) -> bytes:
+    """What one guest has of its own, to follow the other (the kernel unpacks one archive after the other)."""
+    more = cpio.modules(kernel, [*MODULES, *modules])
+    script = _script(nic, [Path(name).name for name in more], ports_count)
+    return cpio.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
+
+
+def _found(names: Iterable[str], *, must: bool) -> list[str]:
+    result = {name: machine.program(name) for name in names}
+    for name, path in result.items():
+        if must and not os.path.isabs(path):
+            raise BadInput(f"there is no program {name} here to be packed for a guest")
+    return [path for path in result.values() if os.path.isabs(path)]
+
+
+def _python() -> str:
+    """This Python, without its virtual environment."""
+    return os.path.realpath(sys.executable)
+
+
+def _file(path: str) -> Entry:
+    return 0o100000 | os.stat(path).st_mode & 0o777, Path(path).read_bytes()
+
+
+def _libraries(path: str) -> list[str]:
+    """The shared libraries that a program or library needs, its loader among them; none of a static one."""
+    return _LIBRARY.findall(process.run(["ldd", path]).stdout)
+
+
+def _python_modules() -> dict[str, Entry]:
+    """The modules of Python that `inside` needs, compiled: an emulated CPU would take seconds for that."""
+    result: dict[str, Entry] = {}
+    for line in process.output([_python(), "-I", "-S", exec_server.__file__, "modules"]).splitlines():
+        name, _, path = line.partition(" ")
+        if path.endswith(".so"):
+            result |= {each: _file(each) for each in (path, *_libraries(path))}
+        elif name in ("os", "__main__"):  # by the file os.py Python finds its place
+            result |= {path: _file(path)} if name == "os" else {}
+        else:
+            result[f"{path}c"] = (0o100644, _compiled(path))
+    return result
+
+
+def _compiled(path: str) -> bytes:
+    """A module as a file without its source beside it has it (importlib; PEP 3147)."""
+    import importlib.util
+    import marshal
+
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+
+
+def _with_folders(entries: dict[str, Entry]) -> dict[str, Entry]:
+    """The entries, with the folders that they are in before them."""
+    folders = {str(parent): _FOLDER for name in entries for parent in reversed(Path(name).parents)}
+    folders.pop(".", None)
+    return {**folders, **entries}
+
+
+def _nic_lines(nic: Nic, ip: str) -> list[str]:
+    """What waits for eth0, and gives it its address."""
+    return [
+        f"tries={NIC_S * 100}",
+        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
+        f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
+        f"{ip} address add {nic.address} dev eth0{' nodad' if ':' in nic.address else ''}",
+        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+    ]
+
+
+def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
+    """What is run first: mounts, modules, eth0 with its address, and then `inside` for ever."""
+    ip, is_v6 = machine.program("ip"), ":" in nic.address
+    of_v6 = {"accept_dad": 0, "router_solicitations": 0} if is_v6 else {"disable_ipv6": 1}
+    # as namespaces have them
+    sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
+    lines = [
+        "#!/bin/busybox sh",
+        f"export PATH={PATH}",
+        f"echo {shlex.quote(FIRST_WORDS)} >/dev/console",
+        "set -e",
+    ]
+    lines += [
+        "mount -t proc proc /proc",
+        "mount -t sysfs sysfs /sys",
+        "mount -t devtmpfs dev /dev",
+        "mkdir -p /dev/pts /dev/shm",
+        "mount -t devpts devpts /dev/pts",
+        "mount -t tmpfs shm /dev/shm",
+        "mount -t tracefs none /sys/kernel/tracing 2>/dev/null || true",
+        "mount -t debugfs none /sys/kernel/debug 2>/dev/null || true",
+        'for each in /sys/devices/system/cpu/cpu*/online; do [ ! -e "$each" ] || echo 1 >"$each"; done',
+        *(
+            f"[ ! -e /proc/sys/net/{name} ] || echo {value} >/proc/sys/net/{name}"
+            for name, value in sysctls.items()
+        ),
+        *(f"insmod /modules/{name}" for name in modules),
+        f"hostname {shlex.quote(nic.name)}",
+        f"{ip} link set lo up",
+        *([] if not nic.fds else _nic_lines(nic, ip)),
+        f"exec {shlex.quote(_python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,316 @@
+"""Guests: machines that QEMU runs, with a NIC (virtio-net) on a tap, a kernel, and a first file system that holds what
+load needs and nothing else.
+
+They are asked over virtio-serial ports, which are not the measured network. A guest ends with whoever booted it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.measure.endpoints import exec_client
+from labkit.measure.endpoints.guest import initramfs
+from labkit.system import netlink, process
+from labkit.system.qemu import command, confined, console, kernels, kvm, vm_spec
+from labkit.system.temporary_files import in_memory, short_folder
+
+FORM = (
+    "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
+[,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
+)
+GRACE_S = 5.0  # for QEMU to end, once its sockets have
+CPUS, MEMORY_MIB = 64, 262144  # the most that a guest may have
+VHOST = Path("/dev/vhost-net")
+# virtio-net's features that shift work between a guest and this machine (virtio 1.2, 5.1.3).
+OFFLOADS = (
+    "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6",
+    "host_ecn", "host_ufo",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """A guest that is asked for. `queues`: pairs of queues of its NIC. `offloads`: whether checksums and segmentation
+    may be left to the other side. `vhost`: auto is on where KVM and the kernel's vhost-net are. `programs` are packed
+    beside those of the load."""
+
+    machine: vm_spec.Shape
+    queues: int = 1
+    offloads: bool = True
+    vhost: str = "auto"
+    programs: tuple[str, ...] = ()
+    boot_s: int = 120
+
+
+def parse(text: str) -> GuestSpec:
+    """The guest that a word asks for. Raises BadInput in one sentence for what is none."""
+    own = {
+        "queues": vm_spec.number(1, 64),
+        "offloads": vm_spec.one_of("on", "off"),
+        "vhost": vm_spec.one_of("auto", "on", "off"),
+        "programs": vm_spec.words(r"[A-Za-z0-9_.+-]+"),
+        "boot_s": vm_spec.number(1, 3600),
+    }
+    fields = (
+        vm_spec.FIELDS
+        | {"cpus": vm_spec.number(1, CPUS), "memory_mib": vm_spec.number(128, MEMORY_MIB)}
+        | own
+    )
+    kernel, given = vm_spec.read(f"guest={text}", "a guest", text, fields, FORM)
+    more = {name: given.pop(name) for name in own if name in given}
+    if "offloads" in more:
+        more["offloads"] = more["offloads"] == "on"
+    made = vm_spec.Shape(kernel, **{"cpus": 1, "memory_mib": 384, **given})  # type: ignore[arg-type]
+    spec = GuestSpec(made, **more)  # type: ignore[arg-type]
+    if spec.queues > made.cpus:
+        raise BadInput(
+            f"guest={text}: a guest uses as many queues as it has CPUs: say cpus={spec.queues} or more"
+        )
+    return spec
+
+
+@dataclass(frozen=True)
+class More:
+    """What guests are beyond what the word asks for: so many times its CPUs and its memory, more modules and
+    programs."""
+
+    times: int = 1
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def of(self, spec: GuestSpec) -> GuestSpec:
+        """The larger guest. Raises BadInput for one that is too large."""
+        one = spec.machine
+        cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
+        if cpus > CPUS or memory_mib > MEMORY_MIB:
+            words = f"one guest for {self.times} ends would have cpus={cpus},memory_mib={memory_mib}"
+            raise BadInput(f"{words}, and {CPUS} and {MEMORY_MIB} are the most: ask for fewer pairs")
+        made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
+        return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
+
+
+NO_MORE = More()
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A guest's NIC: the guest's name, the descriptors of its tap's queues (none: no NIC), and what the guest gives its
+    eth0: an address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
+
+    name: str
+    fds: Sequence[int]
+    mtu_bytes: int
+    address: str
+    partner: str
+    mac: str
+    partner_mac: str
+
+
+class Reading:
+    """A file in a guest."""
+
+    def __init__(self, guest: QemuGuest, path: str) -> None:
+        self._guest, self._path = guest, path
+
+    def read(self) -> str:
+        """All of it, as it is now."""
+        return self._guest.read(self._path).decode()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+
+class QemuGuest:
+    """A guest that runs."""
+
+    def __init__(self, name: str, folder: Path, qemu: process.Running, report: dict[str, Any]) -> None:
+        self.name = name
+        self.folder = folder
+        self.report = report
+        self._qemu = qemu
+        self._talk: exec_client.Conversation | None = None
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+        return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
+
+    @property
+    def kernel(self) -> Self:
+        """It has a kernel of its own."""
+        return self
+
+    def greet(self, deadline: float) -> None:
+        """Wait until it answers. Raises Failed with the last words of its console when it does not in time."""
+        try:
+            self._talk = exec_client.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
+        except (exec_client.Over, OSError):
+            self._still(time.monotonic() + GRACE_S)
+            process.wait([self._qemu], time.monotonic() + GRACE_S)
+            self._still(0)
+        (self.folder / "initramfs").unlink(missing_ok=True)  # it is large, and unpacked by now
+
+    def gone(self) -> str | None:
+        """Why it did not boot, once QEMU has ended; None while QEMU runs."""
+        if not self._qemu.poll():
+            return None
+        last = console.last_words(self.folder / "console")
+        return f"the guest {self.name} did not boot: {self._qemu.ended().words()}{last}"
+
+    def _still(self, deadline: float) -> None:
+        """Raises Failed when it has ended, or it is too late."""
+        if words := self.gone():
+            raise Failed(words)
+        path = self.folder / "console"
+        if panic := console.panic(path):
+            raise Failed(f"the guest {self.name} did not boot: {panic}{console.last_words(path)}")
+        if time.monotonic() > deadline:
+            raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
+
+    def _ask(self, kind: bytes, content: bytes) -> bytes:
+        assert self._talk is not None
+        try:
+            return self._talk.ask(kind, content)
+        except (exec_client.Over, TimeoutError):
+            last = console.last_words(self.folder / "console")
+            how = f"has gone ({self._qemu.ended().words()})" if self._qemu.poll() else "does not answer"
+            raise Failed(f"the guest {self.name} {how}{last}") from None
+        except OSError as error:
+            raise Failed(f"in the guest {self.name}: {error.strerror}: {error.filename}") from None
+
+    def read(self, path: str) -> bytes:
+        """The content of a file in it. Raises Failed."""
+        return self._ask(b"F", os.fsencode(path))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in it. Raises Failed."""
+        self._ask(b"W", os.fsencode(path) + b"\0" + content)
+
+    def open(self, path: str) -> Reading:
+        """A file as it reads in it."""
+        return Reading(self, path)
+
+    def counters(self, interface: str, path: str = "/proc/net/dev") -> netlink.LinkCounters:
+        """What an interface in it has received."""
+        for line in self.read(path).decode().splitlines():
+            name, _, values = line.partition(":")
+            if name.strip() == interface:
+                received = values.split()  # 8 columns of reception, then those of transmission
+                return netlink.LinkCounters(int(received[0]), int(received[1]), int(received[9]))
+        raise Failed(f"the guest {self.name} has no interface {interface}")
+
+    def sysctl(self, name: str, value: int | str) -> None:
+        """Set net.`name` in it."""
+        self.write(f"/proc/sys/net/{name}", str(value).encode())
+
+
+@contextmanager
+def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[list[QemuGuest]]:
+    """A guest for each NIC, up and answering, until the block ends.
+
+    Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
+    last words for one that does not boot.
+    """
+    spec = more.of(parse(text))
+    kernel = kernels.find(spec.machine.kernel)
+    if spec.vhost == "on" and not os.access(VHOST, os.R_OK | os.W_OK):
+        raise Unsupported(
+            f"guest={text}: {VHOST} cannot be opened: `modprobe vhost_net` as root makes it; vhost=auto does without"
+        )
+    with ExitStack() as stack:
+        yield _booted(stack, spec, kernel, nics)
+
+
+def _booted(
+    stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic]
+) -> list[QemuGuest]:
+    """Guests that answer; they end with the stack. KVM that fails where emulation works is remembered. Emulated
+    boots fail now and then, and are tried twice."""
+    first: LabkitError | None = None
+    without_kvm: LabkitError | None = None
+    for accelerated in [True] * kvm.worth_trying() + [False, False]:
+        with ExitStack() as attempt:
+            try:
+                made = attempt.enter_context(_started(spec, kernel, nics, accelerated))
+                deadline = time.monotonic() + spec.boot_s
+                for one in made:
+                    one.greet(deadline)
+                if without_kvm is not None:
+                    kvm.remember(str(without_kvm))
+                stack.push(attempt.pop_all())
+                return made
+            except Failed as error:
+                if "in time" in str(error) or (first is not None and not accelerated):
+                    raise
+                first = error
+                without_kvm = error if accelerated else without_kvm
+    raise AssertionError("a loop that returns or raises")
+
+
+@contextmanager
+def _started(
+    spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
+) -> Iterator[list[QemuGuest]]:
+    """The guests as they boot."""
+    vhost = spec.vhost == "on" or (
+        spec.vhost == "auto" and accelerated and os.access(VHOST, os.R_OK | os.W_OK)
+    )
+    report: dict[str, Any] = {
+        "guest_kernel": kernel.release,
+        "guest_accelerator": "kvm" if accelerated else "tcg",
+        "guest_cpus_count": spec.machine.cpus,
+        "guest_threads_count": command.threads_count(spec.machine, kvm=accelerated),
+    }
+    ports = {
+        f"{exec_client.NAMES}{number}": f"{exec_client.LOCKS}{number}" for number in range(exec_client.PORTS)
+    }
+    with short_folder("labkit-guest-", in_memory()) as scratch, process.all_ended([]) as running:
+        made = []
+        confinement = confined.confinement([kvm.DEVICE] * accelerated + [VHOST] * vhost)
+        confinement.open_folder(scratch)
+        image = scratch / "kernel"  # the store of kernels may be root's alone
+        image.write_bytes(kernel.image.read_bytes())
+        for nic in nics:
+            (folder := scratch / nic.name).mkdir(mode=0o700)
+            confinement.open_folder(folder)
+            own = initramfs.own(nic, kernel, spec.machine.modules, exec_client.PORTS)
+            (folder / "initramfs").write_bytes(initramfs.packed(kernel, spec.programs) + own)
+            words = nic_words(spec, nic, vhost)
+            argv = command.argv(spec.machine, image, folder, kvm=accelerated, more=words, ports=ports)
+            running.append(process.Running([*confinement.words, *argv], pass_fds=nic.fds))
+            queues, on = (spec.queues, vhost) if nic.fds else (None, None)
+            report |= {"guest_queues_count": queues, "guest_vhost": on}
+            made.append(QemuGuest(nic.name, folder, running[-1], dict(report)))
+        if accelerated:
+            for one in made:
+                kvm.check(one.folder / "console", initramfs.FIRST_WORDS, one.gone)
+        yield made
+
+
+def nic_words(spec: GuestSpec, nic: Nic, vhost: bool) -> list[str]:
+    """QEMU's words for a guest's NIC and its cable."""
+    if not nic.fds:
+        return []
+    fds = "fd=" if len(nic.fds) == 1 else "fds="
+    cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
+    # Without a ROM to boot from: it is a file of another package.
+    device = f"virtio-net-pci,netdev=nic,mac={nic.mac},romfile=,host_mtu={nic.mtu_bytes}"
+    if len(nic.fds) > 1:
+        device += f",mq=on,vectors={2 * len(nic.fds) + 2}"  # one for each queue, and two (linux virtio_net)
+    if not spec.offloads:
+        device += "".join(f",{name}=off" for name in OFFLOADS)
+    return ["-netdev", cable, "-device", device]

@@ -1,0 +1,105 @@
+"""Ends that share one guest: a network namespace each, on a bridge of the guest's kernel.
+
+Beside guests with an end each, of the same kernel on as many CPUs in all, what differs is the machines' boundary.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from labkit.common.errors import Failed
+from labkit.measure.endpoints.guest.qemu_guest import Nic, QemuGuest, Reading
+from labkit.system import machine, netlink, process
+
+MODULES = ("veth", "bridge")
+PROGRAMS = ("nsenter",)  # busybox's would run its own ping instead of the packed one
+PATIENCE_S = 60.0  # an emulated guest is slow, and a loaded machine slower
+HELD_S = 2147483  # for which a process that holds a namespace sleeps
+
+
+class Room:
+    """A network namespace of a guest, by the process that holds it: what the programs of one end run in."""
+
+    def __init__(self, guest: QemuGuest, pid: int) -> None:
+        self.name = guest.name
+        self.report: dict[str, Any] = guest.report
+        self.guest, self._pid = guest, pid
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+        return [*self.guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
+
+    @property
+    def kernel(self) -> Self:
+        """The guest's, as it is seen from here."""
+        return self
+
+    def open(self, path: str) -> Reading:
+        """A file as it reads in here."""
+        return Reading(self.guest, self._path(path))
+
+    def counters(self, interface: str) -> netlink.LinkCounters:
+        """What an interface in here has received."""
+        return self.guest.counters(interface, self._path("/proc/net/dev"))
+
+    def sysctl(self, name: str, value: int | str) -> None:
+        """Set net.`name` in here."""
+        process.output([*self.prefix, "sh", "-c", _set(name, value)], PATIENCE_S)
+
+    def _path(self, path: str) -> str:
+        return path.replace("/proc/net/", f"/proc/{self._pid}/net/")
+
+
+def rooms(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[Room]:
+    """A namespace for each NIC in a guest, with a veth to one bridge as `veth_bridge` has it. They end with the guest.
+
+    Raises Failed in the words of what failed there.
+    """
+    ip = machine.program("ip")
+    lines = [
+        "set -e",
+        f"{ip} link add bridge type bridge",
+        f"{ip} link set bridge mtu {nics[0].mtu_bytes} up",
+    ]
+    lines += [_room(ip, number, nic, family) for number, nic in enumerate(nics)]
+    words = process.output([*guest.prefix, "sh", "-c", "\n".join(lines)], PATIENCE_S).split()
+    with suppress(ValueError):
+        pids = [int(word) for word in words]
+        if len(pids) == len(nics):
+            return [Room(guest, pid) for pid in pids]
+    raise Failed(f"the guest {guest.name} tells of no namespaces: {' '.join(words)}")
+
+
+def _room(ip: str, number: int, nic: Nic, family: int) -> str:
+    """What makes one of them, and says the process that holds it."""
+    of_v6 = {"accept_dad": 0, "router_solicitations": 0} if family == 6 else {"disable_ipv6": 1}
+    sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
+    inside = [_set(name, value) for name, value in sysctls.items()]
+    nodad = " nodad" if family == 6 else ""
+    after = [
+        f"{ip} link set lo up",
+        f"{ip} link set eth0 up",
+        f"{ip} address add {nic.address} dev eth0{nodad}",
+        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+    ]
+    mtu = f"mtu {nic.mtu_bytes}"
+    lines = [
+        f"setsid unshare -n sleep {HELD_S} </dev/null >/dev/null 2>&1 &",
+        "pid=$!",
+        'while [ "$(readlink /proc/$pid/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.01; done',
+        f"nsenter -t $pid -n sh -e -c {shlex.quote('; '.join(inside))}",
+        f"{ip} link add port{number} {mtu} type veth peer name eth0 netns $pid {mtu} address {nic.mac}",
+        f"{ip} link set port{number} master bridge up",
+        f"nsenter -t $pid -n sh -e -c {shlex.quote('; '.join(after))}",
+        "echo $pid",
+    ]
+    return "\n".join(lines)
+
+
+def _set(name: str, value: int | str) -> str:
+    path = shlex.quote(f"/proc/sys/net/{name}")
+    return f"[ ! -e {path} ] || echo {shlex.quote(str(value))} >{path}"

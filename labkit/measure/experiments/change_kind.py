@@ -1,0 +1,174 @@
+"""What every kind of change has in common: its options, the place it is applied at, and its effect on the kernel."""
+
+from __future__ import annotations
+
+import abc
+import errno
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.measure.endpoints import Namespace
+from labkit.measure.endpoints.namespace import Kernel
+from labkit.system import machine, process
+
+LARGEST_FILE = 4 << 20
+State = dict[str, str]  # settings of a place by name, as the kernel reports them
+
+
+@dataclass(frozen=True)
+class Place:
+    """A namespace, or an interface in it. `role`: client, server or between; `kernel`: that of a guest, None where it
+    is this one."""
+
+    role: str
+    namespace: Namespace
+    interface: str
+    kernel: Kernel | None = None
+
+    def program(
+        self, name: str, *words: str, text: str | None = None, timeout_s: float = 20.0
+    ) -> process.Ended:
+        """Run a program in the namespace, with `text` as its standard input; `words` are arguments, never a shell's."""
+        argv = [*self.namespace.prefix, machine.program(name), *words]
+        if text is None:
+            return process.run(argv, timeout_s)
+        with tempfile.TemporaryFile() as file:
+            file.write(text.encode())
+            file.seek(0)
+            program = process.Running(argv, stdin=file)
+            try:
+                return program.ended_within(timeout_s)
+            except BaseException:
+                program.kill()
+                program.ended()
+                raise
+
+    def __str__(self) -> str:
+        return f"{self.namespace.name}:{self.interface}"
+
+
+class Files:
+    """The files that changes may name. With a `folder`, those in this folder and below it; without one, every file that
+    the user can read."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def path(self, name: str) -> Path:
+        """The path of a file. Raises BadInput for a path that leads out of the folder."""
+        if self._folder is None:
+            return Path(name).expanduser().resolve()
+        path = (self._folder / name).resolve()
+        if not path.is_relative_to(self._folder.resolve()):
+            raise BadInput(
+                f"{name} is outside of the folder {self._folder}: a file that a change names must lie in the folder of"
+                " the file that describes the change"
+            )
+        return path
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises BadInput for one that cannot be read, is no regular file, or is too large."""
+        path = self.path(name)
+        try:
+            if not path.is_file():
+                raise BadInput(f"{name} is not a file")
+            if path.stat().st_size > LARGEST_FILE:
+                raise BadInput(f"{name} has more than {LARGEST_FILE >> 20} MiB")
+            return path.read_bytes()
+        except OSError as error:
+            raise BadInput(f"{name} cannot be read: {error.strerror}") from None
+
+    def beside(self, name: str) -> Files:
+        """The files that the file `name` may name: those in its own folder and below."""
+        return Files(self.path(name).parent)
+
+
+class Kind(abc.ABC):
+    """A kind of change. `placed`: it is applied somewhere in the topology; `per_interface`: at each interface of the
+    place, else once in its namespace; `example` shows its textual form."""
+
+    placed = True
+    per_interface = True
+    example = ""
+
+    @abc.abstractmethod
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        """The options that a text describes. Raises BadInput."""
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        """The options that a mapping of a YAML file describes. Raises BadInput."""
+        return dict(given)
+
+    @abc.abstractmethod
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises BadInput for options that cannot be, whoever wrote them."""
+
+    @abc.abstractmethod
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        """What the kernel reports of what this kind changes. Raises Unsupported where the kernel lacks it."""
+
+    @abc.abstractmethod
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        """Change it. Raises Unsupported for what the kernel lacks, Failed with its words for what it refuses."""
+
+    def verify(  # noqa: B027  (most kinds have nothing to add to the difference of states)
+        self, after: State, options: Mapping[str, Any], place: Place
+    ) -> None:
+        """Raises Failed where the kernel reports something else than was asked for."""
+
+
+FORBIDDEN = ("operation not permitted", "permission denied")
+LACKING = (
+    "operation not supported",
+    "protocol not supported",
+    "not supported by device",
+    "unknown qdisc",
+    "unknown filter",
+    "kind is unknown",
+    "no such device or address",
+)
+
+
+def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
+    """What a program printed. Raises Unsupported where its words say that the kernel lacks something, else Failed."""
+    if ended.returncode == 0:
+        return ended.stdout
+    words = ended.words()
+    if any(one in words.lower() for one in FORBIDDEN):
+        raise Unsupported(f"{what} needs root, also outside of a user namespace ({words})")
+    if any(one in words.lower() for one in (*LACKING, *lacking)):
+        raise Unsupported(f"this kernel or interface lacks {what} ({words})")
+    raise Failed(f"{what} was refused: {words}")
+
+
+def digest(content: bytes) -> str:
+    """The SHA-256 of a file, as a change names it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def refused(error: OSError, what: str) -> LabkitError:
+    """What it means that the kernel refuses to write a setting."""
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return Unsupported(f"{what} needs root, also outside of a user namespace ({error.strerror})")
+    return Failed(f"the kernel refuses {what} ({error.strerror})")
+
+
+def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
+    """Raises BadInput unless the options are exactly these, each a text."""
+    if set(options) != set(names) or not all(isinstance(value, str) for value in options.values()):
+        raise BadInput(
+            f"{kind} takes {', '.join(names)}, each as a text; it was given {', '.join(options) or 'nothing'}"
+        )
+
+
+def no_guest(kind: str, place: Place) -> None:
+    """Raises Unsupported for a place in the kernel of a guest."""
+    if place.kernel is not None:
+        raise Unsupported(
+            f"{kind} cannot be changed inside a guest yet: sysctl can, and everything in namespaces and containers"
+        )

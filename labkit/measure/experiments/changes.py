@@ -1,0 +1,273 @@
+"""Changes as data: what an arm changes of its topology, of the kernel's settings in it, or of its load.
+
+A change has a name and steps. A step has a kind (`KINDS` of `change_kinds`), a place, and options. A step never holds a
+command: each kind checks its options and builds its own argument list or netlink message. Files that a step needs
+(nftables rules, BPF objects) are read once, where the change is written, and travel in it with their digest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints import Endpoint
+from labkit.measure.experiments import change_kinds
+from labkit.measure.experiments.change_kind import Files, Place
+from labkit.measure.topologies import Topology
+from labkit.system import netlink
+from labkit.system.machine import sysctl_journal
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
+INTERFACE = r"[A-Za-z0-9_.-]{1,15}"
+ROLES = ("client", "server", "both", "between")
+PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
+FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
+MOST_CHANGES, MOST_STEPS = 64, 32
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of a change. `at` is where: one of ROLES, or NAMESPACE:INTERFACE; empty for a step that has no place."""
+
+    kind: str
+    at: str
+    options: dict[str, Any]
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one arm has, and the unchanged arm has not."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    @property
+    def machine_sysctls(self) -> dict[str, str]:
+        """The sysctls of the whole machine that this change sets while its arm is measured."""
+        return {
+            name: value
+            for one in self.steps
+            if one.kind == "machine_sysctl"
+            for name, value in one.options.items()
+        }
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the experiment that this change sets."""
+        return {
+            name: value
+            for one in self.steps
+            if isinstance(change_kinds.find(one.kind), change_kinds.Parameter)
+            for name, value in one.options.items()
+        }
+
+
+def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
+    """The changes that a text, a mapping, or a list of these describes; `files` are by default those below the current
+    folder. Raises BadInput."""
+    files = files or Files(Path.cwd())
+    if given is None or given in ("", "none"):
+        return ()
+    if isinstance(given, str):
+        items: list[Any] = [text for text in given.split(";") if text.strip()]
+    elif isinstance(given, (list, tuple)):
+        items = list(given)
+    else:
+        items = [given]
+    if len(items) > MOST_CHANGES:
+        raise BadInput(f"change has {len(items)} changes: {MOST_CHANGES} are allowed")
+    result = tuple(_change(item, files) for item in items)
+    names = [one.name for one in result]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"change names {twice[0]} twice: each change needs a name of its own")
+    return result
+
+
+def _change(item: Any, files: Files) -> Change:
+    if isinstance(item, Change):
+        change = item
+    elif isinstance(item, str):
+        change = _from_text(item, files)
+    elif isinstance(item, Mapping):
+        change = _from_mapping(item, files)
+    else:
+        raise BadInput(f"change={item!r} is neither a text ({FORM}) nor a mapping")
+    _check(change)
+    return change
+
+
+def _from_text(text: str, files: Files) -> Change:
+    """`gro-off: offload gro off at server and mtu 9000 at both`"""
+    name, colon, rest = text.partition(":")
+    if not colon or not rest.strip():
+        raise BadInput(f"change={text.strip()!r} is not of the form {FORM!r}")
+    return Change(
+        name.strip(), tuple(_step_of_text(part, files) for part in re.split(r"\s+and\s+", rest.strip()))
+    )
+
+
+def _step_of_text(text: str, files: Files) -> Step:
+    what, _, at = text.rpartition(" at ")
+    what, at = (what, at.strip()) if what else (text, "")
+    kind, _, words = what.strip().partition(" ")
+    return Step(kind, at, _options(kind, words.strip(), files))
+
+
+def _from_mapping(item: Mapping[Any, Any], files: Files) -> Change:
+    """`{name: gro-off, at: server, offload: {gro: off}}`, or with a list of `steps`, each with a place of its own."""
+    name, steps = item.get("name"), item.get("steps")
+    if not isinstance(name, str):
+        raise BadInput(f"change={dict(item)!r}: name is missing")
+    if steps is None:
+        return Change(name, _steps(name, {key: value for key, value in item.items() if key != "name"}, files))
+    if more := item.keys() - {"name", "steps"}:
+        raise BadInput(f"change {name}: with steps, {', '.join(map(str, more))} belongs into a step")
+    if not isinstance(steps, (list, tuple)) or not all(isinstance(one, Mapping) for one in steps):
+        raise BadInput(f"change {name}: steps must be a list of mappings")
+    return Change(name, tuple(step for one in steps for step in _steps(name, one, files)))
+
+
+def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]:
+    if item.keys() == {"kind", "at", "options"}:  # as JSON has a Step
+        try:
+            return (msgspec.convert(dict(item), Step),)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"change {name}: {error}") from None
+    at = item.get("at", "")
+    kinds = [(str(kind), value) for kind, value in item.items() if kind != "at"]
+    if not kinds or not isinstance(at, str):
+        raise BadInput(f"change {name}: a step needs a kind, and at most one place (at)")
+    return tuple(Step(kind, at, _options(kind, value, files)) for kind, value in kinds)
+
+
+def _options(kind: str, value: Any, files: Files) -> dict[str, Any]:
+    result = change_kinds.find(kind)
+    if isinstance(value, Mapping):
+        return result.of_mapping({str(name): _word(one) for name, one in value.items()}, files)
+    return result.of_text(str(_word(value)), files)
+
+
+def _word(value: Any) -> Any:
+    """YAML takes on and off for true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _check(change: Change) -> None:
+    if not re.fullmatch(NAME, change.name):
+        raise BadInput(f"change={change.name!r}: a name has up to 40 letters, digits, and . _ = -")
+    if not change.steps or len(change.steps) > MOST_STEPS:
+        raise BadInput(f"change {change.name} has {len(change.steps)} steps: 1 to {MOST_STEPS} are allowed")
+    for step in change.steps:
+        kind = change_kinds.find(step.kind)
+        try:
+            if kind.placed:
+                check_place(step.at)
+            elif step.at:
+                raise BadInput(f"{step.kind} has no place: leave out 'at {step.at}'")
+            kind.check(step.options)
+        except BadInput as error:
+            raise BadInput(f"change {change.name}: {error}") from None
+
+
+def check_place(at: str) -> None:
+    """Raises BadInput for a text that is not a place."""
+    if at not in ROLES and not re.fullmatch(rf"[a-z]+\d*:{INTERFACE}", at):
+        raise BadInput(f"at={at!r}: a change is applied at {PLACES}")
+
+
+def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
+    """Apply a change to a topology that was built, and return its effects as the kernel reports them: for each setting
+    `at` (client, server, between), `count` (of places), `kind`, `setting`, `before`, `after`.
+
+    Raises Unsupported for what the kernel lacks, Failed for what it refuses and for a step without effect.
+    """
+    result: Counter[tuple[str, str, str, str, str]] = Counter()
+    with while_measured(change, topology) as machine:
+        for name, (was, now) in (machine or {}).items():
+            if was == now:
+                raise Failed(
+                    f"change {change.name}: machine_sysctl {name}={now} has no effect, it is so already"
+                )
+            result["machine", "machine_sysctl", name, was, now] += 1
+    for step in change.steps:
+        kind = change_kinds.find(step.kind)
+        for place in _places(step.at, topology, kind.per_interface) if kind.placed else ():
+            before = kind.state(place, step.options)
+            kind.apply(place, step.options)
+            after = kind.state(place, step.options)
+            kind.verify(after, step.options, place)
+            effects = [
+                (place.role, step.kind, name, before.get(name, "none"), after.get(name, "none"))
+                for name in sorted({*before, *after})
+                if before.get(name) != after.get(name)
+            ]
+            if not effects:
+                parameters = {change_kinds.OFFLOAD_NAMES.get(name, name) for name in step.options}
+                shown = (
+                    after if len(after) < 4 else {name: after[name] for name in after if name in parameters}
+                )
+                now = "; ".join(f"{name} {value}" for name, value in shown.items())
+                raise Failed(
+                    f"change {change.name}: {step.kind} at {place} has no effect"
+                    + (f", the kernel reports {now} as before" if now else "")
+                )
+            result.update(effects)
+    names = ("at", "kind", "setting", "before", "after")
+    return [{**dict(zip(names, one, strict=True)), "count": count} for one, count in result.items()]
+
+
+def while_measured(
+    change: Change | None, topology: Topology
+) -> AbstractContextManager[dict[str, tuple[str, str]] | None]:
+    """What a change sets only while its arm is measured, because the whole machine has it: until the block ends."""
+    if change is None or not change.machine_sysctls:
+        return nullcontext()
+    return sysctl_journal.changed(change.machine_sysctls, topology.spec.machine_netns)
+
+
+def parameter_effect(name: str, before: Any, after: Any) -> dict[str, Any]:
+    """The effect of a change on a parameter, in the form of `apply`."""
+    return {
+        "at": "load", "kind": "parameter", "setting": name, "before": str(before), "after": str(after), "count": 1,
+    }  # fmt: skip
+
+
+def _places(at: str, topology: Topology, per_interface: bool) -> list[Place]:
+    """The places of a built topology that `at` names, each once. Raises Unsupported where it has none."""
+    result = list(_all_places(at, topology))
+    once = {
+        (id(one.namespace), one.kernel and id(one.kernel), one.interface if per_interface else ""): one
+        for one in result
+    }
+    if not once:
+        spaces = ", ".join(f"{space.name}" for space in topology.namespaces)
+        raise Unsupported(f"{topology.name} has nothing at {at!r}; its namespaces are {spaces}")
+    return list(once.values())
+
+
+def _all_places(at: str, topology: Topology) -> Iterator[Place]:
+    if at in ("client", "server", "both"):
+        for pair in topology.pairs:
+            for role, end in (("client", pair.client), ("server", pair.server)):
+                if at in (role, "both"):
+                    yield _place(role, end)
+        return
+    ends = {
+        id(end.namespace) for pair in topology.pairs for end in (pair.client, pair.server) if end.tap is None
+    }
+    name, _, interface = at.partition(":")
+    for space in topology.namespaces:
+        if (at == "between" and id(space) not in ends) or space.name == name:
+            role = "between" if id(space) not in ends else re.sub(r"\d+$", "", space.name)
+            for link in netlink.links(space.netlink):
+                if link.name == interface or (at == "between" and link.kind is not None):
+                    yield Place(role, space, link.name)
+
+
+def _place(role: str, end: Endpoint) -> Place:
+    return Place(role, end.namespace, end.interface, None if end.box is None else end.box.kernel)

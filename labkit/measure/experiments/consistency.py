@@ -1,0 +1,92 @@
+"""Whether the numbers of a row can all be true at once.
+
+A row's numbers come from two sources: the kernel's counters, read around a window, and iperf3's or ping's own report.
+A row in which they contradict each other, or the link, is `invalid`: no conclusion may rest on it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from labkit.measure.traffic.base import skew
+
+APART = 2.0  # iperf3's rate is of its whole time, the kernel's of the window: further apart they contradict each other
+ABOVE = 1.05  # of the link's rate; a token bucket lets a burst through
+ROUNDING = 1e-6
+COUNTED = (
+    "throughput_bps", "throughput_pps", "iperf3_bps", "window_s", "received_bytes", "received_count", "sent_bps",
+    "sent_count", "reported_received_count", "fragments_count", "lost_count", "out_of_order_count",
+    "retransmits_count", "latency_p50_s", "latency_p99_s", "latency_max_s",
+)  # fmt: skip
+
+
+def contradiction(row: dict[str, Any]) -> str | None:
+    """What in a row cannot be true, in one sentence; None where nothing is wrong. Columns that are null or missing are
+    not judged."""
+    for name in COUNTED:
+        value = row.get(name)
+        if value is not None and not 0 <= value < math.inf:
+            return f"contradiction: {name} is {value}"
+    return _received(row) or _sent(row) or _rates(row) or _latencies(row)
+
+
+def _all(row: dict[str, Any], *names: str) -> list[Any] | None:
+    """The values of these columns; None unless all are known."""
+    values = [row.get(name) for name in names]
+    return None if any(value is None for value in values) else values
+
+
+def _received(row: dict[str, Any]) -> str | None:
+    """Bytes against packets, in the kernel's window."""
+    if (known := _all(row, "received_bytes", "received_count")) is None:
+        return None
+    size, count = known
+    if bool(size) != bool(count):
+        return f"contradiction: {size:.0f} bytes were received in {count:.0f} packets"
+    length = row.get("length_bytes") if row.get("protocol") == "udp" else None
+    if length is not None and abs(size - count * length) > ROUNDING * size:
+        return (
+            f"contradiction: {count:.0f} datagrams of {length:.0f} bytes were received, but {size:.0f} bytes"
+        )
+    return None
+
+
+def _sent(row: dict[str, Any]) -> str | None:
+    """What arrived and was lost against what was sent. Slices are not judged: what was queued before a slice may arrive
+    in it."""
+    if row.get("method") == "slice" or row.get("sent_count") is None:
+        return None
+    sent, lost = row["sent_count"], row.get("lost_count") or 0
+    most = sent if row.get("protocol") == "ping" else sent * (1 + skew(row.get("duration_s") or 1))
+    for name, by in (("reported_received_count", " by the generator's count"), ("received_count", "")):
+        if row.get(name) is not None and row[name] + lost > most:
+            counts = f"{row[name]:.0f} packets arrived{by} and {lost:.0f} were lost, but {sent:.0f} were sent"
+            return f"contradiction: {counts}"
+    return None
+
+
+def _rates(row: dict[str, Any]) -> str | None:
+    if known := _all(row, "throughput_bps", "iperf3_bps"):
+        kernel, iperf3 = known
+        if max(known) > APART * min(known):
+            return (
+                f"contradiction: the kernel counted {kernel / 1e6:.4g} Mbit/s while all flows ran, iperf3"
+                f" {iperf3 / 1e6:.4g} Mbit/s over its whole time"
+            )
+    if (link := row.get("link_rate_bps")) is not None:
+        for name in ("throughput_bps", "iperf3_bps"):
+            if (rate := row.get(name)) is not None and rate > ABOVE * link:
+                return (
+                    f"contradiction: {name} is {rate / 1e6:.4g} Mbit/s over a link of {link / 1e6:.4g} Mbit/s"
+                )
+    return None
+
+
+def _latencies(row: dict[str, Any]) -> str | None:
+    known = _all(row, "latency_p50_s", "latency_p99_s", "latency_max_s")
+    # The median is interpolated within the microsecond that ping prints.
+    if known is None or (known[0] <= known[1] + 1e-6 and known[1] <= known[2]):
+        return None
+    report = f"{known[0]:.3g} s (median), {known[1]:.3g} s (99 %), {known[2]:.3g} s (longest)"
+    return f"contradiction: round-trip times of {report}"

@@ -1,0 +1,104 @@
+"""Containers against virtual machines: the experiment `datapaths` over kinds of ends, with several loads in a round.
+
+Guests take their time to boot, so all arms of a round stand at once, and each load, in random order, is run between
+the ends of every arm before they are taken down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.parameters import left_out
+
+LOADS = ("udp:800", "tcp", "ping")
+UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
+
+HELP = {
+    **usual.HELP,
+    "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "topology": "what joins the ends, one",
+    "generator": "say loads instead",
+    "protocol": "say loads instead",
+    "length_bytes": "say loads instead",
+    "slices": "not used: loads are whole runs",
+    "whole_runs": "not used: every round has whole runs",
+    "half_width": "not used: all rounds are measured",
+    "nodes": "not used: guests are of one host",
+    "observe": f"{usual.HELP['observe']}; with the first load. What cannot be observed here is told,"
+    " and loads are measured all the same",
+}
+
+
+class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
+
+    endpoint: tuple[str, ...] = ("namespace", "container", "guest", "shared_guest")
+    protocol: str = "udp"
+    loads: tuple[str, ...] = LOADS
+    rounds: int = 3
+    duration_s: int = 2
+    profile_rounds: int = 3
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        left_out(self, (*UNUSED, "nodes"), HELP)
+        if len(self.topology) > 1:
+            raise BadInput(
+                f"topology={','.join(self.topology)}: kinds of ends are compared on one topology at a time"
+            )
+        if not self.loads or len(set(self.loads)) < len(self.loads):
+            raise BadInput("loads needs at least one value, and none twice")
+        super().check()
+        for load in self.loads:
+            self.of_load(load).check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
+
+    def of_load(self, load: str) -> DatapathParameters:
+        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        return usual.of_load(self, load)
+
+
+def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
+    """What is measured, with the seed of its order. `blind` are observers that cannot be used on this machine, each
+    with the reason, which a row tells; the loads are measured all the same."""
+    parameters = profiled_runs.without(parameters, blind)
+    loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
+    points = [
+        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        for pairs, number in datapaths.rounds(parameters, seed)
+    ]
+    observed = [
+        dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
+    ]
+    finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
+    return Plan(
+        parameters,
+        points,
+        observed,
+        [load.parameters for load in loads],
+        finished,
+        extra_rows=profiled_runs.unobserved(blind),
+    )
+
+
+def planned_s(parameters: ContainerVsVm) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(parameters, 0, {}))
+
+
+def run(parameters: ContainerVsVm, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(
+        plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
+    )

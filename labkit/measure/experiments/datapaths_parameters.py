@@ -1,0 +1,350 @@
+"""What the experiment `datapaths` can be asked for, and what cannot be measured."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from labkit.common.errors import BadInput
+from labkit.measure import hosts, topologies
+from labkit.measure.experiments import changes
+from labkit.measure.experiments.changes import Change
+from labkit.measure.observers import registry as observing
+from labkit.measure.observers.ftrace import function_times
+from labkit.measure.observers.perf import record, stat
+from labkit.measure.parameters import Parameters, one_of, within
+from labkit.measure.traffic import registry
+from labkit.measure.traffic.base import Generator
+from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
+
+IP_AND_UDP = {4: 28, 6: 48}
+NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
+LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+
+
+HELP = {
+    "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
+    "topology": "what is compared; the first is the baseline",
+    "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
+    "change": f"what further arms change, each compared with the unchanged topology: {changes.FORM};"
+    " several behind semicolons, or a YAML file of changes",
+    "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
+    "generator": f"what makes the load: {', '.join(registry.GENERATORS)}; none: the one that speaks the protocol",
+    "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
+    "pairs": "numbers of pairs of endpoints that are loaded at the same time",
+    "mtu_bytes": "of every endpoint's interface",
+    "length_bytes": "of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+    "rate_bps": "of each stream; none: as fast as it goes",
+    "streams": "parallel streams of each pair",
+    "duration_s": "of a whole run, without the warm-up",
+    "omit_s": "warm-up that is left out of a whole run",
+    "family": "4 or 6, the version of IP",
+    "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
+    "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
+    "whole_runs": "rounds that end with one whole run of each arm; none: every round",
+    "observe": "observers, each with whole runs of its own after the rounds that measure: "
+    + ", ".join(observing.NAMES),
+    "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
+    "events": "what perf_stat counts, by perf's names",
+    "functions": "of the kernel, which function_times times: names, no patterns",
+    "sample_hz": "of perf_record, on each CPU",
+    "graph_functions": "whose calls function_graph shows; none: what sends and receives a packet of the protocol",
+    "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
+    "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
+    "mss_bytes": "TCP maximum segment size; none: the path's",
+    "congestion": "TCP congestion control; none: the kernel's default",
+    "zerocopy": "iperf3 -Z",
+    "affinity": "client's CPU, server's CPU: 0,1",
+    "parent": "a NIC under macvlan and ipvlan; none: a veth made for it. With two nodes that are no lab VMs: the NIC of"
+    " the clients' host, that of the servers' host",
+    "nodes": "one, or two: the clients on one host, the servers on another",
+    "peer": "the servers' host, of two nodes; none: a second lab VM like the one of where",
+    "link_rate_bps": "of the link between two lab VMs, each way (tbf); none: as fast as it goes",
+    "link_delay_s": "of the link between two lab VMs, each way (netem)",
+    "seed": "of every random order; none: drawn and recorded",
+}
+
+
+class DatapathParameters(Parameters, frozen=True, kw_only=True):
+    """Parameters of the experiment; HELP says what each is."""
+
+    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse}
+
+    where: str = "here"
+    topology: tuple[str, ...] = ("veth_bridge",)
+    endpoint: tuple[str, ...] = ("namespace",)
+    change: tuple[Change, ...] = ()
+    guest: str | None = None
+    generator: str | None = None
+    protocol: str = "tcp"
+    pairs: tuple[int, ...] = (1,)
+    mtu_bytes: int = 1500
+    length_bytes: int | None = None
+    rate_bps: float | None = None
+    streams: int = 1
+    duration_s: int = 5
+    omit_s: int = 1
+    family: int = 4
+    rounds: int = 1
+    slices: int = 0
+    whole_runs: int | None = None
+    observe: tuple[str, ...] = ()
+    profile_rounds: int = 5
+    events: tuple[str, ...] = stat.EVENTS
+    functions: tuple[str, ...] = function_times.FUNCTIONS
+    sample_hz: int = record.FREQUENCY_HZ
+    graph_functions: tuple[str, ...] = ()
+    keep_perf_data: bool = False
+    half_width: float = 0.02
+    mss_bytes: int | None = None
+    congestion: str | None = None
+    zerocopy: bool = False
+    affinity: str | None = None
+    parent: str | None = None
+    nodes: str = "one"
+    peer: str | None = None
+    link_rate_bps: float | None = None
+    link_delay_s: float | None = None
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The parameters from names and values, as Parameters.of has them; a generator that does not speak the usual
+        protocol brings its own."""
+        name = given.get("generator")
+        if isinstance(name, str) and name.lower() not in ("", "none", "null") and "protocol" not in given:
+            spoken = registry.find(name).capabilities.protocols
+            if cls().protocol not in spoken:
+                given = {**given, "protocol": spoken[0]}
+        return super().of(given)
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        hosts.check(self.where)
+        topologies.check_names(self.topology)
+        for name, values in (("topology", self.topology), ("endpoint", self.endpoint), ("pairs", self.pairs)):
+            if not values or len(set(values)) < len(values):
+                raise BadInput(
+                    f"{name} needs at least one value, and none twice;"
+                    " the baseline's second measurement is added by itself"
+                )
+        one_of("protocol", self.protocol, registry.PROTOCOLS)
+        one_of("family", self.family, (4, 6))
+        for pairs in self.pairs:
+            within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
+        within("mtu_bytes", self.mtu_bytes, LEAST_MTU[self.family], 65535, f"what IPv{self.family} allows")
+        within("rate_bps", self.rate_bps, 1e3, 1e12)
+        within("streams", self.streams, 1, 128, "iperf3 takes no more")
+        within("duration_s", self.duration_s, 1, 3600)
+        within("omit_s", self.omit_s, 0, 60, "iperf3 takes no more")
+        within("rounds", self.rounds, 1, 1000)
+        within("slices", self.slices, 0, 1000)
+        within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
+        within("half_width", self.half_width, 0, 1)
+        within("seed", self.seed, 0, 2**31 - 1)
+        within("mss_bytes", self.mss_bytes, 88, 65495)
+        within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
+        within("link_delay_s", self.link_delay_s, 0, 10)
+        self._check_load()
+        for name in self.topology:
+            topologies.check_carries(name, self.mtu_bytes, self.family)
+        self._check_names()
+        self._check_endpoints()
+        self._check_observers()
+        self._check_changes()
+        if self.nodes == "two":
+            self._check_two()
+        else:
+            self._check_one()
+
+    def _check_endpoints(self) -> None:
+        for name in self.endpoint:
+            one_of("endpoint", name, topologies.ENDPOINTS)
+        if self.in_guests:
+            for endpoint in sorted({*topologies.IN_GUESTS} & {*self.endpoint}):
+                topologies.check_guests(self.topology, endpoint)
+            self._check_guests()
+        elif self.guest is not None:
+            raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")
+        one_of("nodes", self.nodes, ("one", "two"))
+        if self.nodes == "two" and self.endpoint != ("namespace",):
+            raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
+
+    def _check_changes(self) -> None:
+        if self.change and self.nodes == "two":
+            raise BadInput("change is applied on one host: with nodes=two leave it out")
+        for one in self.change:
+            try:
+                if one.parameters:
+                    self.with_change(one).check()
+            except BadInput as error:
+                raise BadInput(f"change {one.name}: {error}") from None
+
+    def with_change(self, change: Change | None) -> DatapathParameters:
+        """The parameters of an arm with this change: those that it sets are its own. Raises BadInput."""
+        if change is None or not change.parameters:
+            return self
+        given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
+        return DatapathParameters.of({**given, "change": (), **change.parameters})
+
+    def _check_guests(self) -> None:
+        from labkit.measure.endpoints.guest import qemu_guest  # what only guests need
+
+        one = qemu_guest.parse(self.guest_word)
+        if "shared_guest" in self.endpoint:
+            qemu_guest.More(2 * max(self.pairs)).of(one)
+        each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
+        if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
+            words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
+            raise BadInput(f"affinity={self.affinity}: {words}; cpus=N asks for more")
+
+    def _check_observers(self) -> None:
+        observing.check(self)
+        within("profile_rounds", self.profile_rounds, 1, 1000)
+        within("sample_hz", self.sample_hz, 1, 50_000)
+
+    def _check_load(self) -> None:
+        self.load_generator.check(self)
+        if not self.slices and self.whole_runs == 0:
+            raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
+
+    def _check_names(self) -> None:
+        # These go into argument lists: only what such a name can be.
+        for name, value, form in (
+            ("congestion", self.congestion, r"[a-z0-9_]{1,15}"),
+            ("parent", self.parent, NIC if self.nodes == "one" else f"{NIC},{NIC}"),
+            ("affinity", self.affinity, r"\d{1,4}(,\d{1,4})?"),
+        ):
+            if value is not None and not re.fullmatch(form, value):
+                raise BadInput(f"{name}={value!r} is not of the form {form}")
+        for cpu in self._cpus if self.where == "here" and {*self.endpoint} - {*topologies.IN_GUESTS} else []:
+            if cpu not in os.sched_getaffinity(0):
+                raise BadInput(
+                    f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}"
+                )
+
+    def _check_one(self) -> None:
+        for name in ("peer", "link_rate_bps", "link_delay_s"):
+            if (value := getattr(self, name)) is not None:
+                raise BadInput(f"{name}={value} is of two nodes: say nodes=two, or leave it out")
+        for name in self.topology if self.parent is not None else ():
+            if not name.startswith(("macvlan", "ipvlan")):
+                raise BadInput(f"parent={self.parent}: {name} has no parent; macvlan and ipvlan have")
+
+    def _check_two(self) -> None:
+        for name in self.topology:
+            if name not in topologies.ACROSS:
+                raise BadInput(
+                    f"{name} does not reach from one host to another:"
+                    f" with nodes=two there are {', '.join(topologies.ACROSS)}"
+                )
+        if self.slices:
+            raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
+        if self.observe:
+            raise BadInput("observe watches one host: with nodes=two leave it out")
+        if self.peer is None and not self.where.startswith("vm:"):
+            raise BadInput(
+                f"nodes=two with where={self.where} needs peer=HOST, the servers' host;"
+                " a lab VM gets a second one by itself"
+            )
+        hosts.check(self.servers_host)
+        virtual = [one.startswith("vm:") for one in (self.where, self.servers_host)]
+        if any(virtual) and not all(virtual):
+            raise BadInput(
+                f"where={self.where} and peer={self.peer}: no cable joins a lab VM and another host;"
+                " take two of one kind"
+            )
+        if all(virtual) and self.parent is not None:
+            raise BadInput(
+                f"parent={self.parent}: two lab VMs have a NIC each that is made for them; leave it out"
+            )
+        if not any(virtual):
+            self._check_nics()
+
+    def _check_nics(self) -> None:
+        """The NICs of two hosts that are not labkit's."""
+        for name in ("link_rate_bps", "link_delay_s"):
+            if (value := getattr(self, name)) is not None:
+                raise BadInput(
+                    f"{name}={value}: the link between these hosts is not labkit's; it is given to two lab VMs"
+                )
+        if self.parent is None:
+            raise BadInput(
+                "nodes=two needs parent=NIC,NIC: the clients' host's and the servers' host's, with a cable between"
+            )
+        near, far = self.parent.split(",")
+        if (self.where, near) == (self.servers_host, far):
+            raise BadInput(f"parent={self.parent}: a cable has two ends; name another NIC for the servers")
+
+    @property
+    def servers_host(self) -> str:
+        """Where the servers run."""
+        return self.where if self.nodes == "one" else self.peer or self.where
+
+    def nic(self, side: int) -> str | None:
+        """The NIC of the clients' host (side 1) or of the servers' (2); None: the one that a lab VM has."""
+        return None if self.parent is None else self.parent.split(",")[side - 1 if self.nodes == "two" else 0]
+
+    @property
+    def _cpus(self) -> list[int]:
+        """The CPUs of `affinity`."""
+        return [int(cpu) for cpu in self.affinity.split(",")] if self.affinity else []
+
+    @property
+    def load_generator(self) -> Generator:
+        """What makes the load."""
+        return registry.speaking(self.protocol) if self.generator is None else registry.find(self.generator)
+
+    def check_programs(self) -> None:
+        """Raises Unsupported where the program that makes the load is missing or too old."""
+        self.load_generator.version()
+
+    @property
+    def datagram_bytes(self) -> int:
+        """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
+        return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
+
+    @property
+    def payload_bytes(self) -> int | None:
+        """The length of a write (TCP), datagram (UDP) or ping payload, as a row has it."""
+        return self.datagram_bytes if self.protocol == "udp" else self.length_bytes
+
+    @property
+    def in_guests(self) -> bool:
+        """Whether programs run in guests."""
+        return bool({*topologies.IN_GUESTS} & {*self.endpoint})
+
+    @property
+    def guest_word(self) -> str:
+        """What a guest is asked to be."""
+        return self.guest or "debian"
+
+    def spec(
+        self,
+        pairs: int,
+        machine_netns: int | None,
+        side: int | None = None,
+        ours: bytes = b"",
+        endpoint: str = "namespace",
+    ) -> topologies.Spec:
+        """What a topology is asked for, or with `side` one side of it; `ours` as in topologies.Spec."""
+        if side is None:
+            common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
+        one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
+        return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
+
+
+def of_load(parameters: DatapathParameters, load: str) -> DatapathParameters:
+    """The parameters of `datapaths` for a load, `udp:800` or `tcp`, of an experiment that has several. Raises BadInput
+    for what is no load."""
+    protocol, colon, size = load.partition(":")
+    is_size = size.isascii() and size.isdigit() and len(size) < 7
+    if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
+        raise BadInput(
+            f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
+        )
+    given = {name: getattr(parameters, name) for name in DatapathParameters.__struct_fields__}
+    return DatapathParameters(**given | {"protocol": protocol, "length_bytes": int(size) if colon else None})

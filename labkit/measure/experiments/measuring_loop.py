@@ -1,0 +1,212 @@
+"""The one loop that measures: points in their order, each a fresh set-up of all arms, then rounds of profiles.
+
+An experiment says in a `Plan` which points there are and which loads run at each; everything else is here: the survey
+of arms, the resumption of a run, progress, slices, whole runs, the early stop, and the rows.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.common import run_folder
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.experiments import context, profiled_runs, slices, survey
+from labkit.measure.experiments import early_stop as stopping
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments import whole_runs as whole
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.profiled_runs import Profile
+from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.experiments.two_hosts import client_side
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is run between the ends of every arm of a point; `name` tells it from the other loads of the point, and is
+    empty where there is one. `whole_runs`: it ends with a whole run of every arm."""
+
+    parameters: DatapathParameters
+    name: str = ""
+    whole_runs: bool = True
+
+
+@dataclass(frozen=True)
+class Point:
+    """One fresh set-up of all arms for one number of pairs, its loads in random order; `what` names it in progress."""
+
+    name: str
+    pairs: int
+    round: int
+    loads: Sequence[Load]
+    what: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment measures: `points` and `profiles` in their order, and why each number of pairs ends when all
+    are measured (`finished`). `early_stop` is asked for a number of pairs before each of its points. `refused` are the
+    parameters with which rows tell of arms that cannot be measured; `extra_rows` are of points that measure nothing."""
+
+    parameters: DatapathParameters
+    points: Sequence[Point]
+    profiles: Sequence[Profile]
+    refused: Sequence[DatapathParameters]
+    finished: str
+    early_stop: bool = False
+    refused_columns: dict[str, Any] = field(default_factory=dict)
+    extra_rows: dict[str, list[run_folder.Row]] = field(default_factory=dict)
+
+
+def planned_s(plan: Plan) -> float:
+    """About how many seconds all of it takes."""
+    usable = survey.planned(plan.parameters)
+    return survey.survey_s(plan.parameters) + _left_s(plan.points, plan.profiles, usable)
+
+
+def _left_s(points: Sequence[Point], observed: Sequence[Profile], usable: list[Arm]) -> float:
+    measured = sum(point_s(point, usable) for point in points)
+    return measured + sum(profiled_runs.planned_s(one.parameters, usable) for one in observed)
+
+
+def point_s(point: Point, usable: list[Arm]) -> float:
+    """About how many seconds a point takes; the progress bar corrects it by what was seen."""
+    each = (_slices_s(point, load, len(usable)) + len(usable) * _whole_s(point, load) for load in point.loads)
+    return _set_up_s(point, usable) + sum(each)
+
+
+def _set_up_s(point: Point, usable: list[Arm]) -> float:
+    return len(usable) * (0.05 + 0.01 * point.pairs) + survey.boots_s(usable)
+
+
+def _slices_s(point: Point, load: Load, arms_count: int) -> float:
+    """Of all slices of all arms."""
+    each_s = load.parameters.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs
+    return arms_count * each_s if load.parameters.slices else 0.0
+
+
+def _whole_s(point: Point, load: Load) -> float:
+    """Of a whole run of one arm; 0 where there is none."""
+    return (
+        load.parameters.omit_s + load.parameters.duration_s + 0.3 + 0.02 * point.pairs
+        if load.whole_runs
+        else 0.0
+    )
+
+
+def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between, and why it stopped."""
+    parameters, done = plan.parameters, run_context.done()
+    profiled_runs.check(parameters)
+    usable, refused = survey.survey(parameters, run_context)
+    profiled_runs.check_built(parameters)
+    refused = [(arm, metrics | plan.refused_columns) for arm, metrics in refused]
+    yield from survey.refused_rows(plan.refused, run_context, refused, done)
+    if not usable:
+        return
+    for name, rows in plan.extra_rows.items():
+        if name not in done:
+            unmeasured = [
+                row_columns.row_of(
+                    parameters, run_context, usable[0], parameters.pairs[0], {"point": name, **one}
+                )
+                for one in rows
+            ]
+            yield context.rows(name, unmeasured)
+    done -= survey.lacking(run_context, usable)
+    left = [point for point in plan.points if point.name not in done]
+    observed = [one for one in plan.profiles if one.name not in done]
+    spent_s = survey.survey_s(parameters)
+    total_s = spent_s + _left_s(left, observed, usable)
+    kept = [row for row in run_folder.read_rows(run_context.folder) if "arm" in row and row["point"] in done]
+    history = stopping.History(parameters, kept if plan.early_stop else [])
+    enough: dict[int, str] = {}
+    for point in left:
+        if plan.early_stop and (why := history.enough(point.pairs)):
+            enough[point.pairs] = why
+        if point.pairs not in enough:
+            result: list[run_folder.Row] = []
+            within_s = spent_s
+            for stage, stage_s in _measure(plan, run_context, point, usable, result):
+                yield context.progress(f"{point.what}: {stage}", within_s, total_s)
+                within_s += stage_s
+            if plan.early_stop:
+                history.add(result)
+            yield context.rows(point.name, result)
+        spent_s += point_s(point, usable)
+    yield from profiled_runs.measure(run_context, observed, usable, (spent_s, total_s))
+    for pairs in parameters.pairs:
+        yield context.stopped(pairs, enough.get(pairs) or plan.finished)
+
+
+def _measure(
+    plan: Plan, run_context: RunContext, point: Point, usable: list[Arm], result: list[run_folder.Row]
+) -> Iterator[tuple[str, float]]:
+    """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned seconds."""
+    yield "set-up", _set_up_s(point, usable)
+    measured: list[tuple[Load, Measured]] = []
+    yield from (_across if plan.parameters.nodes == "two" else _together)(
+        plan, run_context, point, usable, measured
+    )
+    report = {"point": point.name, "round": point.round}
+    for load, (arm, metrics) in measured:
+        result.append(row_columns.row_of(load.parameters, run_context, arm, point.pairs, report | metrics))
+
+
+def _together(
+    plan: Plan,
+    run_context: RunContext,
+    point: Point,
+    usable: list[Arm],
+    measured: list[tuple[Load, Measured]],
+) -> Iterator[tuple[str, float]]:
+    """All arms stand at once, and each load is run between the ends of every arm before they are taken down."""
+    rng = random.Random(f"{run_context.seed} {point.name}")
+    built = point.loads[0].parameters if len(point.loads) == 1 else plan.parameters
+    with survey.built(built, run_context, point.pairs, usable, rng) as (live, refused):
+        of = {one.arm.label: one for one in live}
+        order = rng.sample(point.loads, len(point.loads)) if len(point.loads) > 1 else point.loads
+        for load in order:
+            measured += [(load, one) for one in refused]
+            artefacts = run_context.folder / "artefacts" / _folder_of(point, load)
+            before = f"{load.name}, " if load.name else ""
+            if load.parameters.slices and live:
+                yield f"{before}slices of {len(live)} arms", _slices_s(point, load, len(live))
+                measured += [(load, one) for one in slices.measure(load.parameters, live, rng, artefacts)]
+            for label in (
+                row_columns.order(run_context, point.pairs, point.round, list(of)) if load.whole_runs else ()
+            ):
+                yield f"{before}{label}", _whole_s(point, load)
+                measured.append((load, whole.measure(load.parameters, of[label], artefacts)))
+
+
+def _folder_of(point: Point, load: Load) -> str:
+    return f"{point.name}-{re.sub('[:@]', '-', load.name)}" if load.name else point.name
+
+
+def _across(
+    plan: Plan,
+    run_context: RunContext,
+    point: Point,
+    usable: list[Arm],
+    measured: list[tuple[Load, Measured]],
+) -> Iterator[tuple[str, float]]:
+    """One arm after the other, each built afresh across two hosts: they share the two NICs."""
+    assert run_context.peer is not None
+    of = {arm.label: arm for arm in usable}
+    for load in (one for one in point.loads if one.whole_runs):
+        for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+            yield label, _whole_s(point, load)
+            try:
+                with client_side.across(load.parameters, run_context, of[label], point.pairs) as one:
+                    one.stands_in(load.parameters)
+                    one.compare(run_context.peer.views[usable[0].topology])
+                    artefacts = run_context.folder / "artefacts" / _folder_of(point, load)
+                    measured.append((load, whole.measure(load.parameters, one, artefacts)))
+            except (Failed, Unsupported) as error:
+                failed = {"status": "failed", "reason": str(error), "method": "whole"}
+                measured.append((load, (of[label], failed)))

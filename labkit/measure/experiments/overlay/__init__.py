@@ -1,0 +1,1 @@
+"""The experiment overlay: packet paths, reachability, spine failure, header overhead."""

@@ -1,0 +1,270 @@
+"""An overlay that can be seen through: the path of a packet hop by hop, who reaches whom and by which way, what a spine
+that fails costs, and what each encapsulation costs.
+
+The network is that of `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and `failure` build it and look at
+it; `headers` and `cost` compare tunnels point to point, as the experiment `datapaths` compares any topologies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.run_folder import Row
+from labkit.measure import topologies
+from labkit.measure.experiments import context, datapaths, rows
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.overlay import header_overhead, packet_path
+from labkit.measure.experiments.overlay import spine_failure as failing
+from labkit.measure.experiments.overlay.reachability import reachability
+from labkit.measure.parameters import one_of, within
+from labkit.measure.topologies import tunnels
+from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
+from labkit.measure.topologies.network.parts import Network
+
+# Whether leaves leave out routes over a link without carrier; where carrier is not lost it makes no difference.
+LINKDOWN = {"carrier": (False, True), "silent": (False,)}
+PARTS = ("path", "reachability", "failure", "headers", "cost")
+BEFORE_S, AFTER_S = 1.0, 2.0  # probes before a spine fails, and after it has come back
+OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
+
+HELP = {
+    **usual.HELP,
+    "topology": "tunnels whose cost is compared; the first is the baseline",
+    "mtu_bytes": "of the containers, and of the ends whose tunnels are compared",
+    "part": "what is looked at: path, reachability, failure, headers, cost",
+    "routes": "between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
+    "provider": "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
+    "fabric_mtu_bytes": "of the cables between leaves and spines; none: what the containers' MTU needs",
+    "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
+    "payload_bytes": "of the ping that is followed hop by hop",
+    "family": "4 or 6, of the ends whose tunnels are compared; the network has IPv4",
+    "pings": "echo requests from every container to every other",
+    "probe_interval_s": "between the probes while a spine fails",
+    "outage_s": "how long a spine is down",
+}
+
+
+class Overlay(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, for the cost, and the network's; HELP says what each is."""
+
+    topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
+    protocol: str = "udp"
+    mtu_bytes: int = 1426
+    part: tuple[str, ...] = PARTS
+    routes: tuple[str, ...] = leaf_spine_overlay.ROUTES
+    provider: str = "gre"
+    fabric_mtu_bytes: int | None = None
+    failure: tuple[str, ...] = failing.FAILURES
+    payload_bytes: int = 56
+    pings: int = 3
+    probe_interval_s: float = 0.02
+    outage_s: float = 5.0
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
+            if value != usual_value:
+                raise BadInput(
+                    f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
+                )
+        super().check()
+        if self.family != 4 and not {"headers", "cost"} & set(self.part):
+            raise BadInput(
+                f"family={self.family} is of the tunnels that are compared: ask for part=cost as well"
+            )
+        if self.pairs != (1,) and "cost" not in self.part:
+            raise BadInput(
+                "pairs is of the tunnels that are compared: ask for part=cost as well, or leave it out"
+            )
+        for name, known in (
+            ("part", PARTS),
+            ("routes", leaf_spine_overlay.ROUTES),
+            ("failure", failing.FAILURES),
+        ):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                raise BadInput(f"{name} needs at least one of {', '.join(known)}, and none twice")
+            for one in given:
+                one_of(name, one, known)
+        one_of("provider", self.provider, leaf_spine_overlay.PROVIDERS)
+        within(
+            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "what a ping within the MTU takes"
+        )
+        within("pings", self.pings, 1, 1000)
+        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping takes no less without privilege")
+        within("outage_s", self.outage_s, 0.2, 60)
+        build.check(self.network(self.routes[0]))
+
+    def check_programs(self) -> None:
+        """Raises Unsupported where the program that makes the load is missing; only the cost needs one."""
+        if "cost" in self.part:
+            super().check_programs()
+
+    def network(self, routes: str) -> Network:
+        """The network, with these routes between the leaves."""
+        inside = encapsulation.overhead_bytes("vxlan")
+        inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
+        fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
+        return leaf_spine_overlay.seed(routes, fabric, self.mtu_bytes, self.provider)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part, or what it has for one kind of routes and one way to fail: what it is in words, and about how many
+    seconds it takes."""
+
+    part: str
+    what: str
+    planned_s: float
+    routes: str
+    failure: str | None = None
+    ignores_linkdown: bool = False
+
+    @property
+    def name(self) -> str:
+        """`failure-ecmp-carrier-linkdown`"""
+        linkdown = "linkdown" if self.ignores_linkdown else None
+        return "-".join(word for word in (self.part, self.routes, self.failure, linkdown) if word)
+
+
+def stages(parameters: Overlay) -> list[Stage]:
+    """What is looked at beside the cost, in order."""
+    first = parameters.routes[0]
+    pairs_count = 20  # of five containers, each with each
+    result = {
+        "path": [Stage("path", "following packets", 4, first)],
+        "reachability": [
+            Stage(
+                "reachability",
+                f"who reaches whom, {routes} routes",
+                4 + 0.1 * pairs_count * parameters.pings,
+                routes,
+            )
+            for routes in parameters.routes
+        ],
+        "failure": [
+            Stage(
+                "failure",
+                f"a spine fails ({kind}), {routes} routes",
+                6 + parameters.outage_s,
+                routes,
+                kind,
+                ignores,
+            )
+            for routes in parameters.routes
+            for kind in parameters.failure
+            for ignores in LINKDOWN[kind]
+        ],
+        "headers": [Stage("headers", "what tunnels add", 1.0 * len(parameters.topology), first)],
+        "cost": [],
+    }
+    return [stage for part in parameters.part for stage in result[part]]
+
+
+def planned_s(parameters: Overlay) -> float:
+    """About how many seconds all of it takes."""
+    return sum(stage.planned_s for stage in stages(parameters)) + _cost_s(parameters)
+
+
+def _cost_s(parameters: Overlay) -> float:
+    return datapaths.planned_s(parameters) if "cost" in parameters.part else 0.0
+
+
+def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every part that has none yet, with progress between."""
+    done = run_context.done()
+    total_s, spent_s = planned_s(parameters), 0.0
+    for stage in stages(parameters):
+        if stage.name not in done:
+            yield context.progress(stage.what, spent_s, total_s)
+            yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
+        spent_s += stage.planned_s
+    for event in datapaths.run(parameters, run_context) if "cost" in parameters.part else ():
+        if event["event"] == "rows":
+            event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
+        elif event["event"] == "progress":
+            event |= {"done_s": spent_s + event["done_s"], "total_s": total_s}
+        yield event
+
+
+def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    """The rows of a stage; what cannot be seen is a row that says why."""
+    try:
+        result = LOOKS[stage.part](parameters, run_context, stage)
+    except (Unsupported, Failed) as error:
+        result = [_refused(error)]
+    return [_row(parameters, run_context, stage, one) for one in result]
+
+
+def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row) -> Row:
+    return {
+        "experiment": run_context.experiment,
+        "run": run_context.folder.name,
+        "point": stage.name,
+        "part": stage.part,
+        "topology": "overlay",
+        "protocol": "ping",
+        "status": "ok",
+        "reason": None,
+        "doubts": None,
+        "routes": stage.routes,
+        **{name: getattr(parameters, name) for name in OF_ROWS},
+        **rows.now(),
+        **result,
+        **run_context.machine,
+        "seed": run_context.seed,
+    }
+
+
+def _path(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    described = parameters.network(stage.routes)
+    with build.build(described) as topology:
+        return packet_path.followed(
+            topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name
+        )
+
+
+def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    described = parameters.network(stage.routes)
+    with build.build(described) as topology:
+        return reachability(
+            described, topology, parameters.pings, run_context.folder / "artefacts" / stage.name
+        )
+
+
+def _failure(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    assert stage.failure is not None, "a failure has a kind"
+    described = parameters.network(stage.routes)
+    times = failing.Times(BEFORE_S, parameters.outage_s, AFTER_S)
+    with build.build(described) as topology:
+        result = failing.failure(
+            described,
+            topology,
+            stage.failure,
+            ignores_linkdown=stage.ignores_linkdown,
+            interval_s=parameters.probe_interval_s,
+            times=times,
+        )
+    return [result]
+
+
+def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> list[Row]:
+    result: list[Row] = []
+    for name in (one for one in parameters.topology if one in tunnels.ARMS):
+        try:
+            with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
+                result.append({"topology": name, **header_overhead.measured(topology)})
+        except (Unsupported, Failed) as error:
+            result.append({"topology": name, **_refused(error)})
+    return result
+
+
+def _refused(error: Unsupported | Failed) -> Row:
+    return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
+
+
+LOOKS = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

@@ -1,0 +1,59 @@
+"""What a tunnel adds to a packet, computed from its headers and measured: a ping through the tunnel, and one of the
+same length past it, over the same veth, counted by the same counter of the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.common.errors import BadInput, Failed
+from labkit.measure.topologies import Topology
+from labkit.measure.topologies.network.encapsulation import headers, length_bytes
+from labkit.measure.topologies.tunnels import ARMS, UNDER, outer
+from labkit.measure.traffic import ping
+
+COUNT = 10
+PAYLOAD_BYTES = 64
+ATTEMPTS = 5  # IPv6 may say something of its own meanwhile
+IPV6_MORE = 20  # the header of IPv6 is so much longer than that of IPv4
+
+
+def measured(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str, Any]:
+    """A row, without identity and provenance, of a tunnel that stands: `computed_bytes` and `measured_bytes` that it
+    adds to each packet, `layers` (name, header_bytes, source) from the outside in, and what the rest of the frame is:
+    `frame_bytes` (of the ping past the tunnel, with its Ethernet header) and `length_bytes` (of a ping's payload).
+
+    Raises BadInput for a topology that is no tunnel, Failed when pings are lost or others' packets keep coming between.
+    """
+    if topology.name not in ARMS:
+        raise BadInput(f"{topology.name} is no tunnel: there are {', '.join(ARMS)}")
+    added = headers(topology.name)
+    past = payload_bytes + (IPV6_MORE if topology.spec.family == 6 else 0)
+    frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)
+    inside = _frame_bytes(topology, topology.pairs[0].server.address, payload_bytes)
+    return {
+        "part": "headers",
+        "topology": topology.name,
+        "length_bytes": payload_bytes,
+        "frame_bytes": frame_bytes,
+        "computed_bytes": length_bytes(added),
+        "measured_bytes": inside - frame_bytes,
+        "layers": [
+            {"name": one.name, "header_bytes": one.length_bytes, "source": one.source} for one in added
+        ],
+    }
+
+
+def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
+    """The length of the frames that pings to this address are in on `under`, as the server's end of it counts them."""
+    pair = topology.pairs[0]
+    kernel = pair.server.namespace.netlink
+    for _ in range(ATTEMPTS):
+        before = kernel.counters(UNDER)
+        ping.answered(pair.client, address, COUNT, payload_bytes)
+        after = kernel.counters(UNDER)
+        if after.received_count - before.received_count == COUNT:
+            return (after.received_bytes - before.received_bytes) / COUNT
+    raise Failed(
+        f"of {topology.name} no header can be measured: beside {COUNT} pings other packets were on `under`,"
+        f" {ATTEMPTS} times in a row"
+    )

@@ -1,0 +1,31 @@
+"""A packet followed hop by hop: a ping between the two ends of every pair, captured at every interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from labkit.common import packets, run_folder
+from labkit.measure import topologies
+from labkit.measure.observers.capture.capture import capture, everywhere
+from labkit.measure.topologies import Topology
+from labkit.measure.traffic import ping
+
+
+def followed(topology: Topology, payload_bytes: int, folder: Path) -> list[dict[str, Any]]:
+    """A row for each interface that saw the echo request of a pair, or its reply: hop, direction, time since the first
+    sighting, length and headers of the frame.
+
+    Whoever answers has been asked once before, so that no neighbour and no port of a bridge is unknown any more. In
+    `folder` are the capture and what the kernel told of the network. Raises Failed for a ping without an answer.
+    """
+    for pair in topology.pairs:
+        ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    state = topologies.state(topology)
+    run_folder.write_json(folder / "state.json", state)
+    with capture(everywhere(topology.namespaces), folder) as seen:
+        for pair in topology.pairs:
+            ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    known = [one for one in seen.journeys(state.ports()) if one.inner[-1].name == "icmp"]
+    report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
+    return [row | report for row in packets.rows(known, seen.counts, state.owners())]

@@ -1,0 +1,128 @@
+"""Who reaches whom, and by which way: pings from every container to every other, what came of them and which way each
+request was seen to take, beside what the description promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.common.packets import Journey
+from labkit.measure.endpoints import Namespace
+from labkit.measure.experiments.overlay.spine_failure import spines
+from labkit.measure.observers.capture.capture import capture, everywhere
+from labkit.measure.topologies import Topology, state
+from labkit.measure.topologies.network.expected_paths import no_path, paths
+from labkit.measure.topologies.network.lookup import address_of
+from labkit.measure.topologies.network.parts import Network, Node
+from labkit.measure.traffic import ping_probes
+from labkit.measure.traffic.ping_probes import Answers
+
+ATTEMPTS = 3  # until neighbours are known and bridges forward
+INTERVAL_S = 0.05
+
+Way = tuple[str, ...]
+
+
+class PingPair(NamedTuple):
+    """Who asks whom, by names and addresses."""
+
+    source: str
+    target: str
+    source_address: str
+    target_address: str
+
+
+def rounds(network: Network) -> list[list[PingPair]]:
+    """Every container with every other, in rounds: in each a container asks one other and is asked by one, so that
+    those of a round, at the same time, hardly disturb each other."""
+    containers = [part.name for part in network.parts if isinstance(part, Node) and part.container]
+    at = {name: address_of(network, name) for name in containers}
+    return [
+        [
+            PingPair(one, other, at[one], at[other])
+            for one, other in zip(containers, containers[step:] + containers[:step], strict=True)
+        ]
+        for step in range(1, len(containers))
+    ]
+
+
+def reachability(
+    network: Network, topology: Topology, count: int, folder: Path, interval_s: float = INTERVAL_S
+) -> list[dict[str, Any]]:
+    """The columns of a row for every container and every other, of a network that stands (`topology` was built of
+    `network`): `count` echo requests each.
+
+    `path`: the nodes by which most requests were seen to go, as far as they came; `expected_paths`: those that the
+    description promises, of equal-cost routes all, of which a packet takes one; `spine`: which of those that may stand
+    in for each other. `ttl` is that of the answers on arrival. `as_expected`: all was answered, each request came by
+    one of these ways, each answer with that TTL; or nothing was, and there is no way: `reason` says why. The capture is
+    in `folder`, a folder of the run's artefacts; what it lacks is a doubt. Raises as `capture` does.
+    """
+    spaces = {space.name: space for space in topology.namespaces}
+    order = rounds(network)
+    _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
+    with capture(everywhere(topology.namespaces), folder) as seen:
+        answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
+    ways = _paths_taken(seen.journeys(state(topology).ports()))
+    about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
+    result = {}
+    for ends, all_answers in zip(order, answered, strict=True):
+        for one, answers in zip(ends, all_answers, strict=True):
+            went = ways.get((one.source_address, one.target_address), [])
+            result[one.source, one.target] = _row(network, one, answers, went) | about
+    names = list(spaces)
+    return [result[ends] for ends in sorted(result, key=lambda ends: [names.index(name) for name in ends])]
+
+
+def _pinged(
+    spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int, interval_s: float
+) -> list[Answers]:
+    return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, interval_s)
+
+
+def _acquaint(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
+    """Have each answered once, so that neighbours and bridges on the way know them and nothing is flooded any more."""
+    for _ in range(ATTEMPTS if ends else 0):
+        answered = _pinged(spaces, ends, 1, INTERVAL_S)
+        ends = [one for one, answers in zip(ends, answered, strict=True) if not answers.received_count]
+        if not ends:
+            return
+
+
+def _paths_taken(journeys: Iterable[Journey]) -> dict[tuple[str, str], list[Way]]:
+    """By source and target address, the nodes that each echo request was seen to enter, in order."""
+    result: dict[tuple[str, str], list[Way]] = {}
+    for one in journeys:
+        if one.inner[-1].text.endswith("echo request") and one.source and one.target:
+            nodes = (seen.hop.rpartition(":")[0] for seen in one.sightings)
+            result.setdefault((one.source, one.target), []).append(tuple(name for name, _ in groupby(nodes)))
+    return result
+
+
+def _row(network: Network, ends: PingPair, answers: Answers, went: Sequence[Way]) -> dict[str, Any]:
+    there = paths(network, ends.source, ends.target_address)
+    back = paths(network, ends.target, ends.source_address)
+    expected = {path.nodes for path in there}
+    ttls = {path.ttl for path in back}
+    most = Counter(went).most_common(1)
+    way = most[0][0] if most else ()
+    if there and back:
+        fine = answers.received_count == answers.sent_count == len(went) and set(went) <= expected
+        fine = fine and set(answers.ttls) <= ttls and not answers.duplicates_count
+    else:
+        fine = not answers.received_count
+    return {
+        **ends._asdict(),
+        **answers.row(),
+        "duplicates_count": answers.duplicates_count,
+        "expected_ttl": min(ttls) if len(ttls) == 1 else None,
+        "path": list(way),
+        "expected_paths": sorted(map(list, expected)),
+        "spine": " then ".join(dict.fromkeys(node for node in way if node in spines(network))) or None,
+        "as_expected": fine,
+        "reason": no_path(network, ends.source, ends.target_address)
+        or no_path(network, ends.target, ends.source_address),
+    }

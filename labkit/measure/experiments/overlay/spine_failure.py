@@ -1,0 +1,283 @@
+"""A spine fails while packets flow over it: what is lost, for how long, and which way the rest takes.
+
+It fails in one of two ways. `carrier`: all its interfaces go down, so that the leaves' links to it lose their carrier,
+which a kernel can notice; whether a route over such a link is still taken is the sysctl ignore_routes_with_linkdown.
+`silent`: it stops forwarding, which nobody notices where nothing asks (a routing protocol, BFD).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import BadInput, Failed
+from labkit.measure.endpoints import Namespace, Pair
+from labkit.measure.topologies import Topology
+from labkit.measure.topologies.network.expected_paths import paths
+from labkit.measure.topologies.network.parts import Cable, Network, Node, Part
+from labkit.measure.traffic import ping_probes
+from labkit.measure.traffic.ping_probes import Probe
+from labkit.system import netlink
+
+FAILURES = ("carrier", "silent")
+PATIENCE_S = 20.0  # until the first answers: neighbours are asked for, bridges' ports begin to forward
+FIRST = 3  # answers before it begins
+SHARE = 0.25  # a spine that carried less of a direction's packets than this did not carry it; ARP is no flow
+
+LINKDOWN = "ipv4/conf/all/ignore_routes_with_linkdown"  # of every interface of the namespace
+LOOPBACK = 1  # its index
+
+Counts = dict[str, list[int]]  # of each spine: packets in the direction of requests, and of answers
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long it is watched, in seconds: before the failure, while the spine is down, and after it has come back."""
+
+    before_s: float = 1.0
+    down_s: float = 2.0
+    after_s: float = 3.0
+
+
+def spines(network: Network) -> list[str]:
+    """The nodes that may stand in for each other: they forward, and have the same neighbours."""
+    neighbours: dict[str, set[str]] = {
+        part.name: set() for part in network.parts if isinstance(part, Node) and part.forwards
+    }
+    for cable in (part for part in network.parts if isinstance(part, Cable)):
+        for own, far in ((cable.one.at, cable.other.at), (cable.other.at, cable.one.at)):
+            neighbours.get(own, set()).add(far)
+    return [
+        one
+        for one, own in neighbours.items()
+        if own and any(own == others for other, others in neighbours.items() if other != one)
+    ]
+
+
+def failure(
+    network: Network,
+    topology: Topology,
+    how: str,
+    *,
+    failed: str | None = None,
+    ignores_linkdown: bool | None = None,
+    interval_s: float = 0.02,
+    times: Times | None = None,
+) -> dict[str, Any]:
+    """One failure in a network that stands (`topology` was built of `network`), as the columns of a row.
+
+    A ping of the first pair goes on all the time. The spine that carries its requests fails, or
+    the one that is named, and comes back with all its routes. `ignores_linkdown` sets the sysctl in every namespace
+    meanwhile; None leaves it.
+
+    `path_before`, `path_during`, `path_after`: the spines that carried requests and answers, by the counters of the
+    leaves' interfaces, None where neither did. `expected_during`: the spines that the description leaves. `down_s`,
+    `up_s`, `outage_since_s` and the times in `probes` are seconds since the first probe. Raises BadInput for a failure
+    or a spine that is none, or a pair with IPv6 addresses, Failed where nothing is answered, or no spine is seen to
+    carry the flow, before it.
+    """
+    if how not in FAILURES:
+        raise BadInput(f"failure={how} is none of {', '.join(FAILURES)}")
+    times = times or Times()
+    watched = _Watched(network, topology)
+    with ExitStack() as stack:
+        for space in topology.namespaces if ignores_linkdown is not None else ():
+            stack.enter_context(_sysctl(space, LINKDOWN, int(bool(ignores_linkdown))))
+        report = watched.settings()
+        probe = stack.enter_context(watched.probe(interval_s))
+        _answered(probe, watched.pair)
+        with watched.phase() as before:
+            time.sleep(times.before_s)
+        failing = failed or watched.carrying(before, probe.so_far())
+        with _down(watched.space(failing), how), watched.phase() as during:
+            time.sleep(times.down_s)
+        with watched.phase() as after:
+            time.sleep(times.after_s)
+        result = probe.end()
+    phases = {"before": before, "during": during, "after": after}
+    went = {f"path_{name}": watched.carried(phase, result) for name, phase in phases.items()}
+    doubt = f"{failing} carried nothing of the flow before it failed, so this tells nothing of a failure"
+    named = {"failure": how, "failed": failing, "interval_s": interval_s}
+    left = {"expected_during": watched.left(failing, how, report["ignores_linkdown"])}
+    doubts = {"doubts": None if failing in went["path_before"] else doubt}
+    return named | report | _timeline(result, during) | went | left | doubts
+
+
+def _timeline(result: Sequence[Probe], during: _Phase) -> dict[str, Any]:
+    """The columns that tell of time, since the first probe."""
+    first_s, longest = result[0].sent_s, ping_probes.outage(result, during.begin_s)
+    return {
+        "sent_count": len(result),
+        "received_count": sum(one.rtt_s is not None for one in result),
+        "outage_s": longest.length_s,
+        "outage_since_s": longest.since_s - first_s,
+        "outage_over": longest.over,
+        "down_s": during.begin_s - first_s,
+        "up_s": during.end_s - first_s,
+        "probes": [[one.sent_s - first_s, one.rtt_s] for one in result],
+    }
+
+
+def _answered(probe: ping_probes.LongProbe, pair: Pair) -> None:
+    """Wait until probes are answered. Raises Failed when they are not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(one.rtt_s is not None for one in probe.so_far()) < FIRST:
+        if time.monotonic() > deadline:
+            raise Failed(
+                f"{pair.client.name} gets no answer from {pair.server.name} before anything has failed"
+            )
+        time.sleep(0.05)
+
+
+@dataclass
+class _Phase:
+    """A time in which is counted: its begin and end (seconds since the epoch), and what every spine carried in it."""
+
+    begin_s: float
+    end_s: float
+    counts: Counts
+
+
+class _Watched:
+    """A network that stands, its spines, and the interfaces by which its leaves get what the spines carry."""
+
+    def __init__(self, network: Network, topology: Topology) -> None:
+        self.network, self.pair = network, topology.pairs[0]
+        client, server = self.pair.client, self.pair.server
+        if ":" in server.address:  # more than the sysctl of IPv4 and `static_routes` would be needed
+            talk = f"{client.name} and {server.name} talk over IPv6"
+            raise BadInput(f"{talk}, and a failure is of IPv4 alone: give them its addresses")
+        self.spines = spines(network)
+        self._spaces = {space.name: space for space in topology.namespaces}
+        ends = (client, server)
+        self._leaves = [self._behind(one.name, other.address) for one, other in (ends, ends[::-1])]
+        self._indexes = {spine: [self._index(leaf, spine) for leaf in self._leaves] for spine in self.spines}
+
+    def _behind(self, source: str, target: str) -> str:
+        """The leaf to which a spine hands what is sent from here to there."""
+        for path in paths(self.network, source, target):
+            for spine, leaf in pairwise(path.nodes):
+                if spine in self.spines:
+                    return leaf
+        raise BadInput(
+            f"no way from {source} to {target} leads over a spine that another one could stand in for"
+        )
+
+    def _index(self, leaf: str, spine: str) -> int:
+        """The index of the leaf's interface to a spine."""
+        for cable in (part for part in self.network.parts if isinstance(part, Cable)):
+            for own, far in ((cable.one, cable.other), (cable.other, cable.one)):
+                if (own.at, far.at) == (leaf, spine):
+                    result = {link.name: link.index for link in netlink.links(self._spaces[leaf].netlink)}
+                    return result[own.name]
+        raise BadInput(f"there is no cable between {leaf} and {spine}")
+
+    def settings(self) -> dict[str, Any]:
+        """What the kernel does at the leaves with a dead link, and with several gateways (0: by addresses alone)."""
+        spaces = [self._spaces[leaf] for leaf in self._leaves]
+        return {
+            "ignores_linkdown": all(_read(space, LINKDOWN) == 1 for space in spaces),
+            "hash_policy": _read(spaces[0], "ipv4/fib_multipath_hash_policy"),
+        }
+
+    def probe(self, interval_s: float) -> AbstractContextManager[ping_probes.LongProbe]:
+        """Probes of the pair."""
+        return ping_probes.long_probe(self.pair.client.namespace, self.pair.server.address, interval_s)
+
+    def _counts(self) -> Counts:
+        leaves = [self._spaces[leaf].netlink for leaf in self._leaves]
+        return {
+            spine: [leaf.counters(index).received_count for leaf, index in zip(leaves, indexes, strict=True)]
+            for spine, indexes in self._indexes.items()
+        }
+
+    @contextmanager
+    def phase(self) -> Iterator[_Phase]:
+        """Count while the block lasts."""
+        first = self._counts()
+        phase = _Phase(time.time(), 0.0, {})
+        yield phase
+        phase.end_s = time.time()
+        for spine, counts in self._counts().items():
+            phase.counts[spine] = [now - then for now, then in zip(counts, first[spine], strict=True)]
+
+    def carried(self, phase: _Phase, result: Sequence[Probe]) -> list[str | None]:
+        """The spine that carried the requests, and the one that carried the answers; None where none did."""
+        sent = sum(phase.begin_s <= one.sent_s < phase.end_s for one in result)
+        least = max(FIRST, SHARE * sent)
+        carriers: list[str | None] = []
+        for direction in (0, 1):
+            most = max(self.spines, key=lambda spine: phase.counts[spine][direction])
+            carriers.append(most if phase.counts[most][direction] >= least else None)
+        return carriers
+
+    def carrying(self, phase: _Phase, result: Sequence[Probe]) -> str:
+        """The spine that carried the requests. Raises Failed where none did."""
+        carrier = self.carried(phase, result)[0]
+        if carrier is None:
+            raise Failed(f"probes are answered, but none of {', '.join(self.spines)} is seen to carry them")
+        return carrier
+
+    def space(self, spine: str) -> Namespace:
+        """The namespace of a spine. Raises BadInput for what is none."""
+        if spine not in self.spines:
+            raise BadInput(f"{spine} is no spine that can fail; there are {', '.join(self.spines)}")
+        return self._spaces[spine]
+
+    def left(self, failed: str, how: str, noticed: bool) -> list[str]:
+        """The spines over which the description still leads requests; with several, one flow takes one of them."""
+        ends, network, without = (self.pair.client.name, self.pair.server.address), self.network, {failed}
+        if how == "silent":
+            without = set()
+            quiet = tuple(_quiet(part, failed) for part in network.parts)
+            network = msgspec.structs.replace(network, parts=quiet)
+        result = paths(network, *ends, without=without, noticed=noticed)
+        return sorted({node for path in result for node in path.nodes if node in self.spines})
+
+
+def _quiet(part: Part, name: str) -> Part:
+    """The part; without forwarding, if it is the node of that name."""
+    if isinstance(part, Node) and part.name == name:
+        return msgspec.structs.replace(part, forwards=False)
+    return part
+
+
+@contextmanager
+def _down(space: Namespace, how: str) -> Iterator[None]:
+    """A node that has failed, until the block ends."""
+    with _sysctl(space, "ipv4/ip_forward", 0) if how == "silent" else _shut(space):
+        yield
+
+
+@contextmanager
+def _shut(space: Namespace) -> Iterator[None]:
+    """Every interface down; then up again, with the routes that went with them."""
+    indexes = [link.index for link in netlink.links(space.netlink) if link.up and link.index != LOOPBACK]
+    routes = netlink.static_routes(space.netlink)
+    space.netlink.do(*(netlink.shut_link(index) for index in indexes))
+    try:
+        yield
+    finally:
+        space.netlink.do(*(netlink.set_link(index) for index in indexes), *routes)
+
+
+@contextmanager
+def _sysctl(space: Namespace, name: str, value: int) -> Iterator[None]:
+    """net.`name` set, until the block ends."""
+    before = _read(space, name)
+    space.sysctl(name, value)
+    try:
+        yield
+    finally:
+        space.sysctl(name, before)
+
+
+def _read(space: Namespace, name: str) -> int:
+    with space.open(f"/proc/sys/net/{name}") as file:
+        return int(file.read())

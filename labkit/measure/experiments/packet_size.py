@@ -1,0 +1,124 @@
+"""What a packet costs by its size: the experiment `datapaths` for datagrams of any number of sizes, which are measured
+side by side.
+
+A round measures every size, in random order, each with a fresh set-up of all arms; so a drift of the machine is not
+taken for a cost of bytes, and every round gives a line of its own (`labkit.analysis.packet_cost.cost_model`). So do rounds of profiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.common.units import many
+from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.profiled_runs import Profile
+from labkit.measure.parameters import left_out, within
+from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
+
+SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
+UNUSED = ("half_width",)
+LEAST = 16  # what iperf3 takes, and what a ping needs to tell its time
+
+HELP = {
+    **usual.HELP,
+    "size_bytes": f"payloads of datagrams (udp) or pings, {LEAST} to {LARGEST_DATAGRAM}",
+    "protocol": "udp, or ping (round-trip times, closed-loop)",
+    "length_bytes": "left out: sizes are size_bytes",
+    "half_width": "not used: all rounds are measured",
+    "nodes": "not used: sizes are measured on one host",
+    "observe": f"{usual.HELP['observe']}; what cannot be observed here is told, and sizes are measured all the same",
+    "observe_bytes": "sizes at which is observed; none: all of size_bytes",
+}
+
+
+class PacketSize(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, and the sizes; HELP says what each is."""
+
+    protocol: str = "udp"
+    size_bytes: tuple[int, ...] = SIZES
+    observe_bytes: tuple[int, ...] = ()
+    rounds: int = 5
+    slices: int = 4
+    duration_s: int = 1
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        if self.protocol == "tcp":
+            raise BadInput(
+                "protocol=tcp: TCP cuts a stream as it likes; sizes are of datagrams (udp) and of pings"
+            )
+        if self.length_bytes is not None:
+            raise BadInput(f"length_bytes={self.length_bytes}: say size_bytes, which may be several")
+        left_out(self, (*UNUSED, "nodes"), HELP)
+        if not self.size_bytes:
+            raise BadInput("size_bytes needs at least one value")
+        for name, sizes in (("size_bytes", self.size_bytes), ("observe_bytes", self.observe_bytes)):
+            if len(set(sizes)) < len(sizes):
+                raise BadInput(f"{name} has a value twice: {', '.join(map(str, sizes))}")
+            for size in sizes:
+                within(
+                    name, size, LEAST, LARGEST_DATAGRAM, "what a UDP datagram of iperf3's, or a ping, takes"
+                )
+        super().check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
+
+    def of_size(self, size_bytes: int) -> DatapathParameters:
+        """The parameters of `datapaths` for one size."""
+        given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
+        return DatapathParameters(**given | {"length_bytes": size_bytes})
+
+
+def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
+    """What is measured, with the seed of its order: round by round, everything shuffled in each. `blind` are observers
+    that cannot be used on this machine, each with the reason, which a row tells; sizes are measured all the same."""
+    usable = profiled_runs.without(parameters, blind)
+    points = []
+    for number in range(parameters.rounds):
+        both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
+        for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
+            of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
+            what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
+            loads = [Load(parameters.of_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
+            points.append(Point(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
+    finished = (
+        f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"
+    )
+    return Plan(
+        usable, points, _profiles(usable, seed), [usable], finished,
+        refused_columns={"length_bytes": None}, extra_rows=profiled_runs.unobserved(blind),
+    )  # fmt: skip
+
+
+def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
+    """Every round of profiles with every size that is observed, shuffled in each round."""
+    result = []
+    for one in profiled_runs.points(parameters):
+        wanted = parameters.observe_bytes or parameters.size_bytes
+        sizes = random.Random(f"{seed} {one.name}").sample(wanted, len(wanted))
+        result += [
+            dataclasses.replace(one, parameters=parameters.of_size(size), prefix=f"{size}b") for size in sizes
+        ]
+    return result
+
+
+def planned_s(parameters: PacketSize) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(parameters, 0, {}))
+
+
+def run(parameters: PacketSize, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(
+        plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
+    )

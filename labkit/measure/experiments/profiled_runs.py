@@ -1,0 +1,217 @@
+"""Profiles: whole runs of every arm under each observer, one observer at a time, after the rounds that measure.
+
+They never enter a comparison (METHOD, "Profiles"). In the same rounds every arm also runs without an observer, so that
+what an observer cost stands beside what it saw.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from labkit.common import run_folder, units
+from labkit.common.errors import LabkitError, Unsupported
+from labkit.common.units import many
+from labkit.measure.experiments import context, survey, whole_runs
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.observers.registry import DISTURBING, TABLE
+from labkit.system import machine
+
+METHOD = "profile"
+UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
+Asked = TypeVar("Asked", bound=DatapathParameters)
+ARMING_S = 1.0  # about, and to read what was seen
+BETWEEN = 6  # namespaces between the ends whose settings are kept
+DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads."""
+
+    pairs: int
+    round: int
+    parameters: DatapathParameters
+    prefix: str = ""
+
+    @property
+    def name(self) -> str:
+        """`8-p3`, `400b-8-p3`"""
+        return f"{self.prefix}{'-' if self.prefix else ''}{self.pairs}-p{self.round}"
+
+    @property
+    def what(self) -> str:
+        """The round in words, for progress."""
+        words = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
+        return f"{self.prefix}, {words}" if self.prefix else words
+
+
+def points(parameters: DatapathParameters) -> list[Profile]:
+    """All points, round by round."""
+    rounds = parameters.profile_rounds if parameters.observe else 0
+    return [Profile(pairs, number, parameters) for number in range(rounds) for pairs in parameters.pairs]
+
+
+def check(parameters: DatapathParameters) -> None:
+    """Raises Unsupported or BadInput, in one sentence, for an observer that cannot be used on this machine."""
+    for name in parameters.observe:
+        TABLE[name].check(parameters)
+
+
+def unusable(parameters: DatapathParameters) -> dict[str, str]:
+    """The observers that cannot be used on this machine, each with the reason."""
+    result = {}
+    for name in parameters.observe:
+        try:
+            TABLE[name].check(parameters)
+        except Unsupported as error:
+            result[name] = str(error)
+    return result
+
+
+def without(parameters: Asked, blind: Collection[str]) -> Asked:
+    """The parameters without these observers."""
+    left = tuple(name for name in parameters.observe if name not in blind)
+    return msgspec.structs.replace(parameters, observe=left)
+
+
+def unobserved(blind: Mapping[str, str]) -> dict[str, list[run_folder.Row]]:
+    """The point whose rows say why observers cannot be used; none where all can."""
+    unseen = {"method": METHOD, "status": "unsupported"}
+    rows = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
+    return {UNOBSERVED: rows} if rows else {}
+
+
+def check_built(parameters: DatapathParameters) -> None:
+    """Raises BadInput for what can be known only once every arm has stood, which loads modules of the kernel: functions
+    that it cannot trace."""
+    for name in parameters.observe:
+        TABLE[name].check_built(parameters)
+
+
+def planned_s(parameters: DatapathParameters, usable: list[Arm]) -> float:
+    """About how many seconds a point takes."""
+    runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
+    return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)
+
+
+def measure(
+    run_context: RunContext, left: Sequence[Profile], usable: list[Arm], spent_of: tuple[float, float]
+) -> Iterator[Event]:
+    """The rows of each point, with progress between; `spent_of` are planned seconds, until now and in all."""
+    spent, total = spent_of
+    for point in left:
+        parameters, result = point.parameters, list[Measured]()
+        each_s = planned_s(parameters, usable) / (len(usable) * (1 + len(parameters.observe)))
+        for stage in _measure(run_context, point, usable, result):
+            yield context.progress(f"{point.what}: {stage}", spent, total)
+            spent += each_s
+        named = {"point": point.name, "round": point.round}
+        _report_overhead(parameters, result)
+        rows = [
+            row_columns.row_of(parameters, run_context, arm, point.pairs, {**named, **metrics})
+            for arm, metrics in result
+        ]
+        yield context.rows(point.name, rows)
+
+
+def _measure(
+    run_context: RunContext, point: Profile, usable: list[Arm], result: list[Measured]
+) -> Iterator[str]:
+    """Measure one point: yields each stage as it begins."""
+    parameters = point.parameters
+    rng = random.Random(f"{run_context.seed} {point.name}")
+    observers: list[str | None] = [None, *parameters.observe]
+    with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
+        result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        of = {one.arm.label: one for one in live}
+        under = {label: _settings(one, run_context.folder) for label, one in of.items()}
+        for observer in rng.sample(observers, len(observers)):
+            for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+                yield f"{label}, {observer or 'not observed'}"
+                arm, metrics = _observed(parameters, of[label], observer, run_context.folder, point.name)
+                result.append((arm, {**metrics, "settings": under[label]}))
+
+
+def _settings(live: LocalArm, folder: Path) -> str:
+    """The settings under which an arm stands, as a file of the run's folder: of the namespaces of its first pair and of
+    what lies between, by name. Arms that stand under the same ones have one file."""
+    pair = live.topology.pairs[0]
+    ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
+    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
+    spaces = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+    result: dict[str, dict[str, str]] = {
+        name: machine.settings_of_namespace(space.fd) for name, space in spaces.items()
+    }
+    result["machine"] = machine.bpf_settings()
+    name = Path(
+        "artefacts", f"settings-{machine.digest(msgspec.json.encode(result, order='sorted'))}.json.gz"
+    )
+    if not (folder / name).exists():
+        run_folder.write_artefact(folder / name, result)
+    return str(name)
+
+
+def _observed(
+    parameters: DatapathParameters, live: LocalArm, observer: str | None, folder: Path, point: str
+) -> Measured:
+    """One whole run of an arm under an observer, or under none."""
+    artefacts = folder / "artefacts" / point
+    suffix = f"-{observer or 'not_observed'}"
+    own: dict[str, Any] = {"method": METHOD, "observer": observer}
+    if observer is None:
+        arm, metrics = whole_runs.measure(parameters, live, artefacts, nullcontext, suffix)
+        return arm, {**metrics, **own}
+    try:
+        with TABLE[observer].armed(
+            parameters, live.topology, artefacts / f"{live.arm.stem}{suffix}"
+        ) as watch:
+            arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
+            report = watch.report()
+    except LabkitError as error:
+        return live.arm, {"status": "failed", "reason": f"{observer}: {error}", **own}
+    doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
+    seen = {
+        "observed": report.observed,
+        "artefact": str(report.artefact.relative_to(folder)) if report.artefact else None,
+        "lost_samples_count": report.lost_samples_count,
+        "doubts": doubts or None,
+    }
+    return arm, {**metrics, **own, **seen}
+
+
+def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> None:
+    """What each observer left of the throughput (of the rate of pings) that its arm had without one in this round."""
+    without = {
+        arm.label: _speed(parameters, metrics)
+        for arm, metrics in result
+        if metrics.get("observer", "") is None
+    }
+    for arm, metrics in result:
+        speed, usual = _speed(parameters, metrics), without.get(arm.label)
+        if metrics.get("observer") and speed and usual:
+            left = metrics["overhead_ratio"] = speed / usual
+            if metrics["observer"] in DISTURBING and left < DISTURBED:
+                share = units.percent(left)
+                words = f"disturbed: {metrics['observer']} left only {share} of the speed"
+                metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
+
+
+def _speed(parameters: DatapathParameters, metrics: dict[str, Any]) -> float | None:
+    if metrics.get("status") != "ok":
+        return None
+    can = parameters.load_generator.capabilities
+    value = float(metrics[can.metric])
+    if can.higher_is_better:
+        return value
+    return 1 / value if value else None

@@ -1,0 +1,149 @@
+"""The servers' side of a whole run: whether every flow carries data, and what arrived while all of them ran.
+
+It may be on this host or on another; a run asks for the same of both (`There`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import Endpoint, Reading
+from labkit.measure.observers.counters.receive_counters import Receivers
+from labkit.measure.traffic.base import Flows, Page
+from labkit.system import machine
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What the servers' host counted in so many seconds of its own clock, and the CPU time of the host that this is
+    told to (`There`) in them."""
+
+    window_s: float
+    received_bytes: int
+    received_count: int
+    cpu_s: float
+    softirq_s: float
+    steal_s: float
+    doubts: list[str] = []
+
+
+class ServerSide(Protocol):
+    """The servers of a run, and the counters of what they receive."""
+
+    def idle(self) -> bool:
+        """Whether no flow has carried data yet."""
+
+    def carrying(self, within_s: float) -> bool:
+        """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
+
+    def window(self, until: float) -> Window:
+        """Count until then (time.monotonic()), or until all flows have ended; CPU time is this host's."""
+
+    def pages(self) -> list[Page]:
+        """The servers' own JSON, after their ends."""
+
+    def report(self) -> dict[str, Any]:
+        """What of the window goes into columns of its own."""
+
+
+class LocalServer:
+    """The servers of these flows are on this host."""
+
+    def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
+        self._flows, self._counters, self._ends = flows, counters, ends
+        self._before = counters.each()
+        self._used: dict[str, Any] = {}
+
+    def idle(self) -> bool:
+        """Whether no flow has carried data yet."""
+        return not any(self._counters.carrying(self._before))
+
+    def carrying(self, within_s: float) -> bool:
+        """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
+        return carrying(self._counters, self._before, within_s, lambda: bool(self._flows.early_end()))
+
+    def window(self, until: float) -> Window:
+        """Count until then (time.monotonic()), or until all flows have ended.
+
+        Guests are slow to answer while they are busy: they are asked within the window, which does not wait for them.
+        Raises Failed when that alone took until then: the flows may have ended meanwhile.
+        """
+        begun = time.monotonic()
+        used: list[Callable[[float], dict[str, Any]]] = []
+
+        def wait(end: float) -> None:
+            used.append(guests_cpu(self._ends))
+            if begun < end < time.monotonic():
+                words = "what arrived was first read when the flows may have ended already"
+                raise Failed(f"{words}: make duration_s longer, or take fewer pairs")
+            self._flows.wait(end)
+
+        seen = window(self._counters, wait, until)
+        self._used = used[0](seen.window_s)
+        return seen
+
+    def pages(self) -> list[Page]:
+        """The servers' own JSON, after their ends."""
+        return self._flows.server_pages()
+
+    def report(self) -> dict[str, Any]:
+        """The CPU time of guests, as their own kernels tell it; this machine's the run reads itself."""
+        return self._used
+
+
+def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
+    """From now on, the CPU time that guests' own kernels tell of: what is called afterwards, with the seconds that
+    counted, gives columns.
+
+    Each guest answers at a moment of its own, and what it used between its answers is scaled to those seconds."""
+    boxes = {end.box.name: end for end in ends if end.box is not None and end.box.kernel is not None}
+    files = [end.open("/proc/stat") for end in boxes.values()]  # once for a guest that ends share
+    if not files:
+        return lambda _window_s: {}
+    before = [_moment(file) for file in files]
+
+    def used(window_s: float) -> dict[str, Any]:
+        busy_s = softirq_s = 0.0
+        for (begin, then), (end, now) in zip(before, map(_moment, files), strict=True):
+            passed, share = now - then, window_s / (end - begin)
+            busy_s, softirq_s = busy_s + share * passed.busy_s, softirq_s + share * passed.softirq_s
+        return {"guest_cpu_s": busy_s, "guest_softirq_s": softirq_s}
+
+    return used
+
+
+def _moment(file: Reading) -> tuple[float, machine.CpuTimes]:
+    """When it was answered (time.monotonic()), to half of what asking took, and the answer."""
+    before = time.monotonic()
+    text = file.read()
+    return (before + time.monotonic()) / 2, machine.cpu_times_of(text.splitlines()[0])
+
+
+def carrying(counters: Receivers, before: list[int], within_s: float, ended: Callable[[], bool]) -> bool:
+    """Wait until data has arrived on every flow since `before`; False if not in time, or when one has ended."""
+    deadline = time.monotonic() + within_s
+    while not all(counters.carrying(before)):
+        if time.monotonic() > deadline or ended():
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def window(counters: Receivers, wait: Callable[[float], object], until: float) -> Window:
+    """Count until then (time.monotonic()); `wait` sleeps until a time, or less when there is nothing to wait for."""
+    times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
+    wait(until)
+    now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
+    used, passed = now - times, total - got
+    return Window(
+        window_s=end - start,
+        received_bytes=passed.received_bytes,
+        received_count=passed.received_count,
+        cpu_s=used.busy_s,
+        softirq_s=used.softirq_s,
+        steal_s=used.steal_s,
+    )

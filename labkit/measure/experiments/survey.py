@@ -1,0 +1,224 @@
+"""Arms: the topologies under comparison. Which of them this kernel can build, building them afresh, and the
+rows they give."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from labkit.common import run_folder
+from labkit.common.errors import Failed, Isolated, Unsupported
+from labkit.measure import topologies
+from labkit.measure.experiments import built_arm, changes, context
+from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm, Measured, row_of
+from labkit.measure.experiments.two_hosts.client_side import across
+from labkit.measure.observers import registry
+from labkit.measure.topologies.registry import ISOLATED
+from labkit.measure.traffic import ping
+
+SMALL_BYTES = 128  # of a ping that has to pass whatever a change does to the MTU
+REFUSED = "refused"  # the points, one for each number of pairs, whose rows say why an arm is not measured
+TRIAL_S = 0.1  # of an arm with one pair, about
+BOOT_S = (
+    6.0  # of an arm's guests, which boot at the same time, about: emulated; under KVM the pace soon tells
+)
+
+
+def planned(parameters: DatapathParameters) -> list[Arm]:
+    """The arms, should all of them be usable."""
+    return _with_roles(_variants(parameters))
+
+
+def _variants(parameters: DatapathParameters) -> list[Arm]:
+    """Every topology with every kind of endpoint, unchanged and with each change."""
+    return [
+        Arm(name, "variant", endpoint, change=change)
+        for name in parameters.topology
+        for endpoint in parameters.endpoint
+        for change in (None, *parameters.change)
+    ]
+
+
+def boots_s(arms: list[Arm]) -> float:
+    """About how many seconds the guests of these arms take to boot, in one set-up."""
+    return BOOT_S * sum(arm.endpoint in topologies.IN_GUESTS for arm in arms)
+
+
+def survey_s(parameters: DatapathParameters) -> float:
+    """About how many seconds the survey takes."""
+    tried = [arm for arm in planned(parameters) if arm.role != "control" and not arm.again]
+    return TRIAL_S * len(tried) + boots_s(tried)
+
+
+def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[list[Arm], list[Measured]]:
+    """The arms that can be measured here, baseline first and its control second; and those that cannot, with
+    the sentence why.
+
+    Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and
+    has no control.
+    """
+    good: list[Arm] = []
+    refused: list[Measured] = []
+    for arm in _variants(parameters):
+        status, reason = _trial(arm, parameters, run_context)
+        if status == "failed":
+            # one lost ping must not cost an arm, least of all the baseline
+            status, reason = _trial(arm, parameters, run_context)
+        if status == "ok":
+            good.append(arm)
+        else:
+            refused.append((arm, {"status": status, "reason": reason}))
+    return _with_roles(good), refused
+
+
+def _with_roles(good: list[Arm]) -> list[Arm]:
+    arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
+    if len(arms) > 1:
+        arms.insert(1, replace(good[0], role="control"))
+    return [*arms, *_again(arms)]
+
+
+def _again(arms: list[Arm]) -> list[Arm]:
+    """What guests with an end each are compared with beside the baseline, a second time: a guest that ends share, which
+    has their kernel and their CPUs."""
+    of = {arm.endpoint for arm in arms}
+    shared = [arm for arm in arms if arm.endpoint == "shared_guest" and arm.role == "variant"]
+    return [replace(arm, again=True) for arm in shared] if "guest" in of else []
+
+
+def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) -> tuple[str, str | None]:
+    name = arm.topology
+    try:
+        if parameters.nodes == "two":
+            with across(parameters, run_context, arm, 1):
+                return "ok", None
+        own = arm.parameters(parameters)
+        with topologies.build(
+            name, own.spec(1, run_context.machine_netns, endpoint=arm.endpoint)
+        ) as topology:
+            if name in ISOLATED:
+                if ping.silent(topology.pairs[0]):
+                    return (
+                        "isolated",
+                        f"{ISOLATED[name]}; pings were sent and none was answered, as it must be",
+                    )
+                return (
+                    "failed",
+                    f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
+                )
+            if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
+                return "failed", words
+            changed(arm, topology, parameters)
+            registry.check_topology(parameters, topology)
+            return "ok", None
+    except Unsupported as error:
+        return "unsupported", str(error)
+    except Isolated as error:
+        return "isolated", str(error)
+    except Failed as error:
+        return "failed", str(error)
+
+
+def refused_rows(
+    loads: Sequence[DatapathParameters], run_context: RunContext, refused: list[Measured], done: Set[str]
+) -> Iterator[Event]:
+    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet. Those
+    of an arm that failed before and now can be measured are replaced by none."""
+    for pairs in loads[0].pairs:
+        name = f"{pairs}-{REFUSED}"
+        if name not in done and (refused or name in run_context.again):
+            rows = [
+                row_of(one, run_context, arm, pairs, metrics) for one in loads for arm, metrics in refused
+            ]
+            yield context.rows(name, rows)
+
+
+def lacking(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
+    """The points that have no row of an arm that failed when they were measured, and now can be."""
+    if not any(point.endswith(f"-{REFUSED}") for point in run_context.again):
+        return set()
+    seen: dict[str, set[str]] = {}
+    for row in run_folder.read_rows(run_context.folder):
+        if row.get("point") and row.get("arm"):
+            seen.setdefault(row["point"], set()).add(row["arm"])
+    wanted = {arm.label for arm in usable}
+    return {point for point, labels in seen.items() if wanted - labels}
+
+
+@contextmanager
+def built(
+    parameters: DatapathParameters, run_context: RunContext, pairs: int, arms: list[Arm], rng: random.Random
+) -> Iterator[tuple[list[LocalArm], list[Measured]]]:
+    """All arms standing at once, made afresh in random order and found reachable; and those that were not, as
+    failed rows."""
+    live: list[LocalArm] = []
+    failed: list[Measured] = []
+    with ExitStack() as stack:
+        for arm in rng.sample(arms, len(arms)):
+            try:
+                own = arm.parameters(parameters)
+                topology = stack.enter_context(
+                    topologies.build(
+                        arm.topology, own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint)
+                    )
+                )
+                words = ping.reachable(topology.pairs, own.mtu_bytes, own.family)
+                if words is not None:
+                    raise Failed(words)
+                if parameters.slices:
+                    _keep_window(topology)
+                effects = changed(arm, topology, parameters)
+                live.append(built_arm.live(arm, topology, run_context.machine.get("accelerator"), effects))
+            except (Failed, Unsupported) as error:
+                failed.append((arm, {"status": "failed", "reason": str(error)}))
+        baseline = next((one for one in live if one.arm.role == "baseline"), None)
+        for one in live:
+            one.stands_in(parameters)
+            if baseline is not None:
+                one.compare(baseline)
+        yield live, failed
+
+
+def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParameters) -> list[dict[str, Any]]:
+    """Apply the change of an arm and return its effects (`changes.apply`). Raises as that, and Failed when the ends
+    cannot reach each other any more."""
+    if arm.change is None:
+        return []
+    own = arm.parameters(parameters)
+    effects = [*_set_parameters(arm.change, parameters, own), *changes.apply(arm.change, topology)]
+    if words := ping.reachable(topology.pairs, SMALL_BYTES, own.family):
+        raise Failed(f"with the change {arm.change.name} {words}")
+    return effects
+
+
+def _set_parameters(
+    change: changes.Change, usual: DatapathParameters, own: DatapathParameters
+) -> list[dict[str, Any]]:
+    """The effects of a change on parameters. Raises Failed for one that is as in the unchanged arm."""
+    result = []
+    for name in change.parameters:
+        before, after = (
+            getattr(one, "payload_bytes" if name == "length_bytes" else name) for one in (usual, own)
+        )
+        if before == after:
+            raise Failed(
+                f"change {change.name}: {name}={after} has no effect, the unchanged arm has it as well"
+            )
+        result.append(changes.parameter_effect(name, before, after))
+    # Without a length, a datagram is as long as the MTU allows.
+    if usual.payload_bytes != own.payload_bytes and "length_bytes" not in change.parameters:
+        result.append(changes.parameter_effect("length_bytes", usual.payload_bytes, own.payload_bytes))
+    return result
+
+
+def _keep_window(topology: topologies.Topology) -> None:
+    # A sender that was held for some slices is not a new one: it keeps its congestion window (RFC 2861 off).
+    for pair in topology.pairs:
+        for end in (pair.client, pair.server):
+            end.sysctl("ipv4/tcp_slow_start_after_idle", 0)

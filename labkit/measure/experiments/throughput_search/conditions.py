@@ -1,0 +1,190 @@
+"""What the machine did during a trial: whether loss came from scheduling, and where the kernel counted it.
+
+Loss is the datapath's own only if its processes had a CPU when they wanted one and the sender kept its schedule. On
+shared cores they often do not: without this gate the same switch gave rates between 28 and 253 kpps (see METHOD).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.measure.endpoints import Namespace
+from labkit.measure.traffic.base import Trial
+from labkit.system import machine, netlink
+
+WAITED = 0.01  # of a trial: a busy thread that waited longer for a CPU, or a sender that slipped by more, was disturbed
+STOLEN = 0.05  # of all CPUs
+BUSY = 0.05  # of a trial: threads that ran less are not what carries packets
+_DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped is the fourth, tx_dropped the twelfth
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What happened beside the packets of one trial. `wait_s`: how long the busiest waiting thread of the datapath's
+    processes waited for a CPU. `drops`: by interface or place, what the kernel counted as dropped."""
+
+    slip_s: float
+    wait_s: float
+    steal_s: float
+    cpu_s: float
+    softirq_s: float
+    datapath_cpu_s: float
+    softnet_drops_count: int
+    socket_drops_count: int
+    drops: dict[str, int]
+
+    def disturbance(self, trial: Trial) -> str | None:
+        """Why this trial says nothing about the datapath, or None. A trial without loss whose sender kept its rate is
+        good whatever else happened."""
+        if trial.generator_limited:
+            return f"the generator reached {trial.offered_pps:.0f} of {trial.rate_pps or 0:.0f} pps"
+        if not trial.lost_count:
+            return None
+        allowed_s = WAITED * trial.duration_s
+        if self.wait_s > allowed_s:
+            return f"a thread of the datapath waited {1e3 * self.wait_s:.1f} ms for a CPU"
+        if self.slip_s > allowed_s:
+            return f"the sender was late by {1e3 * self.slip_s:.1f} ms"
+        if self.steal_s > STOLEN * trial.duration_s * (os.cpu_count() or 1):
+            return f"the hypervisor took {1e3 * self.steal_s:.0f} ms of CPU time"
+        return None
+
+    def row(self) -> dict[str, Any]:
+        """Columns of a row."""
+        return {
+            "slip_s": self.slip_s,
+            "datapath_wait_s": self.wait_s,
+            "steal_s": self.steal_s,
+            "cpu_s": self.cpu_s,
+            "softirq_s": self.softirq_s,
+            "datapath_cpu_s": self.datapath_cpu_s,
+            "softnet_drops_count": self.softnet_drops_count,
+            "socket_drops_count": self.socket_drops_count,
+            "drops": self.drops or None,
+        }
+
+
+class Watch:
+    """The counters of a topology's namespaces and of this experiment's processes, less those of the generator."""
+
+    def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:
+        self.pids = descendants(os.getpid()) - generator
+        self._sockets = [netlink.PacketSockets(space.fd) for space in namespaces]
+        self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
+        self._before = self._now()
+
+    def close(self) -> None:
+        """Close files and sockets."""
+        for one in self._sockets:
+            one.close()
+        for _, file in self._files:
+            file.close()
+
+    def begin(self) -> None:
+        """A trial begins."""
+        self._before = self._now()
+
+    def end(self, trial: Trial) -> Conditions:
+        """What happened since it began."""
+        (drops, softnet, sockets, threads, times), then = self._now(), self._before
+        used = times - then[4]
+        ran = {
+            thread: (run - then[3][thread][0], wait - then[3][thread][1])
+            for thread, (run, wait) in threads.items()
+            if thread in then[3]
+        }
+        busy = [wait for run, wait in ran.values() if run > BUSY * trial.elapsed_s * 1e9]
+        return Conditions(
+            slip_s=trial.slip_s,
+            wait_s=max(busy, default=0) / 1e9,
+            steal_s=used.steal_s,
+            cpu_s=used.busy_s,
+            softirq_s=used.softirq_s,
+            datapath_cpu_s=sum(run for run, _ in ran.values()) / 1e9,
+            softnet_drops_count=softnet - then[1],
+            socket_drops_count=sockets - then[2],
+            drops={
+                place: count - then[0].get(place, 0)
+                for place, count in drops.items()
+                if count > then[0].get(place, 0)
+            },
+        )
+
+    def _now(self) -> tuple[dict[str, int], int, int, dict[str, tuple[int, int]], machine.CpuTimes]:
+        drops = {
+            f"{name} {interface}": count
+            for name, file in self._files
+            for interface, count in interface_drops(file.read()).items()
+        }
+        sockets = sum(sum(one.drops().values()) for one in self._sockets)
+        return drops, softnet_drops(), sockets, dict(self._threads()), machine.cpu_times()
+
+    def _threads(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Nanoseconds on a CPU and waiting for one, of every thread of the processes that this one has started
+        (Documentation/scheduler/sched-stats.rst)."""
+        for pid in self.pids:
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                try:
+                    run, wait, _ = path.read_text().split()
+                except (OSError, ValueError):
+                    continue
+                yield str(path), (int(run), int(wait))
+
+
+def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
+    """Let the datapath's processes run before others, on the CPUs that the generator does not use; whether that could
+    be done for all of their threads. Without it a switch in userspace waits for most of a trial on a busy machine."""
+    cpus = os.sched_getaffinity(0)
+    others = cpus - {apart_from} or cpus
+    done = True
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*"):
+            try:
+                os.sched_setaffinity(int(path.name), others)
+                os.sched_setscheduler(int(path.name), os.SCHED_FIFO, os.sched_param(1))
+            except ProcessLookupError:
+                continue
+            except OSError:
+                done = False
+    return done
+
+
+def interface_drops(text: str) -> dict[str, int]:
+    """Frames that interfaces have dropped, both ways, from /proc/net/dev."""
+    result = {}
+    for line in text.splitlines()[2:]:
+        name, _, values = line.partition(":")
+        columns = values.split()
+        result[name.strip()] = sum(int(columns[at - 1]) for at in _DROPS)
+    return result
+
+
+def softnet_drops() -> int:
+    """Packets that full backlogs of CPUs have dropped, of this kernel (/proc/net/softnet_stat, second column)."""
+    try:
+        text = Path("/proc/net/softnet_stat").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1], 16) for line in text.splitlines())
+
+
+def descendants(pid: int) -> frozenset[int]:
+    """The processes that a process has started, with theirs."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    result, left = set(), [pid]
+    while left:
+        for child in children.get(left.pop(), []):
+            result.add(child)
+            left.append(child)
+    return frozenset(result)

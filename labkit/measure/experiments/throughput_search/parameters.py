@@ -1,0 +1,151 @@
+"""Parameters of the experiment `throughput`, and what cannot be searched."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
+from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.traffic import packet_generator, rates, registry
+from labkit.measure.traffic.base import TrialGenerator
+from labkit.measure.traffic.packet_sender import Mix
+from labkit.measure.traffic.rates import TAGS_BYTES, Line
+
+# The OVS test plan's: so many flows send a packet each, so many times, then the next, until all have; then again.
+PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
+UNUSED = (
+    "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
+    "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
+)  # fmt: skip
+
+HELP = {
+    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
+    **dict.fromkeys(UNUSED, "not used: trials are of frames at a rate, on one host"),
+    "generator": "what offers the load: packets",
+    "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
+    "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
+    "flows": "numbers of flows, 1 to 1000000",
+    "vary": "the fields in which flows differ, the first fastest: source_port, target_ip, source_mac …",
+    "flow_profile": "turns (each flow a packet, again and again) or test_plan (2,000 flows, 10 times, then the next)",
+    "loss": "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
+    "preset": f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)",
+    "trial_s": "duration of a trial; none: the preset's",
+    "sum_s": "seconds of trials that decide about a load; none: the preset's",
+    "exceed_ratio": "the part of that time that may lose more; none: the preset's",
+    "width": "how far bounds may be apart; none: the preset's",
+    "limit_s": "the longest time of one search",
+    "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
+    "most_rate": "the highest load; none: what the generator reaches on this path",
+    "line_rate_bps": "the rate of the line that per cent are of; none: no line",
+    "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
+    "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found",
+}
+
+
+class Throughput(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths` that say what is measured, and the search; HELP says what each
+    is."""
+
+    topology: tuple[str, ...] = ("veth_bridge",)
+    protocol: str = "udp"
+    rounds: int = 3
+    frame_bytes: tuple[str, ...] = ("64",)
+    flows: tuple[int, ...] = (1000,)
+    vary: tuple[str, ...] = ("source_port",)
+    flow_profile: str = "turns"
+    loss: tuple[float, ...] = (0.0, 0.005)
+    preset: str = "mlrsearch"
+    trial_s: float | None = None
+    sum_s: float | None = None
+    exceed_ratio: float | None = None
+    width: float | None = None
+    limit_s: float = 60.0
+    least_rate: str = "1kpps"
+    most_rate: str | None = None
+    line_rate_bps: float | None = None
+    line_tag: str | None = None
+    latency: bool = True
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be searched."""
+        left_out(self, UNUSED, HELP)
+        for name in ("frame_bytes", "flows", "loss"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise BadInput(f"{name} needs at least one value, and none twice")
+        for ratio in self.loss:
+            within("loss", ratio, 0, 0.5, "a ratio, not per cent")
+        one_of("preset", self.preset, tuple(PRESETS))
+        one_of("flow_profile", self.flow_profile, tuple(PROFILES))
+        one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
+        within("trial_s", self.trial_s, 0.05, 600)
+        within("sum_s", self.sum_s, 0.05, 3600)
+        within("exceed_ratio", self.exceed_ratio, 0, 0.9)
+        within("width", self.width, 0.001, 0.5)
+        within("limit_s", self.limit_s, 1, 36000)
+        within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
+        if self.settings.sum_s < self.settings.trial_s:
+            raise BadInput(
+                f"sum_s={self.settings.sum_s:g} is less than one trial of {self.settings.trial_s:g} s"
+            )
+        super().check()
+        for name in self.endpoint:
+            if name in ("guest", "shared_guest"):
+                raise BadInput(
+                    f"endpoint={name}: the packet generator sends from this kernel: take namespace or container"
+                )
+        for frame in self.frame_bytes:
+            for flows in self.flows:
+                self.mix(frame, flows)
+            least, most = self.bounds(frame)
+            if most is not None and most <= least:
+                raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
+
+    def _check_load(self) -> None:
+        """The generator has to run trials."""
+        registry.find_trial(self.load_generator.name)
+
+    @property
+    def load_generator(self) -> TrialGenerator:
+        """What offers the load."""
+        return registry.find_trial(self.generator or packet_generator.PacketGenerator.name)
+
+    @property
+    def settings(self) -> Settings:
+        """How a search decides: the preset's, with what was given instead; a longer trial makes the sum longer."""
+        preset = PRESETS[self.preset]
+        names = ("trial_s", "sum_s", "exceed_ratio", "width")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.preset == "rfc2544" and "trial_s" in given:
+            given.setdefault("sum_s", given["trial_s"])
+        return dataclasses.replace(preset, **given)
+
+    def line(self) -> Line:
+        """The line that per cent are of."""
+        return Line(self.line_rate_bps, self.line_tag)
+
+    def mix(self, frame: str, flows: int) -> Mix:
+        """What is sent. Raises BadInput."""
+        block, repeats = PROFILES[self.flow_profile]
+        mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
+        packet_generator.check_mix(mix, self.mtu_bytes)
+        return mix
+
+    def bounds(self, frame: str) -> tuple[float, float | None]:
+        """The lowest and the highest load in frames a second; None: what the generator reaches. Raises BadInput."""
+        sizes = rates.sizes(frame)
+        line_most = self.line().most_pps(rates.mean_bytes(sizes))
+        least = rates.pps("least_rate", self.least_rate, sizes, self.line())
+        if self.most_rate is None:
+            return least, line_most
+        return least, rates.pps("most_rate", self.most_rate, sizes, self.line())
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {
+            name: value for name, value in super().asdict().items() if name not in (*UNUSED, "profile_rounds")
+        }

@@ -1,0 +1,1 @@
+"""Experiments with the clients on one host and the servers on another."""

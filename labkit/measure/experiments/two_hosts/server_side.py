@@ -1,0 +1,145 @@
+"""The servers' host of two nodes: builds its side of an arm, lets servers listen, and tells what arrived, each when it
+is asked for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import LabkitError
+from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint
+from labkit.measure.experiments import server_counters
+from labkit.measure.experiments.built_arm import offloads
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.observers.counters.receive_counters import Receivers, server_receivers
+from labkit.measure.traffic import registry
+from labkit.measure.traffic.base import FlowGenerator, Servers
+from labkit.system import machine, process
+
+
+class Serving:
+    """What stands here: one side of one arm, and its servers while a run lasts."""
+
+    def __init__(
+        self, parameters: DatapathParameters, run_context: RunContext, environment: dict[str, Any]
+    ) -> None:
+        self._asked, self._around, self._environment = parameters, run_context, environment
+        self._arm, self._run = ExitStack(), ExitStack()
+        self._ends: list[Endpoint] = []
+        self._servers: Servers | None = None
+        self._counters: Receivers | None = None
+        self._before: list[int] = []
+        self.known: dict[str, Callable[..., dict[str, Any]]] = {
+            "hello": self.hello,
+            "build": self.build,
+            "clear": self.clear,
+            "listen": self.listen,
+            "idle": self.idle,
+            "carrying": self.carrying,
+            "window": self.window,
+            "pages": self.pages,
+            "quiet": self.quiet,
+            "times": self.times,
+        }
+
+    def hello(self) -> dict[str, Any]:
+        """What rows and environment.json tell of this host."""
+        report = {**self._around.machine, **registry.versions()}
+        return {"machine": report, "environment": {"machine": report, **self._environment}}
+
+    def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
+        """Build this side of an arm."""
+        self.clear()
+        spec = self._asked.spec(pairs, self._around.machine_netns, topologies.SERVERS, bytes.fromhex(ours))
+        self._ends = self._arm.enter_context(topologies.half(topology, spec))
+        return {"offloads": offloads(self._ends[0])}
+
+    def clear(self) -> dict[str, Any]:
+        """Nothing stands any more."""
+        self.quiet()
+        self._arm.close()
+        return {}
+
+    def listen(self) -> dict[str, Any]:
+        """A server listens at every end."""
+        parameters = self._asked
+        emulated = self._around.machine.get("accelerator") == "tcg"
+        self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
+        counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
+        self._counters = self._run.enter_context(counters)
+        self._before = self._counters.each()
+        return {}
+
+    def idle(self) -> dict[str, Any]:
+        """Whether no flow has carried data yet."""
+        _servers, counters = self._listening()
+        return {"idle": not any(counters.carrying(self._before))}
+
+    def carrying(self, within_s: float) -> dict[str, Any]:
+        """Whether data has arrived on every flow in time."""
+        servers, counters = self._listening()
+        one_ended = lambda: any(program.poll() for program in servers.programs)  # noqa: E731
+        return {"carrying": server_counters.carrying(counters, self._before, within_s, one_ended)}
+
+    def window(self, for_s: float) -> dict[str, Any]:
+        """What arrived in so many seconds, and the CPU time that they took here."""
+        servers, counters = self._listening()
+        seen = server_counters.window(
+            counters, lambda until: process.wait(servers.programs, until), time.monotonic() + for_s
+        )
+        stolen = machine.stolen(seen.steal_s, seen.window_s)
+        doubts = [f"on the servers' host {doubt}" for doubt in stolen]
+        return {"window": msgspec.to_builtins(msgspec.structs.replace(seen, doubts=doubts))}
+
+    def pages(self) -> dict[str, Any]:
+        """What the servers wrote."""
+        servers, _counters = self._listening()
+        return {"pages": servers.finish(time.monotonic() + self._generator.last_words_s)}
+
+    @property
+    def _generator(self) -> FlowGenerator:
+        assert isinstance(self._asked.load_generator, FlowGenerator)
+        return self._asked.load_generator
+
+    def quiet(self) -> dict[str, Any]:
+        """No server listens any more."""
+        self._run.close()
+        self._servers = self._counters = None
+        return {}
+
+    def times(self) -> dict[str, Any]:
+        """The CPU times of this host now."""
+        now = machine.cpu_times()
+        return {"cpu_s": now.busy_s, "softirq_s": now.softirq_s, "steal_s": now.steal_s}
+
+    def _listening(self) -> tuple[Servers, Receivers]:
+        assert self._servers is not None
+        assert self._counters is not None
+        return self._servers, self._counters
+
+
+def answers(
+    parameters: DatapathParameters,
+    run_context: RunContext,
+    environment: dict[str, Any],
+    lines: Iterable[bytes],
+) -> Iterator[Event]:
+    """An answer to each line that asks, until there are no more or one says `end`."""
+    serving_here = Serving(parameters, run_context, environment)
+    with ExitStack() as stack:
+        stack.callback(serving_here.clear)
+        for line in lines:
+            request = msgspec.json.decode(line, type=dict[str, Any])
+            do = request.pop("do")
+            if do == "end":
+                return
+            try:
+                yield {"event": "answer", **serving_here.known[do](**request)}
+            except LabkitError as error:
+                yield {"event": "answer", "kind": type(error).__name__, "text": str(error)}

@@ -1,0 +1,146 @@
+"""What a virtual TAP costs: one switch with different mirrors, and who reads their copies, as arms side by side.
+
+The question is Senanayake's (Performance on Virtualization Environments with Virtual TAP, University of Colombo 2024).
+All arms of a round stand at once, and each load, in random order, is run through every arm before they are taken down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
+from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
+from labkit.measure.topologies.open_vswitch.words import MOST_MIRRORS, OUTPUTS, READERS
+
+LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
+LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
+UNUSED = ("generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width")
+
+HELP = {
+    **usual.HELP,
+    "topology": f"the switches, {' or '.join(NAMES)}; each is compared with every number of mirrors",
+    "mirrors": f"numbers of mirrors, 0 to {MOST_MIRRORS}; the first is the baseline",
+    "readers": f"{SWITCH['readers']}; several are compared; an empty list is none",
+    "select": SWITCH["select"],
+    "output": SWITCH["output"],
+    "uplink_bps": SWITCH["uplink_bps"],
+    "uplink_mtu": SWITCH["uplink_mtu"],
+    "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
+    "loads": "what is run through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
+    " (bit/s) in a whole run at that rate instead of slices",
+    "generator": "say loads instead",
+    "protocol": "say loads instead",
+    "length_bytes": "say loads instead",
+    "rate_bps": "say loads instead: udp:512@1e8",
+    "whole_runs": "not used: loads with a rate are whole runs, others slices",
+    "half_width": "not used: all rounds are measured",
+    "nodes": "not used: a switch is of one host, and a tunnel's far end a namespace of it",
+    "observe": f"{usual.HELP['observe']}; with the first load",
+}
+
+
+class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
+
+    topology: tuple[str, ...] = ("ovs_netdev",)
+    mirrors: tuple[int, ...] = (0, 1, 2, 4, 8)
+    readers: tuple[str, ...] = ("none", "count")
+    select: str = "client0"
+    output: str = "veth"
+    uplink_bps: float | None = None
+    uplink_mtu: int | None = None
+    also: tuple[str, ...] = ()
+    loads: tuple[str, ...] = LOADS
+    rounds: int = 5
+    slices: int = 4
+    duration_s: int = 2
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        left_out(self, (*UNUSED, "nodes"), HELP)
+        for name in self.topology:
+            one_of("topology", name, tuple(NAMES))
+        for field in ("topology", "mirrors", "loads"):
+            values = getattr(self, field)
+            if not values or len(set(values)) < len(values):
+                raise BadInput(f"{field} needs at least one value, and none twice")
+        for count in self.mirrors:
+            within("mirrors", count, 0, MOST_MIRRORS, "what Open vSwitch takes")
+        for reader in self.readers:
+            one_of("readers", reader, READERS)
+        one_of("output", self.output, OUTPUTS)
+        self.of_arms().check()
+        for load in self.loads:
+            self.of_load(load).check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The topologies under comparison, with their options."""
+        result: dict[str, None] = {}
+        for topology in self.topology:
+            for count in self.mirrors:
+                for reader in self.readers if count and self.readers else ("none",):
+                    result[self._options(count, reader).name(topology)] = None
+        return (*result, *(name for name in self.also if name not in result))
+
+    def _options(self, count: int, reader: str) -> SwitchOptions:
+        if not count:
+            return SwitchOptions()
+        given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
+        return SwitchOptions(mirrors=count, readers=reader, **given)
+
+    def of_arms(self, **changed: Any) -> DatapathParameters:
+        """The parameters of `datapaths` with the switches as topologies."""
+        given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
+        return DatapathParameters(**given | {"topology": self.arms} | changed)
+
+    def of_load(self, load: str) -> DatapathParameters:
+        """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
+        if not re.fullmatch(LOAD, load):
+            raise BadInput(
+                f"loads={load}: a load is tcp or udp, each with or without :BYTES and @RATE: udp:512@1e8"
+            )
+        what, _, rate = load.partition("@")
+        protocol, _, size = what.partition(":")
+        length = int(size) if size else None
+        if not rate:
+            return self.of_arms(protocol=protocol, length_bytes=length)
+        return self.of_arms(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
+
+
+def plan(parameters: VirtualTap, seed: int) -> Plan:
+    """What is measured, with the seed of its order."""
+    loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
+    points = [
+        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        for pairs, number in datapaths.rounds(parameters, seed)
+    ]
+    observed = [
+        dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
+    ]
+    finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
+    return Plan(parameters.of_arms(), points, observed, [load.parameters for load in loads], finished)
+
+
+def planned_s(parameters: VirtualTap) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(parameters, 0))
+
+
+def run(parameters: VirtualTap, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(plan(parameters, run_context.seed), run_context)

@@ -1,0 +1,107 @@
+"""What everyday changes cost: the experiment `datapaths` with a list of changes on one topology, with TCP and UDP.
+
+All changed topologies and the unchanged one stand at once, and each load, in random order, runs between the ends of
+every one of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import changes, datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.changes import Change
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.parameters import left_out
+
+PRICE_LIST = (
+    "conntrack: conntrack on at both",
+    "rules-10: rules 10 at server",
+    "rules-100: rules 100 at server",
+    "rules-1000: rules 1000 at server",
+    "rp_filter: sysctl net.ipv4.conf.all.rp_filter=1 at both",
+    "gro-on: offload gro on at both",
+    "tso-off: offload tso off gso off at both",
+    "fq_codel: qdisc fq_codel at both",
+    "pfifo_fast: qdisc pfifo_fast at both",
+    "mtu-1280: parameter mtu_bytes=1280",
+    "mtu-9000: parameter mtu_bytes=9000",
+    "rps: rps 0 at server",
+    "tc_bpf: tc_bpf pass at server",
+    "xdp: xdp pass at server",
+)
+LOADS = ("tcp", "udp:512")
+UNUSED = ("generator", "protocol", "length_bytes", "half_width", "nodes")
+
+HELP = {
+    **usual.HELP,
+    "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "topology": "what is changed, one",
+    "generator": "say loads instead",
+    "protocol": "say loads instead",
+    "length_bytes": "say loads instead",
+    "half_width": "not used: all rounds are measured",
+    "nodes": "not used: changes are applied on one host",
+    "observe": f"{usual.HELP['observe']}; with every load",
+}
+
+
+class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
+
+    change: tuple[Change, ...] = changes.parse(PRICE_LIST)
+    loads: tuple[str, ...] = LOADS
+    rounds: int = 5
+    slices: int = 6
+    whole_runs: int | None = 2
+    duration_s: int = 1
+
+    def check(self) -> None:
+        """Raises BadInput in one sentence for what cannot be measured."""
+        left_out(self, UNUSED, HELP)
+        if len(self.topology) > 1 or len(self.endpoint) > 1:
+            raise BadInput(
+                "what_does_it_cost changes one topology with one kind of endpoint: name one of each"
+            )
+        if not self.change:
+            raise BadInput("change needs at least one change")
+        super().check()
+        for load in self.loads:
+            self.of_load(load).check()
+
+    def of_load(self, load: str) -> DatapathParameters:
+        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        return usual.of_load(self, load)
+
+
+def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
+    """What is measured, with the seed of its order."""
+    of_loads = {name: parameters.of_load(name) for name in parameters.loads}
+    points = []
+    for pairs, number in datapaths.rounds(parameters, seed):
+        whole_runs = datapaths.ends_whole(parameters, number)
+        loads = [Load(one, name, whole_runs) for name, one in of_loads.items()]
+        points.append(
+            Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        )
+    observed = [
+        dataclasses.replace(profile, parameters=one, prefix=name.replace(":", "-"))
+        for profile in profiled_runs.points(parameters)
+        for name, one in of_loads.items()
+    ]
+    finished = f"all {parameters.rounds} rounds of {len(of_loads)} loads were measured"
+    return Plan(parameters, points, observed, list(of_loads.values()), finished)
+
+
+def planned_s(parameters: WhatDoesItCost) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(parameters, 0))
+
+
+def run(parameters: WhatDoesItCost, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(plan(parameters, run_context.seed), run_context)

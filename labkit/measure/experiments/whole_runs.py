@@ -1,0 +1,179 @@
+"""Whole runs: one run of a generator with an arm, from beginning to end, as it would be typed by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from labkit.common import run_folder
+from labkit.common.errors import Failed
+from labkit.measure.experiments.built_arm import BuiltArm
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Measured
+from labkit.measure.experiments.server_counters import ServerSide, Window
+from labkit.measure.traffic.base import FlowGenerator, Flows, LatencyGenerator
+from labkit.system import machine
+
+Counting = Callable[[], AbstractContextManager[None]]
+
+START_S = 5.0  # until every flow carries data
+TOGETHER = 0.5  # of its duration all flows have to run at once
+OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
+AGREE = 0.05  # the generator's own count and the kernel's may differ by this much, else flows did not run together
+OVERLOAD = 0.01
+SATURATED = 0.95  # of a CPU, by each sender
+
+
+def measure(
+    parameters: DatapathParameters,
+    live: BuiltArm,
+    artefacts: Path,
+    counting: Counting | None = None,
+    suffix: str = "",
+) -> Measured:
+    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    artefact.
+
+    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
+    reported_received_count, out_of_order_count and jitter_s are the generator's, of its time without the warm-up.
+
+    What fails is a row with the generator's own words.
+    """
+    parameters = live.arm.parameters(parameters)
+    try:
+        with live.while_measured():
+            generator = parameters.load_generator
+            if isinstance(generator, LatencyGenerator):
+                return _round_trips(parameters, generator, live, counting)
+            assert isinstance(generator, FlowGenerator)
+            return _flows(
+                parameters, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting
+            )
+    except Failed as error:
+        return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
+
+
+def _round_trips(
+    parameters: DatapathParameters, generator: LatencyGenerator, live: BuiltArm, counting: Counting | None
+) -> Measured:
+    elsewhere = live.elsewhere()
+    with (counting or nullcontext)():
+        metered = live.metered()
+        times, begin = machine.cpu_times(), time.monotonic()
+        result = generator.latency(live.pairs, parameters)
+        used, window = machine.cpu_times() - times, time.monotonic() - begin
+        joined = metered()
+    here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
+    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **joined, **result}
+    return live.measured(row, machine.stolen(used.steal_s, window))
+
+
+def _flows(
+    parameters: DatapathParameters,
+    generator: FlowGenerator,
+    live: BuiltArm,
+    artefact: Path,
+    counting: Counting | None,
+) -> Measured:
+    with live.serving(parameters, generator) as (flows, there):
+        seen, joined = _counted(parameters, live, flows, there, counting or nullcontext)
+        result, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
+    run_folder.write_artefact(artefact, result)
+    if problem:
+        raise Failed(problem)
+    row: dict[str, Any] = {
+        "method": "whole",
+        "window_s": seen.window_s,
+        "throughput_bps": seen.received_bytes * 8 / seen.window_s,
+        "throughput_pps": seen.received_count / seen.window_s,
+        "received_bytes": seen.received_bytes,
+        "cpu_s": seen.cpu_s,
+        "softirq_s": seen.softirq_s,
+        "steal_s": seen.steal_s,
+        **there.report(),
+        **joined,
+        "received_count": seen.received_count,
+        **generator.metrics(result, parameters.protocol),
+    }
+    if parameters.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
+        row["throughput_bps"] = row[generator.reported_bps]
+    stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
+    invalid = _invalid(parameters, generator, live, row)
+    return live.measured(
+        row | ({"status": "invalid", "reason": invalid} if invalid else {}),
+        [*stolen, *_doubts(parameters, generator, row, len(result))],
+    )
+
+
+def _counted(
+    parameters: DatapathParameters, live: BuiltArm, flows: Flows, there: ServerSide, counting: Counting
+) -> tuple[Window, dict[str, Any]]:
+    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile; and the columns of
+    what joins the ends.
+
+    All flows run at once from when the last one carries data until when the first one may end.
+    """
+    earliest = time.monotonic()
+    flows.stage()
+    if there.idle():  # so they all have begun after this
+        earliest = time.monotonic()
+    flows.go()
+    there.carrying(START_S)
+    running = flows.wait(time.monotonic() + parameters.omit_s)
+    with counting():
+        metered = live.metered()
+        window = there.window(
+            earliest + parameters.omit_s + parameters.duration_s if running else time.monotonic()
+        )
+        return window, metered()
+
+
+def _invalid(
+    parameters: DatapathParameters, generator: FlowGenerator, live: BuiltArm, row: dict[str, Any]
+) -> str | None:
+    """Why the run does not count (METHOD: the flows must run together, and the offered load must be
+    reached)."""
+    if row["window_s"] < TOGETHER * parameters.duration_s:
+        remedy = "make duration_s longer" + (", or take fewer pairs" if len(live.pairs) > 1 else "")
+        part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"
+        return f"the flows ran together for only {part}: {remedy}"
+    if not row["received_bytes"] and not row[generator.reported_bps]:
+        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
+    if parameters.rate_bps is None:
+        return None
+    flows = parameters.streams * len(live.pairs)
+    offered = parameters.rate_bps * flows
+    quantum = generator.block_bytes(parameters) * 8 * flows
+    if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:
+        return None
+    return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of {offered / 1e6:.4g} Mbit/s asked for were sent"
+
+
+def _doubts(
+    parameters: DatapathParameters, generator: FlowGenerator, row: dict[str, Any], flows: int
+) -> list[str]:
+    doubts = []
+    reported_bps = row[generator.reported_bps]
+    unsteady = (
+        parameters.rate_bps is None and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps
+    )
+    if unsteady:
+        differs = "differs by more than 5 % from what arrived in the window"
+        together = "" if flows == 1 else " over flows that did not all run at the same time"
+        doubts.append(f"{generator.name}'s own throughput{together} {differs}")
+    if (
+        parameters.protocol == "udp"
+        and parameters.rate_bps is None
+        and row["client_cpu_s"] > SATURATED * parameters.duration_s * flows
+    ):
+        doubts.append("generator-limited: the senders took a whole CPU each")
+    if parameters.protocol == "udp" and row["lost_count"] is None:
+        doubts.append(
+            f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
+        )
+    elif parameters.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
+        doubts.append("datagrams were lost: more was sent than the receivers could take")
+    return doubts

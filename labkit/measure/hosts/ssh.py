@@ -1,0 +1,267 @@
+"""Another machine through ssh(1), with the user's own configuration and keys: labkit is brought along, and what the
+experiment writes over there comes back.
+
+Python over there runs hosts/there.py first, which is sent to it, then labkit.measure.agent.ssh_entry.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import shlex
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import msgspec
+
+import labkit
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.hosts import wheel
+from labkit.system import machine, process
+
+FORM = "ssh:NAME, where NAME is a Host of your ssh configuration, a machine's name, or user@machine"
+BEAT_S = 5
+SILENCE_S = 25  # as labkit.measure.agent.ssh_entry has them
+START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
+MOST_BYTES = 4 << 30  # of files that come back from one run
+BROUGHT = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
+
+# Of the last two the first notices within 20 s that the line is broken; a connection that is shared already may be
+# used, but none is left open for others to share. A port that is forwarded by the user's
+# configuration may be another session's already.
+OPTIONS = (
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ControlMaster=no",
+    "ClearAllForwardings=yes",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+)
+Told = TypeVar("Told")
+GREETING = b"labkit-python"
+# One line without any character that one of the login shells would read in its own way. It tells the version before
+# anything that an old Python does not know; what stands in the home folder is no module.
+FIRST = (
+    "import sys; sys.path = [p for p in sys.path if p];"
+    f' print("{GREETING.decode()}", sys.version_info[0], sys.version_info[1], flush=True);'
+    " sys.version_info >= (3, 11) or sys.exit();"
+    " import json; exec(json.loads(sys.stdin.buffer.readline()))"
+)
+
+
+def check(where: str) -> None:
+    """Raises BadInput unless `where` is of the form."""
+    name = where.removeprefix("ssh:")
+    if not re.fullmatch(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}@)?[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", name):
+        raise BadInput(f"where={where}: a machine is asked for as {FORM}")
+
+
+@contextmanager
+def conversation(
+    where: str, request: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[process.Conversing]:
+    """A labkit process on that machine that was told the request; it has ended when the block ends.
+
+    Raises Failed in ssh's own words when there is no connection, and Unsupported when Python there is too old or
+    lacks what cannot be brought along.
+    """
+    with ExitStack() as stack:
+        far = SshConversation(
+            where.removeprefix("ssh:"), Path(request["folder"]) if "folder" in request else None
+        )
+        stack.callback(far.end)
+        far.greet(say)
+        far.tell(msgspec.json.encode(_sent(request)).decode())
+        yield far
+
+
+def _sent(request: dict[str, Any]) -> dict[str, Any]:
+    """The request as it makes sense over there: the folder's name, and the rows that it holds."""
+    if request["do"] == "serve":
+        return request | {"git_revision": machine.git_revision()}
+    if "folder" not in request:
+        return request
+    folder = Path(request["folder"])
+    finished = {path.stem: path.read_text() for path in sorted((folder / "rows").glob("*.jsonl"))}
+    own = {"folder": folder.absolute().name, "finished": finished, "git_revision": machine.git_revision()}
+    return request | own
+
+
+class Found(msgspec.Struct):
+    """What hosts/there.py finds: versions of packages, wheels that were brought before, and its Python."""
+
+    versions: dict[str, str | None]
+    there: list[str]
+    python: str
+    platform: tuple[str | None, str]
+
+
+class Hello(msgspec.Struct):
+    """How labkit.measure.agent.ssh_entry begins: with its version."""
+
+    labkit: str
+
+
+class Brought(msgspec.Struct):
+    """A file that comes back, by its path in the run's folder."""
+
+    path: str
+    content: bytes
+
+
+class SshConversation:
+    """The conversation through ssh (a process.Talk). Files that come back are written into `folder`."""
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        if shutil.which("ssh") is None:
+            raise Unsupported("the program ssh is not here: install it (Debian package openssh-client)")
+        self._name, self._folder = name, folder
+        self._left_bytes = MOST_BYTES
+        self._ended: str | None = None
+        options = [word for option in OPTIONS for word in ("-o", option)]
+        command = f"exec python3 -c {shlex.quote(FIRST)}"
+        source = Path(__file__).with_name("ssh_bootstrap.py").read_text()
+        argv = ["ssh", "-T", *options, "--", name, command]
+        self._talk = process.Conversation(argv, msgspec.json.encode(source).decode())
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+
+    def greet(self, say: Callable[[str], None]) -> None:
+        """Make that our labkit answers over there; `say` hears of what is brought for it."""
+        self._python()
+        wheels = {"labkit": wheel.labkit_wheel()} | {
+            name: wheel.installed_wheel(name) for name in wheel.NEEDS
+        }
+        self._tell({name: one.digest for name, one in wheels.items()})
+        result = self._hear(Found)
+        use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, result)}
+        contents = {name: one.content() for name, one in use.items() if name not in result.there}
+        if contents:
+            size = sum(map(len, contents.values()))
+            say(f"bringing {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
+        encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
+        compiled = [name for name, one in use.items() if not one.pure]
+        self._tell({"use": list(use), "try": compiled, "wheels": encoded})
+        version = self._hear(Hello).labkit
+        if version != labkit.__version__:
+            raise Failed(
+                f"on {self._name} labkit {version[:30]} answers, and this is {labkit.__version__}: remove"
+                f" ~/.cache/labkit/{wheels['labkit'].digest} there, and the right one is brought again"
+            )
+        self._beats.start()
+
+    def _python(self) -> None:
+        """Wait for Python over there; what a login shell says before is no matter."""
+        for line in self._talk.lines(START_S):
+            if line.startswith(GREETING):
+                version = tuple(map(int, line.split()[1:3]))
+                if version < (3, 11):
+                    raise Unsupported(
+                        f"Python on {self._name} is {version[0]}.{version[1]}, and labkit needs 3.11 or newer:"
+                        " make that the python3 which `ssh` finds there"
+                    )
+                return
+        words = self._last_words()
+        if words.startswith("ended with 127"):
+            raise Unsupported(f"there is no python3 on {self._name} ({words}): install 3.11 or newer there")
+        raise Failed(
+            f"ssh to {self._name} {words}; `ssh {self._name} true` has to work without a question:"
+            " connect once by hand"
+        )
+
+    def _needed(self, one: wheel.Wheel, result: Found) -> bool:
+        """Whether a package has to be brought. Raises Unsupported if it is needed and cannot be used there."""
+        if wheel.fits(one.name, result.versions.get(one.name)):
+            return False
+        own = wheel.platform()
+        if not one.pure and result.platform != own:
+            raise Unsupported(
+                f"on {self._name} Python {result.python} ({result.platform[0]}) has no {one.name}, and the one from"
+                f' here is for {own[0]}: install it there (python3 -m pip install "{one.name}{wheel.bounds(one.name)}")'
+            )
+        return True
+
+    def _tell(self, content: dict[str, Any]) -> None:
+        self.tell(msgspec.json.encode(content).decode())
+
+    def _hear(self, kind: type[Told]) -> Told:
+        """Its next event. Raises what it could not do, or Failed when it has ended or says what is none."""
+        line = next(self._talk.lines(START_S), None)
+        if line is None:
+            raise Failed(f"the connection to {self._name} broke at its beginning: ssh {self._last_words()}")
+        try:
+            event = msgspec.json.decode(line, type=dict[str, Any])
+            if event.get("event") == "error":
+                raise Failed(f"on {self._name}: {event.get('text')}")
+            return msgspec.convert(event, kind)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            raise Failed(
+                f"{self._name} answered {line[:200]!r}, where labkit was expected: does a start-up file of the shell"
+                " there print that?"
+            ) from None
+
+    def _last_words(self) -> str:
+        return self._talk.words().rstrip(".\r ")
+
+    def _beat(self) -> None:
+        """The other end ends what it does when it hears nothing, as it would of a line that broke unseen."""
+        while not self._over.wait(BEAT_S):
+            with contextlib.suppress(ValueError):  # it was closed in between
+                self._talk.tell("")
+
+    def tell(self, line: str) -> None:
+        """Tell it one more line."""
+        self._talk.tell(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Its answers as they come, until it ends; files are written meanwhile. Raises Failed for one that has no
+        place in the run's folder."""
+        for line in self._talk.lines(SILENCE_S):
+            if not line.strip():
+                continue
+            try:
+                event = msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                yield line  # whoever asked says what it thinks of that
+                continue
+            kind = event.get("event")
+            if kind == "file":
+                self._keep(line)
+            elif kind == "ended":
+                self._ended = event["words"]
+                return
+            elif kind in ("log", "error"):
+                yield msgspec.json.encode(event | {"text": f"on {self._name}: {event.get('text')}"})
+            else:
+                yield line
+
+    def _keep(self, line: bytes) -> None:
+        try:
+            file = msgspec.json.decode(line, type=Brought)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise Failed(f"{self._name} sent a file that is none: {error}") from None
+        self._left_bytes -= len(file.content)
+        inside = BROUGHT.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
+        if self._folder is None or not inside or self._left_bytes < 0:
+            size = len(file.content)
+            raise Failed(f"{self._name} sent a file that is not taken: {file.path[:200]!r}, {size} bytes")
+        run_folder.write(self._folder / file.path, file.content)
+
+    def words(self) -> str:
+        """After its end without an answer: how it ended, over there or on the way."""
+        if self._ended is not None:
+            return f"on {self._name} {self._ended}"
+        return f"lost its connection to {self._name}: ssh {self._last_words()}"
+
+    def end(self) -> None:
+        """End it now, if it has not; what runs over there ends with the connection."""
+        self._over.set()
+        self._talk.end()
+        if self._beats.is_alive():
+            self._beats.join()

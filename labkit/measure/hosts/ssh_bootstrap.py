@@ -1,0 +1,125 @@
+"""What another machine's Python runs first: this source is sent to it, and makes there what labkit runs from.
+
+Standard library only. JSON lines: what is asked for comes in, what there is goes out, what is missing comes in; then
+labkit.measure.agent.ssh_entry has the conversation. Wheels are unpacked into `~/.cache/labkit/DIGEST`, once.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+CACHE = Path("~/.cache/labkit").expanduser()
+DIGEST = re.compile("[0-9a-f]{16}")  # as hosts/wheel.py makes them
+UNUSED_S = 30 * 86400
+PATIENCE_S = 600  # for everything until labkit.measure.agent.ssh_entry takes over, also on a slow line
+
+
+def hear() -> Any:
+    """What the other end says next; we end when it has gone."""
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        sys.exit(1)
+    return json.loads(line)
+
+
+def say(event: dict[str, Any]) -> None:
+    """One event as one line, out at once."""
+    sys.stdout.buffer.write(json.dumps(event).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def version(name: str) -> str | None:
+    """Of a package that this Python has of its own; None when it has none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def unpack(digest: str, content: bytes) -> None:
+    """A wheel into its folder, whole or not at all; whoever does the same at the same time does not harm."""
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch, digest)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(made)
+        try:
+            made.rename(CACHE / digest)
+        except OSError:
+            if not (CACHE / digest).is_dir():  # another one was first
+                raise
+
+
+def forget() -> None:
+    """Remove what nobody has used for a month. What is removed in part has no digest's name any more."""
+    for folder in CACHE.iterdir():
+        with contextlib.suppress(OSError):
+            unused = time.time() - folder.stat().st_mtime > UNUSED_S
+            if unused and DIGEST.fullmatch(folder.name):
+                folder = folder.rename(CACHE / f".old-{folder.name}")
+            if folder.name.startswith(".old-") or (unused and folder.name.startswith(".new-")):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare() -> str | None:
+    """Make that labkit can be imported, here and in programs that this one starts; returns why not, if so."""
+    parameters = hear()  # names and digests of the wheels
+    (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
+    say(
+        {
+            "versions": {name: version(name) for name in parameters},
+            "there": [name for name, digest in parameters.items() if (CACHE / digest).is_dir()],
+            "python": "{}.{}".format(*sys.version_info),
+            "platform": [sysconfig.get_config_var("SOABI"), sysconfig.get_platform()],
+        }
+    )
+    report = hear()
+    for name, content in report["wheels"].items():
+        unpack(parameters[name], base64.b64decode(content))
+    folders = [str(CACHE / parameters[name]) for name in report["use"]]
+    for folder in folders:
+        os.utime(folder)
+    forget()
+    sys.path[:0] = folders
+    own = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([own] if own else [])])
+    os.environ["PYTHONSAFEPATH"] = "1"  # a file in the home folder called random.py is not Python's
+    for name in report["try"]:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            return f"the {name} that was brought does not work with this Python ({error}): install it there"
+    return None
+
+
+def main() -> None:
+    """Answer in events, also when it cannot be."""
+    signal.alarm(PATIENCE_S)  # its signal ends us (signal(7))
+    try:
+        why = prepare()
+    except OSError as error:
+        why = f"{error.filename or CACHE} cannot be written: {error.strerror}"
+    if why:
+        say({"event": "error", "kind": "Failed", "text": why})
+    else:
+        runpy.run_module("labkit.measure.agent.ssh_entry", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""A lab VM: another kernel over this machine's own files, read-only for it but for one folder.
+
+It is booted for one conversation, or lent to many (a sweep's notebooks) by whoever booted it. It ends with the process
+that booted it, in whatever way that ends.
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import labkit
+from labkit.common.errors import Failed
+from labkit.measure.hosts import local, vm_channel, vm_holder, vm_initramfs
+from labkit.measure.hosts.vm_channel import LabVm, VmConversation
+from labkit.system import machine, process
+from labkit.system.qemu import command, confined, kernels, kvm, vm_spec
+from labkit.system.qemu.vm_spec import Shape
+from labkit.system.temporary_files import short_folder
+
+Say = Callable[[str], None]
+BOOT_S = 120.0  # a quiet machine needs 5 under emulation
+KVM_S = 30.0
+LOOKING = ("doctor", "draw", "live")  # requests that measure nothing
+LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A lab VM's NIC: further words of QEMU's, and the descriptors that they name. `outside`: QEMU is in this machine's
+    network namespace, as what it forwards is reached there; else in one of its own."""
+
+    words: tuple[str, ...] = ()
+    fds: tuple[int, ...] = ()
+    outside: bool = False
+
+
+class NotStarted(Failed):
+    """QEMU or virtiofsd was not even started; another try would end like that, too."""
+
+
+@contextmanager
+def conversation(
+    where: str, request: dict[str, Any], say: Say, wire: Wire | None = None
+) -> Iterator[process.Conversing]:
+    """A labkit process in the lab VM `where`: in one that is lent, else in one that is booted for it.
+
+    Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
+    last words when it does not boot (tried twice: emulated boots fail now and then).
+    """
+    folder = request.get("folder")
+    with ExitStack() as stack:
+        guest = _leased(where, folder) if wire is None else None
+        if guest is None:
+            # A boot would disturb another's measuring; who measures has the lock already.
+            looking = request.get("do") in LOOKING
+            with local.measuring_lock(say) if looking else nullcontext():
+                guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
+        else:
+            talk = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
+        stack.callback(talk.end)
+        talk.tell(msgspec.json.encode(request).decode())
+        yield talk
+
+
+def booted(
+    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
+) -> tuple[LabVm, VmConversation]:
+    """A guest that has greeted; both end with the stack. KVM that fails where emulation works is remembered."""
+    if kvm.worth_trying():
+        try:
+            return _attempt(stack, where, folder, say, wire, accelerated=True)
+        except Failed as error:
+            say(f"{error}; trying without KVM")
+            result = _attempt(stack, where, folder, say, wire, accelerated=False)
+            kvm.remember(str(error))
+            return result
+    try:
+        return _attempt(stack, where, folder, say, wire, accelerated=False)
+    except NotStarted:
+        raise
+    except Failed as error:
+        say(f"{error}; trying once more")
+        return _attempt(stack, where, folder, say, wire, accelerated=False)
+
+
+def _attempt(
+    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None, *, accelerated: bool
+) -> tuple[LabVm, VmConversation]:
+    parameters = vm_spec.parse(where)
+    kernel = kernels.find(parameters.kernel)
+    say(f"booting Linux {kernel.release} in a lab VM{'' if accelerated else ' (emulated)'}")
+    with ExitStack() as attempt:
+        guest = attempt.enter_context(started(where, parameters, kernel, folder, wire, accelerated))
+        if accelerated:
+            kvm.check(
+                guest.scratch / "console",
+                vm_initramfs.FIRST_WORDS,
+                lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
+            )
+        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
+        stack.push(attempt.pop_all())
+    return guest, talk
+
+
+@contextmanager
+def started(
+    where: str,
+    parameters: Shape,
+    kernel: kernels.Kernel,
+    folder: Path | None,
+    wire: Wire | None,
+    accelerated: bool,
+    program: Sequence[str] = (sys.executable, "-P", "-m", "labkit.measure.agent.vm_init"),
+) -> Iterator[LabVm]:
+    """QEMU and virtiofsd, held by a process that dies with us; `program` is the guest's first."""
+    wire = wire or Wire()
+    confinement = confined.confinement([kvm.DEVICE] if accelerated else [])
+    # Another user than root cannot reach what is below root's own runtime folder, or its store of kernels.
+    top = None if confinement.group is None else Path("/tmp")
+    with short_folder("labkit-vm-", top) as scratch:
+        confinement.open_folder(scratch)
+        if folder is not None:
+            with _named_boot_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            folder = folder.resolve()  # the guest has no link in its way
+        shares = [command.Share("root", scratch / "root.bound", True)]
+        shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
+        for share in shares:
+            share.source.mkdir()
+        (scratch / "initramfs").write_bytes(
+            vm_initramfs.initramfs(kernel, folder, _environment(parameters, folder), program)
+        )
+        programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
+        image = scratch / "kernel"
+        image.write_bytes(kernel.image.read_bytes())
+        qemu = command.argv(parameters, image, scratch, shares, kvm=accelerated, more=wire.words)
+        programs.append([*confinement.words, *qemu])
+        report = {
+            "programs": programs,
+            "sockets": [str(scratch / share.tag) for share in shares],
+            "root": str(scratch / "root.bound"),
+            "folder": [str(folder), str(scratch / "folder.bound")] if folder else None,
+            "group": confinement.group,
+            "fds": wire.fds,
+        }
+        prefix = [word for word in local.prefix() if not (wire.outside and word == "--net")]
+        words = [*prefix, *process.python("-m", vm_holder.__name__)]
+        holder = process.Conversation(words, json.dumps(report), wire.fds)
+        try:
+            _has_started(holder)
+            yield LabVm(where, scratch, folder, holder)
+        finally:
+            holder.end()
+
+
+def _has_started(holder: process.Conversation) -> None:
+    """Wait until QEMU runs. Raises Failed with the words of what ended before."""
+    event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","words":""}'))
+    if event["event"] != "started":
+        raise NotStarted(f"the lab VM did not start: {event['words'] or holder.words()}")
+
+
+@contextmanager
+def _named_boot_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"cannot make {folder}: {error.strerror}") from None
+
+
+def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
+    """Of PID 1 in the guest: what finds the same programs and packages there as here."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
+    result = {name: os.environ[name] for name in kept if name in os.environ}
+    place = str(Path(labkit.__file__).parents[1])
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, [place, result.get("PYTHONPATH", "")]))
+    # An emulated CPU would need 10 s to compile all of labkit at each boot.
+    compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
+    result["LABKIT_MODULES"] = " ".join(parameters.modules)
+    result["LABKIT_GIT_REVISION"] = machine.git_revision() or ""
+    return result
+
+
+def _leased(where: str, folder: str | None) -> LabVm | None:
+    """The lab VM that is lent to this process, if it is the one that is asked for."""
+    report = json.loads(os.environ.get(LENT) or "{}")
+    if report.get("where") != where or not Path(report["scratch"], "channel").exists():
+        return None
+    guest = LabVm(where, Path(report["scratch"]), Path(report["folder"]))
+    return guest if guest.reaches(folder) else None

@@ -1,0 +1,169 @@
+"""The channel to a lab VM: a unix socket of QEMU's; its other end is the guest's virtio-serial port (labkit.measure.agent.vm_init)."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import labkit
+from labkit.common.errors import BadInput, Failed
+from labkit.system import process
+from labkit.system.qemu import console
+
+SILENCE_S = 30.0  # the guest beats every second
+# A guest that was not given the CPU between one host's going and the next one's coming has seen neither (the port tells
+# no more than whether there is a host); so whoever is not greeted goes for a moment. Each time both are longer, up to
+# LONGER times.
+GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
+
+
+@dataclass(frozen=True)
+class LabVm:
+    """A lab VM that runs: the folder of its sockets and console; and what holds it, in the process that booted it."""
+
+    where: str
+    scratch: Path
+    folder: Path | None
+    holder: process.Conversation | None = None
+
+    def gone(self) -> bool:
+        """Whether it has ended, as far as this process can know."""
+        return self.holder is not None and bool(select.select([self.holder], [], [], 0)[0])
+
+    def suspect(self) -> bool:
+        """Whether something happened in it that makes it unfit for more, or it has ended."""
+        return self.gone() or (self.scratch / "suspect").exists()
+
+    def ended(self) -> str:
+        """How it ended, with the last words of its console."""
+        words = "it has ended"
+        for line in self.holder.lines() if self.holder else ():
+            event = msgspec.json.decode(line)
+            words = event.get("words", words)
+        return f"{words}{console.last_words(self.scratch / 'console')}"
+
+    def reaches(self, folder: str | None) -> bool:
+        """Whether it can write into the folder."""
+        if folder is None or self.folder is None:
+            return folder is None
+        return Path(folder).resolve().is_relative_to(self.folder)
+
+
+class VmConversation:
+    """A conversation with one process in a lab VM (see process.Talk). Raises Failed when the lab VM is not there."""
+
+    def __init__(self, guest: LabVm, deadline: float) -> None:
+        self._guest = guest
+        self._rest = b""
+        self._how = ""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._check(self._greeting(deadline))
+        except BaseException:
+            self._socket.close()
+            self._suspect("did not greet")
+            raise
+
+    def _check(self, hello: dict[str, Any]) -> None:
+        if hello["labkit"] != labkit.__version__:
+            raise Failed(
+                f"the lab VM runs labkit {hello['labkit']}, and this is {labkit.__version__}: boot it anew"
+            )
+        if hello["problem"]:
+            raise BadInput(f"the lab VM cannot be made ready: {hello['problem']}")
+
+    def _greeting(self, deadline: float) -> dict[str, Any]:
+        longer = 1
+        self._connect(deadline)
+        while (hello := self._hello(deadline, longer * GREETING_S)) is None:
+            self._socket.close()
+            time.sleep(longer * AWAY_S)
+            longer = min(2 * longer, LONGER)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connect(deadline)
+        return hello
+
+    def _connect(self, deadline: float) -> None:
+        while True:
+            try:
+                return self._socket.connect(str(self._guest.scratch / "channel"))
+            except OSError as error:  # QEMU has not made it yet, or has ended
+                self._still(deadline, str(error.strerror))
+                time.sleep(0.01)
+
+    def _still(self, deadline: float, words: str) -> None:
+        """Raises Failed when the lab VM has ended or it is too late."""
+        if self._guest.gone():
+            raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
+        if panic := console.panic(self._guest.scratch / "console"):  # some stay there instead of ending
+            raise Failed(f"the lab VM did not boot: {panic}")
+        if time.monotonic() > deadline:
+            last = console.last_words(self._guest.scratch / "console")
+            raise Failed(f"the lab VM did not answer in time ({words}){last}")
+
+    def _hello(self, deadline: float, patience_s: float) -> dict[str, Any] | None:
+        """How it greets; None when it does not for so long."""
+        self._socket.settimeout(0.1)
+        self._rest, until = b"", time.monotonic() + patience_s
+        while time.monotonic() < until:
+            with suppress(TimeoutError):
+                data = self._socket.recv(65536)
+                self._rest += data
+                if not data:
+                    raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
+            self._still(deadline, "it is silent")
+            while b"\n" in self._rest:
+                line, _, self._rest = self._rest.partition(b"\n")
+                # What is left of somebody else's conversation comes before the greeting.
+                if line.startswith(b'{"event":"hello"'):
+                    greeting: dict[str, Any] = msgspec.json.decode(line)
+                    self._socket.settimeout(SILENCE_S)
+                    return greeting
+        return None
+
+    def tell(self, line: str) -> None:
+        """Tell it one more line."""
+        with suppress(OSError):
+            self._socket.sendall(line.encode() + b"\n")
+
+    def lines(self) -> Iterator[bytes]:
+        """Its answers as they come."""
+        while True:
+            while b"\n" in self._rest:
+                line, _, self._rest = self._rest.partition(b"\n")
+                if line.startswith(b'{"event":"over"'):
+                    self._how = msgspec.json.decode(line)["words"]
+                    return
+                if not line.startswith(b'{"event":"beat"'):
+                    yield line
+            try:
+                data = self._socket.recv(65536)
+            except TimeoutError:
+                last = console.last_words(self._guest.scratch / "console")
+                return self._suspect(f"was not heard of for {SILENCE_S:.0f} s: its lab VM hangs{last}")
+            except OSError:
+                data = b""
+            if not data:
+                return self._suspect(f"ended together with its lab VM: {self._guest.ended()}")
+            self._rest += data
+
+    def _suspect(self, how: str) -> None:
+        self._how = how
+        with suppress(OSError):
+            (self._guest.scratch / "suspect").touch()
+
+    def words(self) -> str:
+        """How it ended."""
+        return self._how or "has not ended"
+
+    def end(self) -> None:
+        """Let go of it: the guest ends the process."""
+        self._socket.close()

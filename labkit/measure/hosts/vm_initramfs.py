@@ -1,0 +1,80 @@
+"""The first file system of a lab VM: busybox, the modules that reach this machine's files, and a script that goes on
+with them as the root."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from labkit.system.qemu import cpio
+from labkit.system.qemu.kernels import Kernel
+
+# What reaches the file systems and the channel; all else is loaded from the root.
+MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
+FIRST_WORDS = "labkit: the lab VM's own user space begins"
+
+
+def initramfs(
+    kernel: Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
+) -> bytes:
+    """The initramfs: its script mounts the root (read-only, under a layer in memory), `folder` (writable), the kernel's
+    own modules and configuration where a Linux looks for them, what it needs beside, and becomes `argv` with
+    `environment`. Raises Unsupported without a static busybox."""
+    modules = cpio.modules(kernel, MODULES)
+    entries = dict.fromkeys(("bin", "modules", "lower", "over", "new"), (0o040755, b""))
+    entries |= {"bin/busybox": cpio.busybox(), **modules}
+    script = _script([Path(name).name for name in modules], kernel, folder, environment, argv)
+    entries["init"] = (0o100755, script.encode())
+    return cpio.archive(entries)
+
+
+# cgroup2 and the rest are mounted where the kernel has them; a lab that lacks one says so when it is needed.
+_MOUNTS = """\
+mount -t proc proc /new/proc
+mount -t sysfs sysfs /new/sys
+mount -t devtmpfs dev /new/dev
+mkdir -p /new/dev/pts /new/dev/shm
+mount -t devpts devpts /new/dev/pts
+mount -t tmpfs shm /new/dev/shm
+mount -t tmpfs run /new/run
+for each in tracefs:kernel/tracing debugfs:kernel/debug cgroup2:fs/cgroup bpf:fs/bpf securityfs:kernel/security; do
+  mount -t ${each%%:*} none /new/sys/${each#*:} 2>/dev/null
+done
+"""
+
+
+def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
+    """What of the kernel's is not where a Linux looks for it: where it is, and where it belongs."""
+    config = kernel.image.with_name(f"config-{kernel.release}")
+    for there, place in (
+        (kernel.modules, Path("/lib/modules", kernel.release)),
+        (config, Path("/boot", config.name)),
+    ):
+        if there is not None and there.exists() and there != place:
+            yield there, place
+
+
+def _script(
+    names: list[str], kernel: Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
+) -> str:
+    lines = ["#!/bin/busybox sh", f"echo {shlex.quote(FIRST_WORDS)} >/dev/console", "set -e"]
+    commands = ("mount", "mkdir", "touch", "insmod", "switch_root")
+    lines += [f'{name}() {{ /bin/busybox {name} "$@"; }}' for name in commands]
+    lines += [f"insmod /modules/{name}" for name in names]
+    lines += [
+        "mount -t virtiofs -o ro root /lower",
+        "mount -t tmpfs -o size=50% over /over",
+        "mkdir /over/upper /over/work",
+        "mount -t overlay -o lowerdir=/lower,upperdir=/over/upper,workdir=/over/work over /new",
+    ]
+    if folder is not None:
+        inside = shlex.quote(f"/new{folder}")
+        lines += [f"mkdir -p {inside}", f"mount -t virtiofs -o nodev,nosuid folder {inside}"]
+    for there, place in _own_files(kernel):
+        make = "touch" if there.is_file() else "mkdir -p"
+        lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]
+    lines += ["set +e", _MOUNTS]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines.append(f"exec /bin/busybox switch_root /new {shlex.join(argv)} </dev/console >/dev/console 2>&1")
+    return "\n".join(lines) + "\n"

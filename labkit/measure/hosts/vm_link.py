@@ -1,0 +1,96 @@
+"""The link between two lab VMs: a bridge and two taps in a network namespace that nothing else is in.
+
+Nobody but two QEMUs holds it, by the descriptors of the taps: the kernel frees it with them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from labkit.common.errors import Failed, LabkitError
+from labkit.measure.hosts import local
+from labkit.measure.hosts.vm import Wire
+from labkit.system import netlink, process
+
+BRIDGE = netlink.FIRST_INDEX
+LARGEST_MTU = 65521  # of a tap (drivers/net/tun.c)
+# What waits for a rate at a time: 50 ms of it, as an ordinary switch has.
+QUEUE_MS = 50
+
+
+@contextmanager
+def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
+    """A NIC for each of two lab VMs, with the cable between them; `rate_bps` is what it carries each way, in packets
+    of up to `mtu_bytes`.
+
+    Raises Unsupported where there are no taps, and Failed in the words of what this kernel or user cannot.
+    """
+    netlink.check_taps()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    user = [] if local.privileged() else ["--user", "--map-root-user"]
+    argv = ["unshare", *user, "--net", "--", *process.python("-m", "labkit.measure.hosts.vm_link")]
+    with ExitStack() as stack:
+        stack.callback(ours.close)
+        with theirs:
+            report = {"socket": theirs.fileno(), "rate_bps": rate_bps, "mtu_bytes": mtu_bytes}
+            made = process.Conversation(argv, msgspec.json.encode(report).decode(), [theirs.fileno()])
+            stack.callback(made.end)
+        lines = next(made.lines(), None)
+        event = {"text": f"unshare {made.words()}"} if lines is None else msgspec.json.decode(lines)
+        if "text" in event:
+            raise Failed(f"the link between two lab VMs cannot be made: {event['text']}")
+        _, fds, _, _ = socket.recv_fds(ours, 1, 2)
+        for fd in fds:
+            stack.callback(os.close, fd)
+        one, other = (_nic(fd, number) for number, fd in enumerate(fds))
+        yield one, other
+
+
+def _nic(fd: int, number: int) -> Wire:
+    mac = f"52:54:00:{os.urandom(1).hex()}:{os.urandom(1).hex()}:{number:02x}"
+    # Without a ROM to boot from: it is a file of another package.
+    device = f"virtio-net-pci,netdev=wire,mac={mac},romfile="
+    return Wire(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
+
+
+def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
+    """In a network namespace of its own: the bridge and the taps; returns the descriptors of these."""
+    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # the cable itself says nothing
+    kernel = netlink.Netlink()
+    kernel.do(netlink.new_link("bridge", "wire", index=BRIDGE, mtu_bytes=LARGEST_MTU))
+    fds = []
+    for name in ("one", "other"):
+        fds += netlink.new_tap(name)
+        index = netlink.index_of(name)
+        kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
+        if rate_bps is not None:
+            # A packet must fit, and what is sent in 1 ms, which a timer may be late. Larger ones are segmented.
+            burst = max(2 * (mtu_bytes + 18), int(rate_bps / 8 / 1000))
+            words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
+            process.output(["tc", "qdisc", "add", "dev", name, "root", "tbf", *words])
+    kernel.close()
+    return fds
+
+
+def main() -> None:
+    """Make the link, hand over its ends, and go."""
+    report = msgspec.json.decode(sys.stdin.buffer.readline())
+    try:
+        fds = make(report["rate_bps"], report["mtu_bytes"])
+        with socket.socket(fileno=report["socket"]) as channel:
+            socket.send_fds(channel, [b"2"], fds)
+        event: dict[str, object] = {"event": "made"}
+    except (LabkitError, OSError) as error:
+        event = {"event": "error", "text": str(error)}
+    print(msgspec.json.encode(event).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Wheels of what an experiment needs on another machine, made from the files of this Python: labkit's own, msgspec's,
+pyroute2's. Equal files give equal bytes."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import labkit
+from labkit.common.errors import Failed
+
+# All that the measuring wing needs beside the standard library: from this version up to below that one. (Those of
+# pyproject.toml; a test keeps the two alike.)
+NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
+SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
+OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # and not of the wheel
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A distribution: its files by their names in the archive. One that is not `pure` has parts that were compiled for
+    one version of Python and one platform."""
+
+    name: str
+    version: str
+    pure: bool
+    files: dict[str, bytes]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """16 digits that tell these files from all others."""
+        whole = hashlib.sha256()
+        for name in sorted(self.files):
+            whole.update(f"{name} {hashlib.sha256(self.files[name]).hexdigest()}\n".encode())
+        return whole.hexdigest()[:16]
+
+    def content(self) -> bytes:
+        """The archive (PEP 427)."""
+        import zipfile  # for this alone, and every experiment would pay for it at its start
+
+        record = f"{self.name}-{self.version}.dist-info/RECORD"
+        lines = [f"{name},{_hash(content)},{len(content)}\n" for name, content in sorted(self.files.items())]
+        listed = self.files | {record: f"{''.join(lines)}{record},,\n".encode()}
+        target = io.BytesIO()
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in sorted(listed.items()):
+                info = zipfile.ZipInfo(name)  # of 1980, so that the time of the build is not in it
+                info.external_attr = 0o644 << 16
+                archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+        return target.getvalue()
+
+
+def _hash(content: bytes) -> str:
+    """As RECORD has it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
+
+
+@functools.cache
+def labkit_wheel() -> Wheel:
+    """labkit itself, as it runs here."""
+    root = Path(labkit.__file__).parent
+    files = {
+        f"labkit/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.suffix in SUFFIXES and path.is_file()
+    }
+    needs = "".join(f"Requires-Dist: {name}{bounds(name)}\n" for name in NEEDS)
+    about = f"Metadata-Version: 2.1\nName: labkit\nVersion: {labkit.__version__}\n{needs}"
+    folder = f"labkit-{labkit.__version__}.dist-info"
+    files[f"{folder}/METADATA"] = about.encode()
+    files[f"{folder}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    return Wheel("labkit", labkit.__version__, True, files)
+
+
+@functools.cache
+def installed_wheel(name: str) -> Wheel:
+    """A package of this Python. Raises Failed when its installer did not write down which files it has."""
+    import importlib.metadata  # takes 30 ms, and is for ssh hosts alone
+
+    result = importlib.metadata.distribution(name)
+    files = {
+        path.as_posix(): path.read_binary()
+        for path in result.files or ()
+        if ".." not in path.parts and "__pycache__" not in path.parts and path.name not in OF_THE_INSTALLATION
+    }
+    about = result.read_text("WHEEL")
+    if not files or about is None:
+        raise Failed(
+            f"this Python's {name} cannot be brought along, because it has no list of its files:"
+            f" install {name}{bounds(name)} on the other machine"
+        )
+    return Wheel(result.name, result.version, "Root-Is-Purelib: true" in about, files)
+
+
+def platform() -> tuple[str | None, str]:
+    """What compiled parts are made for, as hosts/there.py tells it of its Python."""
+    import sysconfig
+
+    return sysconfig.get_config_var("SOABI"), sysconfig.get_platform()
+
+
+def bounds(name: str) -> str:
+    """`>=0.20,<1`."""
+    least, below = (".".join(map(str, version)) for version in NEEDS[name])
+    return f">={least},<{below}"
+
+
+def fits(name: str, version: str | None) -> bool:
+    """Whether that version of a package will do."""
+    if version is None:
+        return False
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    least, below = NEEDS[name]
+    return least <= numbers < below

@@ -1,0 +1,1 @@
+"""Packet capture at any set of interfaces."""

@@ -1,0 +1,1 @@
+"""What the kernel counts, and where packets are lost."""

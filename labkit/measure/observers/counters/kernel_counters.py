@@ -1,0 +1,178 @@
+"""counters: what the kernel counts anyway, before and after the traffic.
+
+Of each namespace its interfaces (/proc/net/dev), queueing disciplines and MIBs (/proc/net/snmp, netstat, snmp6:
+RFC 4293, 4113, 4022 and Linux's own); of each CPU the softirqs of the network, what its backlog dropped and how often
+its budget was squeezed (/proc/net/softnet_stat), and its softirq time (/proc/stat). All of them are read before the
+first and after the last packet, so that nothing is on its way while they are read. Ends whose programs run in a guest
+have the same of the guest's kernel, but for queueing disciplines, which are in no file of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from labkit.common import errors
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import Endpoint, Namespace, Reading
+from labkit.measure.observers.base import Observation
+from labkit.system import netlink
+from labkit.system.machine.cpu_time import TICKS_PER_S
+
+# The columns of /proc/net/dev: those of reception, then those of transmission (net/core/net-procfs.c).
+INTERFACE = (
+    "rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo_errors", "rx_frame_errors", "rx_compressed",
+    "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
+    "tx_carrier_errors", "tx_compressed",
+)  # fmt: skip
+SOFTNET = {
+    0: "processed",
+    1: "dropped",
+    2: "time_squeeze",
+    9: "received_rps",
+    10: "flow_limit",
+}  # hexadecimal
+SOFTNET_CPU = 12  # the column that names the CPU (Linux 5.10); before, lines are CPUs in order
+SOFTIRQS = ("NET_RX", "NET_TX")
+# They are no counts but limits and states.
+STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
+
+NOT_READ = "queueing disciplines in guests"
+
+Counts = dict[str, Any]  # nested by place; the innermost are numbers
+Opens = Callable[[str], Reading | TextIO]
+
+
+class Counters:
+    """What was counted between two readings of these namespaces, and of these ends in guests."""
+
+    def __init__(self, namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> None:
+        self._places = namespaces, ends
+        self._before = read(*self._places)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Nothing begins or ends here: all packets are counted, also those before the window that is measured."""
+        yield
+
+    def report(self) -> Observation:
+        """What has changed since it was armed, nested by place; what has not is left out."""
+        result = changes(self._before, read(*self._places))
+        return Observation(result | {"not_read": NOT_READ} if self._places[1] else result)
+
+
+@contextmanager
+def counters(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Iterator[Counters]:
+    """The counters of these namespaces and of this machine's CPUs, and of ends in guests those of their kernels, read
+    now; `told` reads them again."""
+    yield Counters(namespaces, ends)
+
+
+def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:
+    """All counters now: namespaces by name (interfaces, qdiscs, mibs; 0.5 ms each), and cpus by number; of ends in
+    guests those of their kernels, as namespaces with the ends' names, and guests by name (cpus)."""
+    result = {space.name: _of_namespace(space) for space in namespaces}
+    result |= {end.name: _of_kernel(end.open) for end in ends}
+    guests = {end.box.name: end for end in ends if end.box is not None}  # which several may share
+    return {
+        "namespaces": result,
+        "cpus": _cpus(open),
+        "guests": {name: {"cpus": _cpus(end.open)} for name, end in guests.items()},
+    }
+
+
+def _of_namespace(space: Namespace) -> Counts:
+    names = {link.index: link.name for link in netlink.links(space.netlink)}
+    disciplines: dict[str, dict[str, Counts]] = {}
+    for index, name, counts in netlink.qdiscs(space.netlink):
+        disciplines.setdefault(names.get(index, str(index)), {})[name] = dict(counts)
+    return _of_kernel(space.open) | {"qdiscs": disciplines}
+
+
+def _of_kernel(opens: Opens) -> Counts:
+    def text(name: str) -> str:
+        with opens(f"/proc/net/{name}") as file:
+            return file.read()
+
+    try:
+        six = mibs6(text("snmp6"))
+    except (FileNotFoundError, Failed):  # a kernel without IPv6
+        six = {}
+    return {
+        "interfaces": interfaces(text("dev")),
+        "mibs": {**mibs(text("snmp")), **mibs(text("netstat")), **six},
+    }
+
+
+def interfaces(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/dev as interface to INTERFACE's names."""
+    result = {}
+    with errors.reading("/proc/net/dev") as at:
+        for at.line, line in enumerate(text.splitlines()[2:], 3):
+            name, _, numbers = line.rpartition(":")
+            result[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
+    return result
+
+
+@errors.reading("/proc/net/snmp or netstat")
+def mibs(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/snmp or netstat as group (Ip, Udp, TcpExt …) to the kernel's names; states are left out."""
+    lines = [line.split() for line in text.splitlines() if line]
+    result = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        both = zip(names[1:], map(int, values[1:]), strict=True)
+        result[names[0].rstrip(":")] = {name: value for name, value in both if name not in STATES}
+    return result
+
+
+def mibs6(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/snmp6 in the groups Ip6, Icmp6, Udp6, UdpLite6."""
+    result: dict[str, dict[str, int]] = {}
+    with errors.reading("/proc/net/snmp6") as at:
+        for at.line, line in enumerate(text.splitlines(), 1):
+            name, value = line.split()
+            group, _, rest = name.partition("6")
+            result.setdefault(f"{group}6", {})[rest] = int(value)
+    return result
+
+
+def _cpus(opens: Opens) -> Counts:
+    with opens("/proc/net/softnet_stat") as one, opens("/proc/softirqs") as two, opens("/proc/stat") as three:
+        return cpus(one.read(), two.read(), three.read())
+
+
+@errors.reading("/proc/net/softnet_stat, /proc/softirqs or /proc/stat")
+def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
+    """What each CPU did for the network: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
+    result: Counts = {}
+    for number, line in enumerate(softnet.splitlines()):
+        fields = [int(word, 16) for word in line.split()]
+        cpu = fields[SOFTNET_CPU] if len(fields) > SOFTNET_CPU else number
+        result[str(cpu)] = {name: fields[at] for at, name in SOFTNET.items() if at < len(fields)}
+    head, *lines = softirqs.splitlines()
+    for line in lines:
+        name, *values = line.split()
+        if name.rstrip(":") in SOFTIRQS:
+            for cpu_name, value in zip(head.split(), values, strict=False):
+                result.setdefault(cpu_name.removeprefix("CPU"), {})[name.rstrip(":")] = int(value)
+    for line in stat.splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            of = result.setdefault(name.removeprefix("cpu"), {})
+            of |= {"irq_s": int(values[5]) / TICKS_PER_S, "softirq_s": int(values[6]) / TICKS_PER_S}
+    return result
+
+
+def changes(before: Counts, after: Counts) -> Counts:
+    """What is more or less afterwards, place by place; what is alike is left out."""
+    result: Counts = {}
+    for name, now in after.items():
+        then = before.get(name)
+        if isinstance(now, dict):
+            inner = changes(then or {}, now)
+            if inner:
+                result[name] = inner
+        elif now != (then or 0):
+            result[name] = round(now - (then or 0), 6)
+    return result

@@ -1,0 +1,212 @@
+"""Loss per hop: where along the way of a pair its packets went, from the counters before and after.
+
+The hops add up: what the client's sockets sent, less what was lost in each hop, is what the server's sockets handed to
+their program. UDP is followed from socket to socket; where it is fragmented or in a tunnel, interfaces count something
+else than datagrams: all that is between the sockets is one hop then, and frames are told beside (`frames`). Everything
+else is followed from the client's interface to the server's. Interfaces count frames of any kind, so the few of
+iperf3's own TCP connection are among them; where one side counts some that the other does not, they are told as
+`unexplained_count`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+Step = tuple[str, str, str]  # namespace, interface, out or in
+Counts = Mapping[str, Any]
+SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
+
+
+class _CounterChanges:
+    """The changes that `labkit.measure.observers.counters.kernel_counters` tells, asked for by place; what is left out there is 0."""
+
+    def __init__(self, changed: Counts) -> None:
+        self._spaces = changed.get("namespaces", {})
+
+    def interface(self, step: Step, *names: str) -> int:
+        """The sum of these counters of the interface of a step."""
+        counts = self._spaces.get(step[0], {}).get("interfaces", {}).get(step[1], {})
+        return sum(counts.get(name, 0) for name in names)
+
+    def mib(self, space: str, group: str, *names: str) -> int:
+        """The sum of these counters of a group of a namespace."""
+        counts = self._spaces.get(space, {}).get("mibs", {}).get(group, {})
+        return sum(counts.get(name, 0) for name in names)
+
+    def report(self, space: str, group: str, names: Sequence[str]) -> dict[str, int]:
+        """Those of these counters that have changed."""
+        counts = self._spaces.get(space, {}).get("mibs", {}).get(group, {})
+        return {f"{group} {name}": counts[name] for name in names if name in counts}
+
+    def queues(self, step: Step) -> dict[str, int]:
+        """What the queueing disciplines of a step's interface dropped."""
+        result = self._spaces.get(step[0], {}).get("qdiscs", {}).get(step[1], {})
+        return {f"qdisc {name} dropped": one["drop"] for name, one in result.items() if "drop" in one}
+
+
+def losses(
+    changed: Counts,
+    pairs: Sequence[tuple[str, str, Sequence[Step]]],
+    protocol: str,
+    family: int,
+    outside: Collection[tuple[str, str]] = (),
+) -> list[dict[str, Any]]:
+    """For each pair (client's name, server's, its way): unit, sent_count, received_count, lost_count, hops in order
+    (at, lost_count, why) and unexplained_count, which with the hops' losses makes lost_count; of frames received_bytes,
+    too, and of datagrams that are not followed one by one `frames`. outside: interfaces (namespace, name) that take
+    packets out of UDP datagrams."""
+    seen = _CounterChanges(changed)
+    shared = _shared([way for _client, _server, way in pairs])
+    result = []
+    for client, server, way in pairs:
+        own = [step for step in way if step not in shared]
+        if not own:
+            report: dict[str, Any] = {"unit": None, "reason": "no way between the ends is known", "hops": []}
+        else:
+            at_ends = (own[0][0], own[-1][0])
+            simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more
+            # Where it begins or ends at a guest's cable, the sockets are elsewhere.
+            sockets = protocol == "udp" and (own[0][2], own[-1][2]) == ("out", "in")
+            if not sockets:
+                report = _frames(seen, own)
+            elif simple and not seen.mib(own[0][0], _groups(family)[0], "FragCreates"):
+                report = _datagrams(seen, own, family)
+            else:
+                report = _whole(seen, own, family, simple, outside)
+            report["through"] = [f"{step[0]}:{step[1]}" for step in way if step in shared]
+        result.append({"pair": f"{client} > {server}", **report})
+    return result
+
+
+def _shared(ways: Sequence[Sequence[Step]]) -> set[Step]:
+    """Steps that several pairs take, or both directions of one: their counters tell of all of them together."""
+    turned = {"out": "in", "in": "out"}
+    taken = Counter(step for way in ways for step in way)
+    taken += Counter(
+        (space, interface, turned[direction])
+        for way in ways
+        for space, interface, direction in way
+        if (way[0][:2] != way[-1][:2])
+    )
+    return {step for step, count in taken.items() if count > 1}
+
+
+def _frames(seen: _CounterChanges, way: Sequence[Step]) -> dict[str, Any]:
+    """From the first interface to the last. One that frames come in by first has them from a guest's cable, and one
+    that they go out by last hands them to one: what it took in was sent, and what it gave away is received."""
+    first, last = way[0], way[-1]
+    sent = seen.interface(first, *(("tx_packets", "tx_dropped") if first[2] == "out" else ("rx_packets",)))
+    received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
+    received_bytes = seen.interface(last, "rx_bytes" if last[2] == "in" else "tx_bytes")
+    return _loss_summary("frames", sent, received, _between(seen, way)) | {"received_bytes": received_bytes}
+
+
+def _between(seen: _CounterChanges, way: Sequence[Step]) -> list[dict[str, Any]]:
+    """The hops from the first interface to the last: what each refused to send, and what the next has not got."""
+    hops = [_sent(seen, way[0])] if way[0][2] == "out" else []
+    for here, there in pairwise(way):
+        left = seen.interface(here, "tx_packets" if here[2] == "out" else "rx_packets")
+        if there[2] == "out":
+            came, dropped = seen.interface(there, "tx_packets", "tx_dropped"), seen.queues(there)
+        else:
+            came = seen.interface(there, "rx_packets")
+            dropped = _counts(seen, there, "rx_dropped", "rx_errors", "rx_fifo_errors")
+        joined = f"{here[0]}:{here[1]} to {'' if here[0] == there[0] else there[0] + ':'}{there[1]}"
+        hops.append({"at": joined, "lost_count": left - came, "why": dropped})
+        if there[2] == "out":
+            hops.append(_sent(seen, there))
+    return hops
+
+
+def _sent(seen: _CounterChanges, step: Step) -> dict[str, Any]:
+    dropped = seen.interface(step, "tx_dropped")
+    return {
+        "at": f"{step[0]}:{step[1]} sends",
+        "lost_count": dropped,
+        "why": _counts(seen, step, "tx_dropped"),
+    }
+
+
+def _counts(seen: _CounterChanges, step: Step, *names: str) -> dict[str, int]:
+    return {name: count for name in names if (count := seen.interface(step, name))}
+
+
+def _groups(family: int) -> tuple[str, str, str]:
+    return ("Ip", "Icmp", "Udp") if family == 4 else ("Ip6", "Icmp6", "Udp6")
+
+
+def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[str, Any]:
+    """From the client's sockets to the server's, where a frame is a datagram."""
+    (client, *_), (server, *_) = way[0], way[-1]
+    ip, icmp, udp = _groups(family)
+    sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
+    offered = seen.interface(way[0], "tx_packets", "tx_dropped")
+    arrived, got = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
+    delivered = seen.mib(server, ip, "InDelivers")
+    refused = seen.mib(server, udp, "InErrors", "NoPorts")
+    others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
+    why_out = seen.report(client, ip, ["OutDiscards", "OutNoRoutes"]) | seen.queues(way[0])
+    why_in = seen.report(
+        server, ip, ["InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes"]
+    )
+    hops = [
+        {
+            "at": f"{client}: IP to {way[0][1]}",
+            "lost_count": seen.mib(client, ip, "OutRequests") - offered,
+            "why": why_out,
+        },
+        *_between(seen, way),
+        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - got, "why": {}},
+        {"at": f"{server}: IP", "lost_count": got - delivered, "why": why_in},
+        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
+        {
+            "at": f"{server}: left unread in the socket",
+            "lost_count": delivered - others - received - refused,
+            "why": {},
+        },
+    ]
+    return _loss_summary("datagrams", sent, received, hops)
+
+
+def _whole(
+    seen: _CounterChanges,
+    way: Sequence[Step],
+    family: int,
+    simple: bool,
+    outside: Collection[tuple[str, str]],
+) -> dict[str, Any]:
+    """From the client's sockets to the server's, where frames are fragments, or have others in them: what did not
+    arrive whole is one loss. What a tunnel's own datagrams carry, IP delivers twice, so what was left unread is not
+    told apart there."""
+    (client, *_), (server, *_) = way[0], way[-1]
+    ip, icmp, udp = _groups(family)
+    # A tunnel's datagrams, of IPv4, count as read as well (udp_queue_rcv_one_skb).
+    tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
+    carried = sum(seen.interface(step, "rx_packets") for step in tunnels)
+    sent = seen.mib(client, udp, "OutDatagrams")
+    received = seen.mib(server, udp, "InDatagrams") - carried
+    refused = seen.mib(server, udp, "InErrors", "NoPorts")
+    others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
+    came = seen.mib(server, ip, "InDelivers") - others if simple else received + refused
+    why = seen.report(client, ip, ["FragFails", "OutDiscards", "OutNoRoutes"]) | seen.report(
+        server, ip, ["ReasmFails", "ReasmTimeout", "InDiscards"]
+    )
+    where = f"{client} to {server}: lost on the way" + ("" if simple else ", or left unread in the socket")
+    hops = [
+        {"at": where, "lost_count": sent - came, "why": why},
+        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
+    ]
+    if simple:
+        unread = came - received - refused
+        hops.append({"at": f"{server}: left unread in the socket", "lost_count": unread, "why": {}})
+    return _loss_summary("datagrams", sent, received, hops) | {"frames": _frames(seen, way)}
+
+
+def _loss_summary(unit: str, sent: int, received: int, hops: list[dict[str, Any]]) -> dict[str, Any]:
+    lost = sent - received
+    unexplained = lost - sum(hop["lost_count"] for hop in hops)
+    counts = {"sent_count": sent, "received_count": received, "lost_count": lost}
+    return {"unit": unit, **counts, "hops": hops, "unexplained_count": unexplained}

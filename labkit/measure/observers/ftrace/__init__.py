@@ -1,0 +1,1 @@
+"""Times and calls of kernel functions, from ftrace, bpftrace and perf-tools."""

@@ -1,0 +1,166 @@
+"""function_times by BPF, for kernels that have probes and no function_graph: bpftrace(8), 0.17 or later, notes each
+call's beginning and end, and counts in the kernel.
+
+Its bins are powers of two, so that p50, p90 and p99 are interpolated within them. A task has one call of a function at
+a time: of one that is called within itself, by itself or by an interrupt that comes, the outer call is not counted.
+Nor is told how many calls the kernel's maps had no room for: bpftrace does not count them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common import errors
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.observers.base import Observation
+from labkit.measure.observers.ftrace import histogram as histogram_module
+from labkit.measure.observers.ftrace.histogram import NS
+from labkit.system import machine, process
+
+ARMING_S = 60.0  # an emulated CPU needs 10
+ARMED = "armed"
+Bins = dict[int, int]  # lower bound in ns, a power of two or 0, to count
+
+
+class _Part:
+    """Calls of one function on one CPU by one process, or sums of such."""
+
+    def __init__(self) -> None:
+        self.count = self.total_ns = self.max_ns = 0
+        self.bins: Bins = {}
+
+    def add(self, other: _Part) -> None:
+        self.count += other.count
+        self.total_ns += other.total_ns
+        self.max_ns = max(self.max_ns, other.max_ns)
+        for low, count in other.bins.items():
+            self.bins[low] = self.bins.get(low, 0) + count
+
+    def report(self) -> dict[str, Any]:
+        return histogram_module.sums(self.count, self.total_ns, self.max_ns, self._quantile_s)
+
+    def histogram(self) -> list[list[float]]:
+        return [[low * NS, max(1, 2 * low) * NS, count] for low, count in sorted(self.bins.items())]
+
+    def _quantile_s(self, share: float) -> float:
+        left = share * sum(self.bins.values())
+        for low, count in sorted(self.bins.items()):
+            if count and left <= count:
+                return min(low + max(1, low) * left / count, self.max_ns) * NS
+            left -= count
+        return self.max_ns * NS
+
+
+class Times:
+    """function_times, armed by bpftrace."""
+
+    def __init__(self, names: Sequence[str], program: process.Running, mark: str) -> None:
+        self._names, self._program, self._mark = names, program, mark
+        self._window_s = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Calls that end while this is open are counted."""
+        _rename(f"{self._mark}1")
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._window_s = time.monotonic() - begun
+            _rename(f"{self._mark}0")
+
+    def report(self) -> Observation:
+        """As function_times tells it, with the tracer `bpf`."""
+        self._program.signal(signal.SIGINT)  # it detaches, prints what it counted, and ends
+        ended = self._program.ended_within(ARMING_S)
+        if ended.returncode != 0:
+            raise Failed(ended.words())
+        observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": None}
+        return Observation({**observed, "window_s": self._window_s})
+
+
+@contextmanager
+def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
+    """The times of functions, each with what the kernel calls it, armed before the traffic. What bpftrace attaches ends
+    with it, however that ends. Raises Unsupported without bpftrace or where it cannot attach."""
+    mark = f"lk{os.urandom(4).hex()}-"
+    argv = [machine.needed("bpftrace", "bpftrace"), "-f", "json", "-e", script(traced, mark)]
+    program = process.Running(argv)
+    with process.all_ended([program]):
+        deadline = time.monotonic() + ARMING_S
+        while ARMED not in program.lines():
+            if program.poll() or time.monotonic() > deadline:
+                program.kill()
+                words = program.ended(timed_out=not program.poll()).words()
+                raise Unsupported(f"functions cannot be timed by BPF: {words}")
+            time.sleep(0.02)
+        yield Times(list(traced), program, mark)
+
+
+def check() -> None:
+    """Raises Unsupported, in one sentence, where it cannot be done: it is done for a moment."""
+    with bpf_times({"ip_rcv": ["ip_rcv"]}):
+        pass
+
+
+def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
+    """What bpftrace runs. It counts from when our process is called mark and 1 until it is called mark and 0: a
+    tracepoint is told of names in order, which a signal to bpftrace is not."""
+    lines = [f'BEGIN {{ @on = 0; printf("{ARMED}\\n"); }}']
+    for on in (0, 1):
+        lines.append(f'tracepoint:task:task_rename /args->newcomm == "{mark}{on}"/ {{ @on = {on}; }}')
+    for number, one in [(number, one) for number, all_of in enumerate(traced.values()) for one in all_of]:
+        # Idle tasks, one on each CPU, have all the number 0.
+        key, begun = f"[{number}, cpu, comm]", f"@s{number}[tid, (tid == 0 ? cpu : 0)]"
+        lines.append(f"kprobe:{one} {{ {begun} = nsecs; }}")
+        count = f"$d = nsecs - {begun}; @h{key} = hist($d); @t{key} = stats($d); @m{key} = max($d);"
+        lines.append(f"kretprobe:{one} /{begun}/ {{ if (@on) {{ {count} }} delete({begun}); }}")
+    clears = "".join(f"clear(@s{number}); " for number in range(len(traced)))
+    return "\n".join([*lines, f"END {{ clear(@on); {clears}}}"])
+
+
+@errors.reading("the output of bpftrace")
+def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
+    """What bpftrace printed as JSON lines, as a row has the functions. Raises Failed for what is none."""
+    maps: dict[str, dict[str, Any]] = {"@h": {}, "@t": {}, "@m": {}}
+    for line in filter(None, text.splitlines()):
+        try:
+            report = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise Failed(f"bpftrace printed what is no JSON ({error}): {line[:80]!r}") from None
+        if report["type"] in ("hist", "stats", "map"):
+            maps |= report["data"]
+    whole = {name: (_Part(), {}, {}) for name in names}  # type: ignore[var-annotated]
+    for key, stats in maps["@t"].items():
+        number, cpu, comm = key.split(",", 2)
+        one = _Part()
+        one.count, one.total_ns, one.max_ns = stats["count"], stats["total"], maps["@m"][key]
+        one.bins = {bin_["min"]: bin_["count"] for bin_ in maps["@h"][key] if bin_["count"]}
+        sums, cpus, processes = whole[names[int(number)]]
+        for part in (sums, cpus.setdefault(cpu, _Part()), processes.setdefault(comm, _Part())):
+            part.add(one)
+    return {
+        name: {
+            **sums.report(),
+            "histogram": sums.histogram(),
+            "cpus": {cpu: part.report() for cpu, part in sorted(cpus.items())},
+            "processes": {comm: part.report() for comm, part in sorted(processes.items())},
+        }
+        for name, (sums, cpus, processes) in whole.items()
+    }
+
+
+def _rename(name: str) -> None:
+    """Give our main thread a name, and its own again: the tracepoint is hit by both."""
+    path = Path("/proc/self/comm")
+    before = path.read_text()
+    path.write_text(name)
+    path.write_text(before.strip())

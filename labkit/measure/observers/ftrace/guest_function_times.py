@@ -1,0 +1,201 @@
+"""guest_function_times: how long functions take in the kernels of guests, which have a tracer each.
+
+As `function_times`, with two differences: a guest is ours alone, so that nothing needs to be put back; and its buffers
+are read when the load is over, so that nothing runs beside it there. What they cannot hold is counted, and told.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.observers.base import Observation
+from labkit.measure.observers.ftrace import kernel_functions, ring_buffer, session
+from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, collect
+from labkit.system import process
+
+TRACEFS = "/sys/kernel/tracing"
+BUFFER_KIB = 8192  # of each CPU: about 100,000 calls
+PATIENCE_S = 60.0
+# Reads what is in the buffers, and does not wait for more.
+_READ = """
+import os, sys
+for cpu in sys.argv[1:]:
+    source = os.open(f"/sys/kernel/tracing/per_cpu/{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
+    target = os.open(f"/run/{cpu}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        while page := os.read(source, os.sysconf("SC_PAGE_SIZE")):
+            os.write(target, page)
+    except BlockingIOError:
+        pass
+"""
+
+
+class Machine(Protocol):
+    """A guest, as far as this asks it."""
+
+    name: str
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that make a command run in it."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file in it."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in it."""
+
+
+class GuestTimes:
+    """The tracers of guests, armed, each for what its kernel calls the functions."""
+
+    def __init__(
+        self, guests: Sequence[Machine], names: Sequence[str], traced: Sequence[dict[str, str]]
+    ) -> None:
+        self._guests, self._names, self._traced = guests, names, traced
+        self._window_s = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Calls that end while this is open are counted."""
+        begun = self._switched(b"1")
+        try:
+            yield
+        finally:
+            self._window_s = self._switched(b"0") - begun
+
+    def _switched(self, on: bytes) -> float:
+        """When, on the average of guests. A busy one takes its time to answer: it is taken to switch in the middle."""
+        middles = []
+        for guest in self._guests:
+            parameters = time.monotonic()
+            guest.write(f"{TRACEFS}/tracing_on", on)
+            middles.append((parameters + time.monotonic()) / 2)
+        return statistics.fmean(middles)
+
+    def report(self) -> Observation:
+        """As function_times has it, under `guest`; a CPU is `server0:0`."""
+        result = Collected(self._names)
+        lost = sum(
+            _collected(guest, traced, result)
+            for guest, traced in zip(self._guests, self._traced, strict=True)
+        )
+        seen = {"functions": result.report(), "overrun_count": lost, "window_s": self._window_s}
+        doubts = [
+            f"the guests' trace buffers overflowed: {lost:,} events were lost, or not read, so counts are"
+            " too low: name fewer functions, or send less (rate_bps)"
+        ] * bool(lost)
+        return Observation({"tracer": session.TRACER, "guest": seen}, lost_samples_count=lost, doubts=doubts)
+
+
+@contextmanager
+def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Iterator[GuestTimes]:
+    """The times of these functions in the guests' kernels, armed before the traffic.
+
+    Raises Unsupported where there is no guest, or no tracer in it; BadInput for a function that it cannot trace.
+    """
+    if not guests:
+        raise Unsupported("there are no guests at these ends: function_times is of this machine's kernel")
+    if not names:
+        raise BadInput("guest_function_times needs functions: it does not time all that a kernel has")
+    kernel_functions.check_names(names)
+    with ExitStack() as stack:
+        armed = []
+        for guest in guests:
+            armed.append(traced(guest, names))
+            stack.callback(_run, guest, f"cd {TRACEFS}; echo nop >current_tracer; echo >set_ftrace_filter")
+            _arm(guest, list(armed[-1]))
+        yield GuestTimes(guests, names, armed)
+
+
+def _run(guest: Machine, script: str) -> str:
+    return process.output([*guest.prefix, "sh", "-e", "-c", script], PATIENCE_S)
+
+
+def traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
+    """What a guest's kernel calls these functions, each to what they are here. Raises Unsupported without a tracer, and
+    BadInput for a function that it cannot trace."""
+    try:
+        tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
+    except Failed:
+        tracers = []
+    if session.TRACER not in tracers:
+        raise Unsupported(f"the kernel of the guest {guest.name} has no tracer {session.TRACER}")
+    lists = f"{TRACEFS}/available_filter_functions"
+    there = [line.split()[0] for line in _run(guest, f"cat {lists}").splitlines()]
+    result = kernel_functions.resolve(names, there)
+    if missing := [name for name in names if not result[name]]:
+        raise BadInput(
+            kernel_functions.refusal(f"the kernel of the guest {guest.name}", missing, there, lists)
+        )
+    return {one: name for name, all_of in result.items() for one in all_of}
+
+
+def _arm(guest: Machine, names: Sequence[str]) -> None:
+    lines = [
+        f"cd {TRACEFS}",
+        "echo 0 >tracing_on",
+        f"echo {BUFFER_KIB} >buffer_size_kb",
+        ": >set_ftrace_filter",
+    ]
+    lines += [f"echo {shlex.quote(name)} >>set_ftrace_filter" for name in names]
+    lines += [f"echo {session.TRACER} >current_tracer", ": >trace"]
+    try:
+        _run(guest, "\n".join(lines))
+    except Failed as error:
+        raise Failed(f"the guest {guest.name} does not trace {', '.join(names)}: {error}") from None
+
+
+def _collected(guest: Machine, traced: dict[str, str], result: Collected) -> int:
+    """Add what a guest's buffers hold; how many events were lost."""
+    texts = [
+        guest.read(f"{TRACEFS}/events/{name}").decode()
+        for name in ("header_page", "ftrace/funcgraph_exit/format")
+    ]
+    try:
+        layout = ring_buffer.layout(texts[0], texts[1], FIELDS)
+    except ValueError as error:
+        raise Failed(
+            f"the trace buffers of the guest {guest.name} are not as labkit knows them: {error}"
+        ) from None
+    cpus = sorted(_run(guest, f"cd {TRACEFS}/per_cpu; echo cpu*").split())
+    process.output(
+        [*guest.prefix, os.path.realpath(sys.executable), "-I", "-S", "-c", _READ, *cpus], PATIENCE_S
+    )
+    known, processes = _addresses(guest, list(traced)), _processes(guest)
+
+    @functools.cache
+    def name_of(address: int) -> str | None:
+        return traced.get(kernel_functions.named(address, known) or "")
+
+    lost = 0
+    for cpu in cpus:
+        data, size = guest.read(f"/run/{cpu}"), layout.page_bytes
+        pages = (data[at : at + size] for at in range(0, len(data), size))
+        number = cpu.removeprefix("cpu")
+        collect(
+            result, f"{guest.name}:{number}", pages, layout, name_of, lambda pid: processes.get(pid, str(pid))
+        )
+        lost += session.lost(guest.read(f"{TRACEFS}/per_cpu/{cpu}/stats").decode())
+    return lost
+
+
+def _addresses(guest: Machine, names: Sequence[str]) -> dict[int, str]:
+    wanted = "|".join(re.escape(name) for name in names)
+    lines = _run(guest, f"grep -E {shlex.quote(f' ({wanted})([[:space:]]|$)')} /proc/kallsyms").splitlines()
+    return {int(line.split()[0], 16): line.split()[2] for line in lines}
+
+
+def _processes(guest: Machine) -> dict[int, str]:
+    lines = guest.read(f"{TRACEFS}/saved_cmdlines").decode(errors="replace").splitlines()
+    return {int(pid): name for pid, _, name in (line.partition(" ") for line in lines)} | {0: "swapper"}

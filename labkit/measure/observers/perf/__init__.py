@@ -1,0 +1,1 @@
+"""perf stat and perf record."""

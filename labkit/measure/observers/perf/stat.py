@@ -1,0 +1,195 @@
+"""perf stat: what the CPU's counters, the kernel's software events and its tracepoints count while traffic flows
+(perf-stat(1), 6.1; `tests/samples` has real output)."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from labkit.common import errors, units
+from labkit.common.errors import BadInput, Failed
+from labkit.measure.observers.base import Observation
+from labkit.measure.observers.perf import control as perf_control
+from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
+from labkit.system import process
+
+# What Senanayake (2024, test one) counted of ovs-vswitchd.
+EVENTS = (
+    "LLC-prefetches", "LLC-loads", "LLC-load-misses", "LLC-stores", "LLC-store-misses",
+    "L1-dcache-loads", "L1-dcache-load-misses", "L1-dcache-stores",
+    "task-clock", "context-switches", "cpu-migrations", "page-faults",
+    "cycles", "instructions", "branches", "branch-misses",
+)  # fmt: skip
+BETWEEN = "|"  # of columns; event names have commas
+NO_COUNTER = (
+    "this machine has no such counter (a virtual machine without one, an emulated CPU, or another CPU)"
+)
+NO_TURN = "it got no counter in that time: fewer events at once, or a longer run"
+NAME = r"[A-Za-z0-9_][\w.:/=,@*~-]{0,199}"  # as perf takes events; nothing that would be an option of perf's
+FILES = (".o", ".c", ".bpf")  # some builds of perf load such names as BPF, or compile them
+Counts = dict[str, dict[str, Any]]
+
+
+class Stat:
+    """perf stat, armed."""
+
+    def __init__(
+        self, control: perf_control.Controlled, events: Sequence[str], refused: Counts, scope: Scope
+    ) -> None:
+        self._control, self._events, self._refused, self._scope = control, events, refused, scope
+
+    def counting(self) -> AbstractContextManager[None]:
+        """It counts while this is open."""
+        return self._control.counting()
+
+    def report(self) -> Observation:
+        """Each event: count, running_ratio, reason. A count is null with its reason where it cannot be told; below a
+        running_ratio of 1 the event shared a counter with others, and the count is what perf scaled it up to."""
+        result = parse(self._control.end().stdout, self._scope)
+        counts = {name: self._refused.get(name) or event_counts(result, name) for name in self._events}
+        shared = [
+            f"{name} {units.percent(one['running_ratio'])}"
+            for name, one in counts.items()
+            if (one["running_ratio"] or 1) < 1
+        ]
+        words = [
+            f"events shared counters, so their counts are scaled up from a part of the time: {', '.join(shared)}"
+        ]
+        return Observation({"scope": str(self._scope), "events": counts}, doubts=words if shared else [])
+
+
+@contextmanager
+def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> Iterator[Stat]:
+    """perf stat, ready before the traffic; use `counting` around it, and `told` afterwards.
+
+    Raises what `check` raises.
+    """
+    refused = check(tuple(events), scope)
+    known = [name for name in events if name not in refused]
+    words = [
+        "stat",
+        "-x",
+        BETWEEN,
+        "--log-fd=1",
+        *(word for name in known for word in ("-e", name)),
+        *scope.argv(),
+    ]
+    with perf_control.controlled(words) as control:
+        yield Stat(control, events, refused, scope)
+
+
+@functools.cache
+def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
+    """The events that cannot even be asked for on this machine, as `told` tells them; perf is tried with the others.
+
+    Raises Unsupported without perf or the privilege, BadInput for a name that perf does not know, with near ones.
+    """
+    for name in events:
+        if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
+            raise BadInput(f"{name!r} is no name of an event; `perf list` lists them")
+    perf_control.check_cpus(scope)
+    if not events or _tried(events, scope):
+        return {}
+    refused: Counts = {}
+    for name in events:
+        if _tried([name], scope):
+            continue
+        if not re.search("[:/]", name):
+            raise BadInput(
+                f"perf knows no event {name}{_near(name)}; `perf list` lists those of this machine"
+            )
+        refused[name] = _null(f"this machine has no event {name}")
+    if len(refused) == len(events):
+        raise BadInput(
+            f"this machine has none of the events {', '.join(events)}; `perf list` lists what it has"
+        )
+    return refused
+
+
+def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
+    """An event while next to nothing happens, as `told` tells it: whether it counts at all.
+
+    Raises Unsupported without perf or the privilege.
+    """
+    perf_control.check_cpus(scope)
+    words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *scope.argv(), "--", "true"]
+    ended = process.run([perf_control.program(), *words], perf_control.ANSWER_S)
+    if ended.returncode != 0:
+        raise perf_control.refusal(ended)
+    return event_counts(parse(ended.stdout, scope), event)
+
+
+def _tried(events: Sequence[str], scope: Scope) -> bool:
+    """Whether perf knows all of these events. Raises what it means that it cannot open those that it knows."""
+    words = [word for name in events for word in ("-e", name)]
+    ended = process.run(
+        [perf_control.program(), "stat", "--log-fd=2", *words, *scope.argv(), "--", "true"],
+        perf_control.ANSWER_S,
+    )
+    if ended.returncode != 0 and "event syntax error" not in ended.stderr:
+        raise perf_control.refusal(ended)
+    return ended.returncode == 0
+
+
+def _near(name: str) -> str:
+    try:
+        listed = process.output([perf_control.program(), "list", "--no-desc"], perf_control.ANSWER_S)
+    except Failed:
+        return ""
+    known = re.findall(r"^\s+([\w.:-]+)(?: OR ([\w.-]+))?\s", listed, re.MULTILINE)
+    close = difflib.get_close_matches(name, [*EVENTS, *(word for pair in known for word in pair if word)], 3)
+    return f" (did you mean {' or '.join(dict.fromkeys(close))}?)" if close else ""
+
+
+def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
+    """What `perf stat -x '|'` printed: event to count, running_ratio, reason. Clocks are in seconds. Raises Failed
+    for a number that is none."""
+    result: Counts = {}
+    with errors.reading("the output of perf stat") as at:
+        for at.line, line in enumerate(text.splitlines(), 1):
+            fields = line.split(BETWEEN)
+            if scope.cgroup:
+                del fields[3:4]  # perf names the cgroup behind the event
+            if len(fields) < 5 or line.startswith("#"):
+                continue
+            value, unit, name, _running, percent = fields[:5]
+            result[name] = _count(value, unit, percent)
+    return result
+
+
+def _count(value: str, unit: str, percent: str) -> dict[str, Any]:
+    if value == "<not supported>":
+        return _null(NO_COUNTER)
+    if value == "<not counted>":
+        return _null(NO_TURN)
+    number = float(value) if "." in value else int(value)
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{value!r} is no count")
+    report = {
+        "count": number / 1e3 if unit == "msec" else number,
+        "running_ratio": float(percent) / 100 if percent else None,
+        "reason": None,
+    }
+    return {**report, "unit": "s"} if unit == "msec" else report
+
+
+def _null(reason: str) -> dict[str, Any]:
+    return {"count": None, "running_ratio": None, "reason": reason}
+
+
+def event_counts(result: Counts, name: str) -> dict[str, Any]:
+    """An event of what was parsed; where CPUs are of two kinds, perf tells `cpu_core/cycles/` and `cpu_atom/cycles/`,
+    which are added."""
+    if name in result:
+        return result[name]
+    parts = [one for of, one in result.items() if of.split("/")[1:2] == [name]]
+    counted = [one for one in parts if one["count"] is not None]
+    if not counted:
+        return parts[0] if parts else _null("perf told nothing of it")
+    least = min((one["running_ratio"] for one in counted if one["running_ratio"] is not None), default=None)
+    return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}

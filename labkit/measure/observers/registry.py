@@ -1,0 +1,237 @@
+"""The observers that an experiment may ask for, each with what it needs of the experiment. TABLE is the one place to
+add a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint, Pair
+from labkit.measure.observers import switch
+from labkit.measure.observers.base import ArmedObserver, Observation
+from labkit.measure.observers.counters.kernel_counters import Counters, counters
+from labkit.measure.observers.counters.packet_loss import losses
+from labkit.measure.observers.counters.receive_counters import IN_UDP
+from labkit.measure.observers.ftrace import (
+    function_graph,
+    function_times,
+    guest_function_times,
+    kernel_functions,
+    session,
+)
+from labkit.measure.observers.perf import record, stat
+from labkit.measure.parameters import one_of
+from labkit.measure.topologies import open_vswitch
+from labkit.measure.topologies.state.packet_path import IN, OUT
+
+if TYPE_CHECKING:
+    from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Three raise what makes it impossible before anything is measured: `check` what is known at once, `check_standing`
+    what is known of an arm that stands, `check_built` once every arm has stood. `armed` is given what was asked for,
+    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this kernel's own
+    code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
+
+    check: Callable[[DatapathParameters], object]
+    armed: Callable[[DatapathParameters, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
+    check_built: Callable[[DatapathParameters], object] = lambda _asked: None
+    check_topology: Callable[[DatapathParameters, topologies.Topology], object] = lambda _asked, _topology: (
+        None
+    )
+    traces: bool = False
+    disturbs: bool = False
+
+
+class _Losses:
+    """The counters, and what they tell of the way of each pair."""
+
+    def __init__(
+        self, parameters: DatapathParameters, topology: topologies.Topology, counted: Counters
+    ) -> None:
+        self._asked, self._counted = parameters, counted
+        state = topologies.state(topology)
+        self._outside = [
+            (space.name, link.name)
+            for space in state.namespaces
+            for link in space.interfaces
+            if link.kind in IN_UDP
+        ]
+        self._pairs = [
+            (client.name, server.name, _pair_path(pair, steps))
+            for pair, (client, server), steps in zip(
+                topology.pairs, state.pairs, topologies.packet_paths(state), strict=True
+            )
+        ]
+        self.counting = counted.counting
+
+    def report(self) -> Observation:
+        """The counts by place, and `loss`: the hops of each pair."""
+        changed = self._counted.report().observed
+        result = losses(changed, self._pairs, self._asked.protocol, self._asked.family, self._outside)
+        return Observation({**changed, "loss": result})
+
+
+def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
+    """The way of a pair, from and to the interfaces within guests, which this kernel knows nothing of."""
+    way = [(step.namespace, step.interface, step.direction) for step in steps]
+    if _in_guest(pair.client):
+        way.insert(0, (pair.client.name, pair.client.interface, OUT))
+    if _in_guest(pair.server):
+        way.append((pair.server.name, pair.server.interface, IN))
+    return way
+
+
+def _in_guest(end: Endpoint) -> bool:
+    return end.box is not None and end.box.kernel is not None
+
+
+@contextmanager
+def _counters(
+    parameters: DatapathParameters, topology: topologies.Topology, _stem: Path
+) -> Iterator[ArmedObserver]:
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if _in_guest(end)]
+    with counters(topology.namespaces, ends) as counted:
+        yield _Losses(parameters, topology, counted)
+
+
+def _perf_stat(
+    parameters: DatapathParameters, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return stat.perf_stat(parameters.events)
+
+
+def _perf_record(
+    parameters: DatapathParameters, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    folded = stem.with_name(f"{stem.name}.folded.gz")
+    return record.perf_record(folded, frequency_hz=parameters.sample_hz, keep=parameters.keep_perf_data)
+
+
+def _function_times(
+    parameters: DatapathParameters, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return function_times.function_times(parameters.functions)
+
+
+def _roots(parameters: DatapathParameters) -> tuple[str, ...]:
+    return function_graph.roots(
+        parameters.graph_functions, parameters.protocol, parameters.family, "guest" in parameters.endpoint
+    )
+
+
+def _function_graph(
+    parameters: DatapathParameters, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return function_graph.function_graph(stem.with_name(f"{stem.name}.txt"), _roots(parameters))
+
+
+def _guests(
+    parameters: DatapathParameters, topology: topologies.Topology
+) -> list[guest_function_times.Machine]:
+    """The guests at the ends, each once. Raises Unsupported for those whose kernel may panic when it is traced."""
+    from labkit.measure.endpoints.guest import qemu_guest  # what only guests need
+
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
+    word = parameters.guest_word
+    for box in boxes.values():
+        several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
+        if several and qemu_guest.parse(word).machine.profile != "tracing":
+            raise Unsupported(
+                "an emulated guest of several CPUs may panic when its functions are traced:"
+                f" guest={word},profile=tracing has one thread play all of them"
+            )
+    result: list[guest_function_times.Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
+    return result
+
+
+def _guest_function_times(
+    parameters: DatapathParameters, topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return guest_function_times.guest_function_times(_guests(parameters, topology), parameters.functions)
+
+
+def _check_guests(parameters: DatapathParameters) -> None:
+    if not parameters.in_guests:
+        raise BadInput(
+            "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
+        )
+
+
+def _check_traceable(parameters: DatapathParameters, topology: topologies.Topology) -> None:
+    """Raises BadInput for functions that the guests' kernel cannot trace. What else is wrong with a tracer is no reason
+    to measure nothing: the rows tell it."""
+    with suppress(Unsupported, Failed):
+        for one in _guests(parameters, topology)[:1]:  # they have one kernel, and the same modules
+            guest_function_times.traced(one, parameters.functions)
+
+
+def _switch(
+    _asked: DatapathParameters, topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return switch.switched(topology.switch)
+
+
+def _check_switch(parameters: DatapathParameters) -> None:
+    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology):
+        names = " or ".join(open_vswitch.NAMES)
+        raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
+
+
+TABLE = {
+    "perf_stat": Observer(lambda parameters: stat.check(parameters.events), _perf_stat),
+    "perf_record": Observer(lambda _asked: record.check(), _perf_record),
+    "counters": Observer(lambda _asked: None, _counters),
+    "switch": Observer(_check_switch, _switch),
+    "function_times": Observer(
+        lambda _asked: function_times.check(),
+        _function_times,
+        lambda parameters: kernel_functions.resolved(parameters.functions),
+        traces=True,
+        disturbs=True,
+    ),
+    "guest_function_times": Observer(
+        _check_guests, _guest_function_times, check_topology=_check_traceable, disturbs=True
+    ),
+    "function_graph": Observer(
+        lambda _asked: session.check(),
+        _function_graph,
+        lambda parameters: _roots(parameters),
+        traces=True,
+        disturbs=True,
+    ),
+}
+NAMES = tuple(TABLE)
+TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
+DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
+
+
+def check_topology(parameters: DatapathParameters, topology: topologies.Topology) -> None:
+    """Raises BadInput for what observers cannot be asked for where this arm stands."""
+    for name in parameters.observe:
+        TABLE[name].check_topology(parameters, topology)
+
+
+def check(parameters: DatapathParameters) -> None:
+    """Raises BadInput in one sentence for observers that there are not, and for what they cannot be asked for."""
+    for name in ("observe", "events", "functions", "graph_functions"):
+        words = getattr(parameters, name)
+        if len(set(words)) < len(words):
+            raise BadInput(f"{name} has a value twice: {', '.join(words)}")
+    for name in parameters.observe:
+        one_of("observe", name, NAMES)
+    kernel_functions.check_names(parameters.functions)
+    kernel_functions.check_names(parameters.graph_functions, "graph_functions")
+    timed = [name for name in parameters.observe if name in ("function_times", "guest_function_times")]
+    if timed and not parameters.functions:  # all of the kernel's would be armed
+        raise BadInput(f"observe={timed[0]} needs functions=NAME,NAME")
+    if "perf_stat" in parameters.observe and not parameters.events:
+        raise BadInput("observe=perf_stat needs events=NAME,NAME, or leave events out")

@@ -1,0 +1,156 @@
+"""switch: what Open vSwitch counts, before and after the traffic, and what no counter of it shows.
+
+Coverage counters, upcalls and flows, hits of each cache of the userspace datapath, masks tried in the kernel's, packets
+and drops of each port, statistics of mirrors, the most used flows with their actions (ovs-appctl(8), ovs-dpctl(8)); and
+what the packet sockets of the userspace datapath dropped, which is in none of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from labkit.measure.endpoints import Namespace
+from labkit.measure.observers.base import Observation
+from labkit.measure.observers.counters.kernel_counters import changes
+from labkit.system import netlink
+
+MOST_FLOWS = 10
+OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, whose least is 5 s
+
+Counts = dict[str, Any]
+
+
+class Database(Protocol):
+    """The configuration and state of a switch."""
+
+    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
+        """These columns of all rows of a table."""
+
+
+class Switch(Protocol):
+    """What is asked of a switch (`labkit.measure.topologies.open_vswitch`)."""
+
+    @property
+    def space(self) -> Namespace: ...
+    @property
+    def kernel(self) -> bool: ...
+    @property
+    def database(self) -> Database: ...
+    def command(self, name: str, *words: str) -> str:
+        """What a command of ovs-appctl(8) prints."""
+
+
+class Switched:
+    """What a switch counted between two readings; nothing where there is no switch."""
+
+    def __init__(self, switch: Switch | None) -> None:
+        self._switch = switch
+        self._before = read(switch)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Nothing begins or ends here: all packets are counted, also those before the window that is measured."""
+        yield
+
+    def report(self) -> Observation:
+        """What has changed since it was armed, by place; `flows` are those that took most packets, with their actions;
+        `state` is as it is at the end."""
+        after = read(self._switch)
+        if not after:
+            return Observation({})
+        counted = changes(*({name: value for name, value in one.items() if name not in ("flows", "state")}
+                            for one in (self._before, after)))  # fmt: skip
+        took = [
+            {"packets": flow["packets"] - self._before["flows"].get(name, flow | {"packets": 0})["packets"],
+             "match": flow["match"], "actions": flow["actions"]}
+            for name, flow in after["flows"].items()
+        ]  # fmt: skip
+        used = sorted((one for one in took if one["packets"] > 0), key=lambda one: -int(one["packets"]))
+        return Observation({**counted, "flows": used[:MOST_FLOWS], "state": after["state"], "not_read": OLD})
+
+
+@contextmanager
+def switched(switch: Switch | None) -> Iterator[Switched]:
+    """The counters of a switch, read now; `told` reads them again. Of no switch there are none."""
+    yield Switched(switch)
+
+
+def read(switch: Switch | None) -> Counts:
+    """All of them now; {} without a switch. 0.1 s, most of it the switch's own main loop."""
+    if switch is None:
+        return {}
+    ports, datapath, state = datapaths(switch.command("dpctl/show", "-s"))
+    sockets = netlink.PacketSockets(switch.space.fd)
+    try:
+        dropped = sockets.drops()
+    finally:
+        sockets.close()
+    names = {link.index: link.name for link in netlink.links(switch.space.netlink)}
+    upcalls = switch.command("upcall/show")
+    limit = re.search(r"\(limit (\d+)\)", upcalls)
+    return {
+        "coverage": coverage(switch.command("coverage/show")),
+        "ports": ports,
+        "datapath": datapath,
+        "caches": caches(switch.command("dpif-netdev/pmd-stats-show")) if not switch.kernel else {},
+        "sockets_dropped": {names[index]: count for index, count in dropped.items() if index in names},
+        "mirrors": {
+            row["name"]: row["statistics"] for row in switch.database.rows("Mirror", "name", "statistics")
+        },
+        "flows": flows(switch.command("dpctl/dump-flows", "-m")),
+        "state": {**state, "flow_limit": int(limit[1]) if limit else None},
+    }
+
+
+def coverage(text: str) -> dict[str, int]:
+    """`coverage/show` as name to total."""
+    return {name: int(total) for name, total in re.findall(r"^(\w+) .*total: (\d+)$", text, re.MULTILINE)}
+
+
+def caches(text: str) -> dict[str, int]:
+    """The whole numbers of `dpif-netdev/pmd-stats-show`, summed over its threads."""
+    result: dict[str, int] = {}
+    for name, count in re.findall(r"^ +([\w ]+): (\d+)$", text, re.MULTILINE):
+        result[name] = result.get(name, 0) + int(count)
+    return result
+
+
+def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
+    """`dpctl/show -s`: the counters of each port, those of the datapath (hit, missed, lost; masks hit), and how many
+    flows and masks there are."""
+    ports: dict[str, dict[str, int]] = {}
+    own: dict[str, int] = {}
+    state: dict[str, int] = {}
+    port = ""
+    for line in text.splitlines():
+        if result := re.match(r"\s+port \d+: (\S+)", line):
+            port = result[1]
+            ports[port] = {}
+        elif result := re.match(r"\s+(RX|TX) packets:(.*)", line):
+            way = result[1].lower()
+            for name, count in re.findall(r"(\w+):(\d+)", f"packets:{result[2]}"):
+                ports[port][f"{way}_{name}"] = int(count)
+        elif not port and (result := re.match(r"\s+lookups: (.*)", line)):
+            own |= {name: int(count) for name, count in re.findall(r"(\w+):(\d+)", result[1])}
+        elif not port and (result := re.match(r"\s+flows: (\d+)", line)):
+            state["flows"] = int(result[1])
+        elif not port and (result := re.match(r"\s+masks: hit:(\d+) total:(\d+)", line)):
+            own["masks_hit"], state["masks"] = int(result[1]), int(result[2])
+    return ports, own, state
+
+
+def flows(text: str) -> dict[str, dict[str, Any]]:
+    """`dpctl/dump-flows -m` by the flows' identifiers: packets, what they match (without what is wild), actions."""
+    result = {}
+    for line in text.splitlines():
+        parts = re.match(
+            r"(ufid:[\w-]+), (.*), packets:(\d+), bytes:\d+.*, actions:(.*?)(, dp-extra-info:.*)?$", line
+        )
+        if parts:
+            fields = re.findall(r"[\w.]+\((?:[^()]|\([^()]*\))*\)", parts[2])
+            match = ",".join(one for one in fields if not re.fullmatch(r"\w+\(0(x0)?/0(x0)?\)", one))
+            result[parts[1]] = {"packets": int(parts[3]), "match": match, "actions": parts[4]}
+    return result

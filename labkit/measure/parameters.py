@@ -1,0 +1,92 @@
+"""Parameters: typed, checked before anything runs, refused in one sentence that says what there is."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from labkit.common.errors import BadInput
+
+MOST = 1 << 62  # an integer that is larger is none that JSON and the kernel have
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types
+    cannot say. `PARSERS` are of parameters that are no plain values, by name."""
+
+    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The parameters from names and values; values may be texts as typed on a command line (`1,2,8` for a
+        list, `none`).
+
+        Raises BadInput for a name that there is not, with the list of those that there are, and for an
+        impossible value.
+        """
+        hints = typing.get_type_hints(cls)
+        types = {name: hints[name] for name in cls.__struct_fields__}
+        values = {}
+        for name, value in given.items():
+            if name not in types:
+                close = difflib.get_close_matches(name, types, 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(types)}")
+            parse = cls.PARSERS.get(name)
+            values[name] = parse(value) if parse else _value(name, value, types[name])
+        made = cls(**values)
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raises BadInput for values that cannot be."""
+
+    def check_programs(self) -> None:
+        """Raises Unsupported where a program that the experiment cannot do without is missing or too old."""
+
+    def asdict(self) -> dict[str, Any]:
+        """Names and values, as JSON has them."""
+        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return result
+
+
+def _value(name: str, given: Any, kind: Any) -> Any:
+    value = given
+    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
+        value = [] if value in ("none", "") else value
+    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
+        value = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    if isinstance(value, str) and value.lower() in ("none", "null", ""):
+        value = None
+    try:
+        result = msgspec.convert(value, kind, strict=False)
+        for number in result if isinstance(result, tuple) else (result,):
+            if isinstance(number, int) and abs(number) > MOST:
+                raise BadInput(f"{name}={str(given)[:30]}…: no parameter is as large as that")
+        return result
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{name}={given}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
+
+
+def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:
+    """Raises BadInput unless value is absent or lies within the bounds."""
+    if value is not None and not least <= value <= most:
+        because = f": {why}" if why else ""
+        raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
+
+
+def left_out(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
+    """Raises BadInput, with the words of each, unless what nothing uses is as it is by itself."""
+    for name in names:
+        if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
+            raise BadInput(f"{name}={given}: {words[name]}")
+
+
+def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Raises BadInput with the list of what there is, unless value is in it."""
+    if value not in known:
+        raise BadInput(f"{name}={value}: there are {', '.join(map(str, known))}")

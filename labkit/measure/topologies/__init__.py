@@ -1,0 +1,47 @@
+"""Topologies: context managers that build the endpoints and what joins them.
+
+A new topology is one function in a module of this package and one entry in TABLE.
+"""
+
+from labkit.common.topology_state import State
+from labkit.measure.topologies.across_hosts import ACROSS, far_ends
+from labkit.measure.topologies.base import CLIENTS, SERVERS, Spec, Topology
+from labkit.measure.topologies.network.build import build as build_network
+from labkit.measure.topologies.network.build import check as check_network
+from labkit.measure.topologies.network.parts import Network
+from labkit.measure.topologies.registry import (
+    ENDPOINTS,
+    IN_GUESTS,
+    TABLE,
+    build,
+    check_carries,
+    check_guests,
+    check_names,
+    half,
+)
+from labkit.measure.topologies.state.packet_path import Step, packet_paths
+from labkit.measure.topologies.state.read import state
+
+__all__ = [
+    "ACROSS",
+    "CLIENTS",
+    "ENDPOINTS",
+    "IN_GUESTS",
+    "SERVERS",
+    "TABLE",
+    "Network",
+    "Spec",
+    "State",
+    "Step",
+    "Topology",
+    "build",
+    "build_network",
+    "check_carries",
+    "check_guests",
+    "check_names",
+    "check_network",
+    "far_ends",
+    "half",
+    "packet_paths",
+    "state",
+]  # fmt: skip

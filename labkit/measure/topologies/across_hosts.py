@@ -1,0 +1,84 @@
+"""One side of a topology whose other side is on another host: all clients or all servers, on a NIC with a cable to it.
+
+The addresses and, but for ipvlan, the MAC addresses of the other side are known from `Spec`: nothing has to be told.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from labkit.measure.endpoints import Endpoint, FarEnd, Namespace
+from labkit.measure.topologies.base import (
+    Spec,
+    end_address,
+    end_name,
+    endpoint_addresses,
+    ends_and_between,
+    ends_of,
+    give_addresses,
+    mac,
+    numbers,
+)
+from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, devices
+from labkit.measure.topologies.physical_nic import borrowed_nic
+from labkit.measure.topologies.veth import BRIDGE, port
+from labkit.system import netlink
+
+Part = Callable[[Spec, list[Namespace], Namespace, ExitStack], Callable[[int], str] | None]
+
+
+def veth_bridge(
+    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> Callable[[int], str] | None:
+    """A bridge with a veth for each end, and the NIC as one more port."""
+    between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
+    between.netlink.do(
+        *(port(spec, space, number, BRIDGE) for space, _, number in endpoint_addresses(spec, ends))
+    )
+    _kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=True))
+    between.netlink.do(netlink.set_master(nic, BRIDGE))
+    return functools.partial(mac, ours=spec.ours)
+
+
+def macvlan_bridge(
+    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> Callable[[int], str] | None:
+    """macvlan devices in bridge mode on the NIC."""
+    own = functools.partial(mac, ours=spec.ours)
+    data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES["bridge"]}
+    kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
+    stack.enter_context(devices("macvlan", data, spec, kernel, nic, ends, own))
+    return own
+
+
+def ipvlan_l2(
+    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> Callable[[int], str] | None:
+    """ipvlan devices in L2 mode on the NIC, whose MAC address they share; the other side asks for it (ARP)."""
+    data = {"IFLA_IPVLAN_MODE": IPVLAN_MODES["l2"]}
+    kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
+    stack.enter_context(devices("ipvlan", data, spec, kernel, nic, ends))
+    return None
+
+
+ACROSS: dict[str, Part] = {
+    "veth_bridge": veth_bridge,
+    "macvlan_bridge": macvlan_bridge,
+    "ipvlan_l2": ipvlan_l2,
+}
+
+
+@contextmanager
+def one_side(spec: Spec, part: Part) -> Iterator[list[Endpoint]]:
+    """The ends of side `spec.side`, live until the block ends. Raises BadInput for a NIC that cannot be used."""
+    with ends_and_between(spec) as (ends, between), ExitStack() as stack:
+        give_addresses(spec, ends, part(spec, ends, between, stack))
+        yield ends_of(spec, ends)
+
+
+def far_ends(spec: Spec) -> list[FarEnd]:
+    """The ends of the other side, as they are known here."""
+    partners = [number ^ 1 for number in numbers(spec)]
+    return [FarEnd(end_name(number), str(end_address(spec, number).ip)) for number in partners]

@@ -1,0 +1,91 @@
+"""Ends whose programs run in a box: a container in the namespace of any topology, or a guest on a tap of a bridge."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from labkit.measure.endpoints import Endpoint, Pair, namespaces
+from labkit.measure.topologies.base import BETWEEN, EDGE, Spec, Topology, end_address, end_name, mac, numbers
+from labkit.measure.topologies.veth import BRIDGE
+from labkit.system import netlink
+
+if TYPE_CHECKING:
+    from labkit.measure.endpoints.guest.qemu_guest import Nic
+
+SHARED = "shared"  # the name of a guest that all ends share
+
+
+@contextmanager
+def with_containers(topology: Topology) -> Iterator[Topology]:
+    """The topology with a container in every namespace that is an end of a pair."""
+    from labkit.measure.endpoints.oci_container import containers  # what only containers need
+
+    spaces = {
+        id(end.namespace): end.namespace for pair in topology.pairs for end in (pair.client, pair.server)
+    }
+    with containers(list(spaces.values())) as made:
+        of = dict(zip(spaces, made, strict=True))
+        pairs = [
+            Pair(*(dataclasses.replace(end, box=of[id(end.namespace)]) for end in (pair.client, pair.server)))
+            for pair in topology.pairs
+        ]
+        yield dataclasses.replace(topology, pairs=pairs)
+
+
+@contextmanager
+def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
+    """A tap from every guest to one Linux bridge, as `veth_bridge` has a veth from every namespace."""
+    from labkit.measure.endpoints.guest.qemu_guest import guests, parse  # what only guests need
+
+    with namespaces([BETWEEN], family=spec.family) as [between], ExitStack() as stack:
+        between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
+        nics = []
+        queues = parse(spec.guest).queues
+        for number in numbers(spec):
+            tap = netlink.Tap(between.fd, f"port{number}", queues)
+            stack.callback(tap.close)
+            between.netlink.do(
+                netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)
+            )
+            nics.append(nic_of(spec, number, tap.fds))
+        made = stack.enter_context(guests(spec.guest, nics))
+        ends = [
+            Endpoint(one.name, between, "eth0", EDGE, nic.address.partition("/")[0], one, f"port{number}")
+            for number, one, nic in zip(numbers(spec), made, nics, strict=True)
+        ]
+        yield Topology(name, spec, paired(ends), [between])
+
+
+@contextmanager
+def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
+    """`veth_bridge` within one guest, of as many CPUs and as much memory as a guest for each end would have in all."""
+    from labkit.measure.endpoints.guest.qemu_guest import More, Nic, guests
+    from labkit.measure.endpoints.guest.shared_guest import MODULES, PROGRAMS, rooms
+
+    nics = [nic_of(spec, number, ()) for number in numbers(spec)]
+    machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
+    with namespaces([SHARED], family=spec.family) as [outside]:
+        with guests(spec.guest, [machine], More(len(nics), MODULES, PROGRAMS)) as [guest]:
+            made = rooms(guest, nics, spec.family)
+            ends = [
+                Endpoint(nic.name, outside, "eth0", EDGE, nic.address.partition("/")[0], room)
+                for nic, room in zip(nics, made, strict=True)
+            ]
+            yield Topology(name, spec, paired(ends), [outside])
+
+
+def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
+    """The NIC of the guest that is end `number`; `fds` are its tap's."""
+    from labkit.measure.endpoints.guest.qemu_guest import Nic
+
+    partner = number ^ 1
+    ends = (str(end_address(spec, number)), str(end_address(spec, partner).ip))
+    return Nic(end_name(number), fds, spec.mtu_bytes, *ends, mac(number), mac(partner))
+
+
+def paired(ends: list[Endpoint]) -> list[Pair]:
+    """The pairs of ends that stand client, server, client, server …"""
+    return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]

@@ -1,0 +1,1 @@
+"""A network described as data: parts, checks, construction."""

@@ -1,0 +1,153 @@
+"""The overlay of the report that the workbench grew from: two tenants' bridges joined as one L2 network by VXLAN,
+carried in GRE between two leaves, over either of two spines; and containers of another subnet, reached by GRE alone.
+
+    cs1, cs2 ─ bridge1 (con_ns1) ─ lc1 ═ sc1, sc2 ═ lc2 ─ bridge3 (con_ns3) ─ cs5
+                                                     └─── bridge2 (con_ns2) ─ cs3, cs4
+"""
+
+from __future__ import annotations
+
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    CableEnd,
+    Network,
+    Node,
+    Part,
+    Route,
+    Tunnel,
+)
+
+VNI, VXLAN_PORT = 30, 4900
+ROUTES = ("static", "metric", "ecmp")
+PROVIDERS = ("gre", "ipip", "routed")
+# The links between leaves and spines: leaf, spine, subnet; the spine has .1, the leaf .2.
+FABRIC = (("lc1", "sc1", 25), ("lc1", "sc2", 26), ("lc2", "sc1", 27), ("lc2", "sc2", 28))
+# What is behind each leaf: the uplink of its tenants, and the containers that are reached without VXLAN.
+BEHIND = {"lc1": ("21.0.0.0/24", "20.0.0.0/24"), "lc2": ("23.0.0.0/24", "30.0.0.0/24")}
+
+
+def seed(
+    routes: str = "static", fabric_mtu_bytes: int = 1500, mtu_bytes: int = 1426, provider: str = "gre"
+) -> Network:
+    """The network of the report, with its names and addresses.
+
+    `routes` between the leaves: static (by spine 2 alone, as in the report), metric (spine 1 as a second route), ecmp
+    (both spines at equal cost). `fabric_mtu_bytes`: of the cables between leaves and spines; `mtu_bytes`: of the
+    containers; between the two lie 24 bytes of GRE and 50 of VXLAN. `provider`: what carries the tenants' packets from
+    leaf to leaf: gre (the report's), ipip, or routed (plain routes: VXLAN alone, for kernels without GRE).
+    """
+    return Network(
+        "overlay",
+        (*_tenants(mtu_bytes), *_fabric(), *_leaves(), *_between(routes, provider)),
+        pairs=(("cs1", "cs5"), ("cs1", "cs4")),
+        mtu_bytes=fabric_mtu_bytes,
+    )
+
+
+def _tenants(mtu_bytes: int) -> list[Part]:
+    """Bridges in namespaces of their own, with their containers; the first and the third joined by VXLAN."""
+    parts: list[Part] = [
+        Node("con_ns1"), Bridge("con_ns1", "bridge1"),
+        Node("con_ns2"), Bridge("con_ns2", "bridge2"),
+        Node("con_ns3"), Bridge("con_ns3", "bridge3"),
+        Tunnel("vxlan", "con_ns1", "vxlan-cont", "23.0.0.1", id=VNI, port=VXLAN_PORT, link="br1_lc1", master="bridge1"),
+        Tunnel("vxlan", "con_ns3", "vxlan-cont", "21.0.0.1", id=VNI, port=VXLAN_PORT, link="br3_lc2", master="bridge3"),
+        Route("con_ns1", "23.0.0.0/24", via="21.0.0.2"),
+        Route("con_ns3", "21.0.0.0/24", via="23.0.0.2"),
+    ]  # fmt: skip
+    for name, address, number, gateway in (
+        ("cs1", "20.0.0.1", 1, "20.0.0.4"),
+        ("cs2", "20.0.0.2", 1, "20.0.0.4"),
+        ("cs5", "20.0.0.3", 3, "20.0.0.4"),
+        ("cs3", "30.0.0.1", 2, "30.0.0.3"),
+        ("cs4", "30.0.0.2", 2, "30.0.0.3"),
+    ):
+        own = CableEnd(name, f"{name}_br{number}", f"{address}/24")
+        port = CableEnd(f"con_ns{number}", f"br{number}_{name}", master=f"bridge{number}")
+        parts += [
+            Node(name, container=True),
+            Cable(own, port, mtu_bytes),
+            Route(name, "default", via=gateway),
+        ]
+    return [*parts, *_gateways(mtu_bytes)]
+
+
+def _gateways(mtu_bytes: int) -> list[Part]:
+    """The leaves' own ports at the bridges, by which containers reach other subnets."""
+    return [
+        Cable(
+            CableEnd("lc1", "lc1-bridge1", "20.0.0.4/24"),
+            CableEnd("con_ns1", "br1_gate", master="bridge1"),
+            mtu_bytes,
+        ),
+        Cable(
+            CableEnd("lc2", "lc2-br2", "30.0.0.3/24"),
+            CableEnd("con_ns2", "br2_gate", master="bridge2"),
+            mtu_bytes,
+        ),
+    ]
+
+
+def _fabric() -> list[Part]:
+    """Two leaves, two spines, a cable from each to each."""
+    parts: list[Part] = [Node(name, forwards=True) for name in ("lc1", "lc2", "sc1", "sc2")]
+    for leaf, spine, net in FABRIC:
+        one, other = (
+            CableEnd(leaf, f"{leaf}_{spine}", f"{net}.0.0.2/24"),
+            CableEnd(spine, f"{spine}_{leaf}", f"{net}.0.0.1/24"),
+        )
+        parts.append(Cable(one, other))
+    return parts
+
+
+def _leaves() -> list[Part]:
+    """The tenants' uplinks."""
+    return [
+        Cable(CableEnd("con_ns1", "br1_lc1", "21.0.0.1/24"), CableEnd("lc1", "lc1_br1", "21.0.0.2/24")),
+        Cable(CableEnd("con_ns3", "br3_lc2", "23.0.0.1/24"), CableEnd("lc2", "lc2_br3", "23.0.0.2/24")),
+    ]
+
+
+def _between(routes: str, provider: str) -> list[Part]:
+    """What carries packets from leaf to leaf. 26 and 28 are the subnets of spine 2, where a tunnel ends; by spine 1
+    they are reached from the other leaf."""
+    ends = {"lc1": ("26.0.0.2", "28.0.0.2"), "lc2": ("28.0.0.2", "26.0.0.2")}
+    parts: list[Part] = [
+        Route("lc1", "27.0.0.0/24", via="25.0.0.1"),
+        Route("lc2", "25.0.0.0/24", via="27.0.0.1"),
+    ]
+    for leaf, other, outside in (("lc1", "lc2", "28.0.0.0/24"), ("lc2", "lc1", "26.0.0.0/24")):
+        parts += _leaf_routes(leaf, outside, routes)
+        if provider == "routed":
+            parts += [way for to in BEHIND[other] for way in _leaf_routes(leaf, to, routes)]
+        else:
+            local, remote = ends[leaf]
+            parts.append(Tunnel(provider, leaf, "gretun-cont", remote, local=local))
+            parts += [Route(leaf, to, out="gretun-cont") for to in BEHIND[other]]
+    return [*parts, *_spines(routes, provider)]
+
+
+def _leaf_routes(leaf: str, to: str, routes: str) -> list[Part]:
+    """The routes of a leaf over the spines."""
+    by_spine_2, by_spine_1 = {"lc1": ("26.0.0.1", "25.0.0.1"), "lc2": ("28.0.0.1", "27.0.0.1")}[leaf]
+    if routes == "ecmp":
+        return [Route(leaf, to, via=(by_spine_2, by_spine_1))]
+    second: list[Part] = [Route(leaf, to, via=by_spine_1, metric=100)] if routes == "metric" else []
+    return [Route(leaf, to, via=by_spine_2), *second]
+
+
+def _spines(routes: str, provider: str) -> list[Part]:
+    """What the spines do not know by being connected to it."""
+    leaves = {(spine, leaf): f"{net}.0.0.2" for leaf, spine, net in FABRIC}
+    parts: list[Part] = []
+    if routes != "static":
+        parts += [Route("sc1", "26.0.0.0/24", via="25.0.0.2"), Route("sc1", "28.0.0.0/24", via="27.0.0.2")]
+    if provider == "routed":
+        parts += [
+            Route(spine, to, via=leaves[spine, leaf])
+            for spine in ("sc1", "sc2")
+            for leaf, behind in BEHIND.items()
+            for to in behind
+        ]
+    return parts

@@ -1,0 +1,197 @@
+"""A Network's description, each thing where it is looked for: interfaces by node and name, what is joined as one link,
+the ways that a packet may take. Nothing of it is asked of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
+
+from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS
+from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
+
+Address = IPv4Address | IPv6Address
+Subnet = IPv4Network | IPv6Network
+Key = tuple[str, str]  # a node, and an interface in it
+
+
+@dataclass(frozen=True)
+class DescribedInterface:
+    """An interface of the description. `far`: the other end of a cable."""
+
+    at: str
+    name: str
+    kind: str
+    part: Bridge | Cable | Tunnel
+    address: IPv4Interface | IPv6Interface | None = None
+    master: str | None = None
+    far: Key | None = None
+
+    @property
+    def key(self) -> Key:
+        """Its node and its name."""
+        return self.at, self.name
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.at})"
+
+
+@dataclass(frozen=True)
+class RouteChoice:
+    """One hop of a route: out of an interface, to a gateway or to the target itself (None)."""
+
+    out: DescribedInterface
+    via: Address | None
+
+
+def interfaces(network: Network) -> Iterator[DescribedInterface]:
+    """Every interface of the parts, in their order. Raises ValueError for an address that is none."""
+    for part in network.parts:
+        if isinstance(part, Bridge):
+            yield DescribedInterface(part.at, part.name, "bridge", part, _address(part.address))
+        elif isinstance(part, Cable):
+            for own, other in ((part.one, part.other), (part.other, part.one)):
+                far = (other.at, other.name)
+                yield DescribedInterface(
+                    own.at, own.name, "veth", part, _address(own.address), own.master, far
+                )
+        elif isinstance(part, Tunnel):
+            yield DescribedInterface(part.at, part.name, part.kind, part, _address(part.address), part.master)
+
+
+def _address(text: str | None) -> IPv4Interface | IPv6Interface | None:
+    return None if text is None else ip_interface(text)
+
+
+def gateways(route: Route) -> tuple[str, ...]:
+    """The gateways of a route: none, one, or several."""
+    return (route.via,) if isinstance(route.via, str) else route.via
+
+
+def remotes(tunnel: Tunnel) -> tuple[str, ...]:
+    """The outer addresses that a tunnel sends to."""
+    return (tunnel.remote,) if isinstance(tunnel.remote, str) else tunnel.remote
+
+
+def target(route: Route) -> Subnet:
+    """The prefix of a route; `default` is of the family of its gateway."""
+    if route.to != "default":
+        return ip_network(route.to)
+    six = any(ip_address(via).version == 6 for via in gateways(route))
+    return ip_network("::/0" if six else "0.0.0.0/0")
+
+
+class Described:
+    """The parts of a Network whose names and addresses are well-formed (`faults.check` sees to that)."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.nodes = {part.name: part for part in network.parts if isinstance(part, Node)}
+        self.interfaces = {one.key: one for one in interfaces(network)}
+        self.routes = [part for part in network.parts if isinstance(part, Route)]
+        self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
+        # The node that an address is of, and its interfaces: addresses are unique.
+        self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
+        self.link = self._links()
+
+    def _links(self) -> dict[Key, Key]:
+        """For each interface one that stands for all that are on its link: over cables, bridges and tunnels."""
+        stands = {key: key for key in self.interfaces}
+
+        def top(key: Key) -> Key:
+            while stands[key] != key:
+                key = stands[key]
+            return key
+
+        for one, other in self._joined():
+            stands[top(one)] = top(other)
+        return {key: top(key) for key in stands}
+
+    def _joined(self) -> Iterator[tuple[Key, Key]]:
+        for one in self.interfaces.values():
+            if one.far is not None:
+                yield one.key, one.far
+            if one.master is not None:
+                yield one.key, (one.at, one.master)
+            if isinstance(one.part, Tunnel):
+                for other in self.tunnels:
+                    if self._same_tunnel(one.part, other.part):
+                        yield one.key, other.key
+
+    def _same_tunnel(self, one: Tunnel, other: Bridge | Cable | Tunnel) -> bool:
+        """Whether the one sends to the other, or both to the same group."""
+        if not isinstance(other, Tunnel) or (one.kind, one.id, port(one)) != (
+            other.kind,
+            other.id,
+            port(other),
+        ):
+            return False
+        for to in map(ip_address, remotes(one)):
+            if to in self.owner and self.owner[to].at == other.at:
+                return True
+            if to.is_multicast and to in map(ip_address, remotes(other)):
+                return True
+        return False
+
+    def addressed(self, at: str) -> list[DescribedInterface]:
+        """The interfaces of a node that have an address."""
+        return [one for one in self.interfaces.values() if one.at == at and one.address is not None]
+
+    def names(self, at: str) -> str:
+        """What interfaces a node has, in words."""
+        return ", ".join(one.name for one in self.interfaces.values() if one.at == at) or "none"
+
+    def report(self, at: str) -> str:
+        """What addresses a node has, in words."""
+        return f"it has {', '.join(str(one.address) for one in self.addressed(at)) or 'none'}"
+
+    def connected(self, at: str, to: Address) -> DescribedInterface | None:
+        """The interface of a node in whose subnet an address is: of several the one with the longest prefix."""
+        result = [one for one in self.addressed(at) if one.address is not None and to in one.address.network]
+        return max(result, key=lambda one: one.address.network.prefixlen if one.address else 0, default=None)
+
+    def ways(self, at: str, to: Address) -> list[RouteChoice]:
+        """All hops that a node may take to an address: of the longest prefix, with whatever metric."""
+        near = self.connected(at, to)
+        length = near.address.network.prefixlen if near is not None and near.address is not None else -1
+        own = [route for route in self.routes if route.at == at and to in target(route)]
+        longest = max((target(route).prefixlen for route in own), default=-1)
+        result = [RouteChoice(near, None)] if near is not None and length >= longest else []
+        for route in own:
+            if target(route).prefixlen == longest >= length:
+                result += self.hops(route)
+        return result
+
+    def hops(self, route: Route) -> list[RouteChoice]:
+        """The hops of a route. Those to a gateway that is in no subnet of the node are left out."""
+        if not gateways(route):
+            return [RouteChoice(self.interfaces[route.at, route.out or ""], None)]
+        result = []
+        for gateway in map(ip_address, gateways(route)):
+            out = self.interfaces[route.at, route.out] if route.out else self.connected(route.at, gateway)
+            result += [RouteChoice(out, gateway)] if out is not None else []
+        return result
+
+    def behind(self, way: RouteChoice, to: Address) -> Address | None:
+        """The address of the next node on a way to an address: the gateway, the other end of a tunnel of layer 3, or
+        the target itself; None where nobody there has it."""
+        if isinstance(way.out.part, Tunnel) and way.out.kind not in LAYER_2:
+            return ip_address(remotes(way.out.part)[0])
+        near = way.via or to
+        owner = self.owner.get(near)
+        return near if owner is not None and self.link[owner.key] == self.link[way.out.key] else None
+
+
+def port(tunnel: Tunnel) -> int | None:
+    """The UDP port of a tunnel."""
+    return tunnel.port if tunnel.port is not None else PORTS.get(tunnel.kind)

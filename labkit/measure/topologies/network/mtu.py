@@ -1,0 +1,155 @@
+"""The MTU of every interface of a Network, through however many encapsulations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from labkit.common.errors import BadInput
+from labkit.measure.topologies.network import encapsulation
+from labkit.measure.topologies.network.encapsulation import LAYER_2, Header
+from labkit.measure.topologies.network.model import Address, Described, DescribedInterface, Key, remotes
+from labkit.measure.topologies.network.parts import Bridge, Cable, Tunnel
+
+LEAST_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+MOST_BYTES = 65535  # of a veth
+
+
+@dataclass(frozen=True)
+class Room:
+    """What fits: the MTU of an interface, less the headers that are put before a packet on its way there."""
+
+    base_bytes: int
+    at: DescribedInterface
+    added: tuple[Header, ...] = ()
+
+    @property
+    def mtu_bytes(self) -> int:
+        """What is left."""
+        return self.base_bytes - encapsulation.length_bytes(self.added)
+
+    def __str__(self) -> str:
+        return encapsulation.arithmetic(self.base_bytes, self.at.name, self.added)
+
+
+class Mtus:
+    """MTUs, each worked out once. Raises BadInput for a tunnel whose way leads nowhere or into itself."""
+
+    def __init__(self, described: Described) -> None:
+        self._described = described
+        self._rooms: dict[Key, Room] = {}
+        self._asked: list[DescribedInterface] = []
+
+    def of(self, one: DescribedInterface) -> int:
+        """The MTU of an interface in bytes: what its part says, or what fits."""
+        return self.room(one).mtu_bytes
+
+    def room(self, one: DescribedInterface) -> Room:
+        """The MTU of an interface, with how it came about."""
+        if one.key not in self._rooms:
+            if one in self._asked:
+                raise BadInput(f"{one} is carried by itself: give its remote a way beside it")
+            self._asked.append(one)
+            self._rooms[one.key] = self._room(one)
+            self._asked.pop()
+        return self._rooms[one.key]
+
+    def _room(self, one: DescribedInterface) -> Room:
+        part = one.part
+        if isinstance(part, Bridge):
+            ports = [
+                port for port in self._described.interfaces.values() if (port.at, port.master) == one.key
+            ]
+            rooms = [self.room(port) for port in ports]
+            return min(rooms, key=lambda room: room.mtu_bytes, default=self._own(one, None))
+        if isinstance(part, Cable) or part.mtu_bytes is not None:
+            return self._own(one, part.mtu_bytes)
+        return self.fitting(one, part)
+
+    def _own(self, one: DescribedInterface, mtu_bytes: int | None) -> Room:
+        return Room(self._described.network.mtu_bytes if mtu_bytes is None else mtu_bytes, one)
+
+    def fitting(self, one: DescribedInterface, tunnel: Tunnel) -> Room:
+        """The largest MTU that a tunnel can have: over all ways to all its remotes, the smallest."""
+        rooms = []
+        for remote in map(ip_address, remotes(tunnel)):
+            outside = self._outside(one, tunnel, remote)
+            added = encapsulation.headers(tunnel.kind, remote.version, key=tunnel.id is not None)
+            rooms.append(Room(outside.base_bytes, outside.at, (*outside.added, *added)))
+        return min(rooms, key=lambda room: room.mtu_bytes)
+
+    def _outside(self, one: DescribedInterface, tunnel: Tunnel, remote: Address) -> Room:
+        """What the tunnel's own packets fit into, wherever they go."""
+        if remote.is_multicast:
+            return self.room(self._described.interfaces[one.at, tunnel.link or ""])
+        result = self._on_the_way(one.at, remote, tunnel.link)
+        if result is None:
+            raise BadInput(
+                f"{one} cannot reach its remote {remote}: give {one.at}, and who is between, a route to it"
+            )
+        return result
+
+    def _on_the_way(self, at: str, to: Address, link: str | None) -> Room | None:
+        """The smallest room on any way from a node to an address; None where none arrives. `link`: the interface by
+        which it leaves."""
+        described, arrived = self._described, False
+        rooms: list[Room] = []
+        waiting, seen = [(at, to)], {(at, to)}
+        while waiting:
+            here, target = waiting.pop()
+            for way in described.ways(here, target):
+                if here == at and target == to and link not in (None, way.out.name):
+                    continue
+                near = described.behind(way, target)
+                if near is None or near not in described.owner:
+                    continue
+                rooms.append(self.room(way.out))
+                there = described.owner[near].at
+                arrived |= there == described.owner[to].at if to in described.owner else False
+                if there != here and there != self._node(target) and (there, target) not in seen:
+                    seen.add((there, target))
+                    waiting.append((there, target))
+        return min(rooms, key=lambda room: room.mtu_bytes) if arrived else None
+
+    def _node(self, address: Address) -> str | None:
+        owner = self._described.owner.get(address)
+        return None if owner is None else owner.at
+
+
+def check(described: Described, mtus: Mtus) -> None:
+    """Raises BadInput, with the arithmetic, where something does not fit."""
+    for one in described.interfaces.values():
+        if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
+            fitting = mtus.fitting(one, one.part)
+            if one.part.mtu_bytes > fitting.mtu_bytes:
+                raise BadInput(f"the MTU {one.part.mtu_bytes} of {one} does not fit: {fitting}")
+    for one in described.interfaces.values():
+        _check_size(described, mtus, one)
+    narrowest: dict[Key, DescribedInterface] = {}
+    for one in described.interfaces.values():
+        key = described.link[one.key]
+        if one.kind != "bridge":  # which is as narrow as one of its ports
+            narrowest[key] = min(narrowest.get(key, one), one, key=mtus.of)
+    for one in described.interfaces.values():
+        least = narrowest.get(described.link[one.key], one)
+        frames = one.kind in ("veth", "bridge", *LAYER_2)  # the two ends of a tunnel of layer 3 may differ
+        if one.address is not None and frames and mtus.of(one) > mtus.of(least):
+            raise BadInput(
+                f"the MTU {mtus.of(one)} of {one} does not fit through {least} on the same link: {mtus.room(least)}"
+            )
+
+
+def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> None:
+    """Every MTU is one that the version of IP on it allows."""
+    room = mtus.room(one)
+    versions = {one.address.version} if one.address is not None else {4}
+    routed = [way for route in described.routes if route.at == one.at for way in described.hops(route)]
+    if any(way.via is not None and way.via.version == 6 for way in routed if way.out is one):
+        versions.add(6)
+    least = max(LEAST_BYTES[version] for version in versions)
+    if room.mtu_bytes < least:
+        why = "IPv6 needs 1280 (RFC 8200)" if least == LEAST_BYTES[6] else "IPv4 needs 68 (RFC 791)"
+        report = f": {room}" if room.added else ""
+        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too small, {why}{report}")
+    if room.mtu_bytes > MOST_BYTES:
+        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: a veth carries {MOST_BYTES}")

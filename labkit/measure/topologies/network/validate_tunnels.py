@@ -1,0 +1,134 @@
+"""What of a Network's tunnels cannot be."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from itertools import combinations
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS
+from labkit.measure.topologies.network.model import Described, DescribedInterface, port, remotes
+from labkit.measure.topologies.network.parts import Tunnel
+
+KINDS = ("vxlan", "geneve", "gre", "gretap", "ipip")
+# The first number that an identifier cannot be, and its field (RFC 7348, RFC 8926, RFC 2890).
+TOO_LARGE = {
+    "vxlan": (1 << 24, "VNI"),
+    "geneve": (1 << 24, "VNI"),
+    "gre": (1 << 32, "key"),
+    "gretap": (1 << 32, "key"),
+}
+
+
+def check(described: Described) -> None:
+    """Raises BadInput for the first tunnel that cannot be, or that would get what is for another."""
+    for one in described.tunnels:
+        assert isinstance(one.part, Tunnel)
+        if one.kind not in KINDS:
+            raise BadInput(f"{one} is of the kind {one.kind}; there are {', '.join(KINDS)}")
+        _number(one, one.part)
+        _ends(described, one, one.part)
+        if one.kind not in LAYER_2 and one.master is not None:
+            raise BadInput(
+                f"{one} carries no frames, so it is no port of {one.master}: {one.kind} is of layer 3"
+            )
+    _twins(described)
+
+
+def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
+    """VNI, key and UDP port are there where they must be, and in their range."""
+    number = tunnel.id
+    if number is None and one.kind in PORTS:
+        raise BadInput(f"{one} needs an id, its VNI")
+    if number is not None and one.kind not in TOO_LARGE:
+        raise BadInput(f"{one} has the id {number}, and {one.kind} has no field for it")
+    if number is not None and not 0 <= number < TOO_LARGE[one.kind][0]:
+        most, field = TOO_LARGE[one.kind]
+        raise BadInput(
+            f"the {field} {number} of {one} does not fit: it is outside 0 to 2^{most.bit_length() - 1} - 1"
+        )
+    if tunnel.port is not None and (one.kind not in PORTS or not 1 <= tunnel.port <= 65535):
+        raise BadInput(
+            f"the port {tunnel.port} of {one} cannot be: vxlan and geneve have one, from 1 to 65535"
+        )
+
+
+def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None:
+    """Outer addresses are such as this kind can have, and the local one is the node's."""
+    far = [ip_address(remote) for remote in remotes(tunnel)]
+    local = None if tunnel.local is None else ip_address(tunnel.local)
+    if not far or (len(far) > 1 and one.kind != "vxlan"):
+        raise BadInput(f"{one} has {len(far)} remotes: only vxlan has more than one, and none is too few")
+    if len({address.version for address in (*far, *([] if local is None else [local]))}) > 1:
+        raise BadInput(f"the outer addresses of {one} are of IPv4 and of IPv6: take one of them")
+    if far[0].version == 6 and one.kind not in PORTS:
+        raise BadInput(f"{one} has IPv6 outside: only {' and '.join(PORTS)} can here")
+    if any(address.is_multicast for address in far):
+        if one.kind != "vxlan" or len(far) > 1:
+            raise BadInput(f"the remote {far[0]} of {one} is a multicast group: only vxlan takes one, alone")
+        if tunnel.link is None:
+            raise BadInput(f"{one} sends to the multicast group {far[0]}: say by which interface (link)")
+    for address in far:
+        if not address.is_multicast and (
+            address not in described.owner or described.owner[address].at == one.at
+        ):
+            raise BadInput(
+                f"the remote {address} of {one} is no address of another node: tunnels end within the network"
+            )
+    lower = described.interfaces.get((one.at, tunnel.link or ""))
+    if tunnel.link is not None and (lower is None or lower is one or one.kind == "geneve"):
+        raise BadInput(
+            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}, geneve none"
+        )
+    if lower is not None and far[0].is_multicast and far[0].version not in _versions(described, lower):
+        raise BadInput(
+            f"the group {far[0]} of {one} is of IPv{far[0].version}, and {lower} has no such address: give it one"
+        )
+    if local is not None and one.kind == "geneve":
+        raise BadInput(f"{one} cannot have the local address {local}: geneve takes that of its route")
+    own = described.owner.get(local) if local is not None else None
+    if local is not None and (own is None or own.at != one.at):
+        raise BadInput(f"the local address {local} of {one} is none of {one.at}: {described.report(one.at)}")
+
+
+def _versions(described: Described, lower: DescribedInterface) -> set[int]:
+    """The versions of IP that can be sent by an interface: its own, or, where it has none, its node's."""
+    own = [lower] if lower.address is not None else described.addressed(lower.at)
+    return {one.address.version for one in own if one.address is not None}
+
+
+def _twins(described: Described) -> None:
+    """No two tunnels of a node would get each other's packets."""
+    for one, other in combinations(described.tunnels, 2):
+        assert isinstance(one.part, Tunnel)
+        assert isinstance(other.part, Tunnel)
+        if one.at != other.at:
+            continue
+        if (
+            one.kind in PORTS
+            and other.kind in PORTS
+            and one.kind != other.kind
+            and port(one.part) == port(other.part)
+        ):
+            raise BadInput(
+                f"{one} and {other} want the same UDP port {port(one.part)}: give one another port"
+            )
+        if _arriving(one.part) == _arriving(other.part):
+            raise BadInput(
+                f"{one} and {other} are both {one.kind} with the same {_field(one.part)}:"
+                " what arrives could be for either; give one another id"
+            )
+
+
+def _arriving(tunnel: Tunnel) -> tuple[Any, ...]:
+    """By what the kernel tells for which tunnel of a kind a packet is (drivers/net/vxlan, geneve.c, ip_tunnel.c)."""
+    if tunnel.kind == "vxlan":
+        return tunnel.kind, tunnel.id, port(tunnel)
+    return tunnel.kind, tunnel.id, port(tunnel), remotes(tunnel), tunnel.local
+
+
+def _field(tunnel: Tunnel) -> str:
+    if tunnel.kind == "vxlan":
+        return f"VNI {tunnel.id} and port {port(tunnel)}"
+    return f"ends and {'id ' + str(tunnel.id) if tunnel.id is not None else 'no id'}"

@@ -1,0 +1,334 @@
+"""The mirrors of a switch: where their copies go, who reads them, and whether as many are made as should be.
+
+Copies are counted where they arrive, in the namespace `monitor`, by the counters of its interfaces; what should have
+been copied is counted by those of the ports that the mirrors select.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import Any
+
+from labkit.common.errors import BadInput, Failed
+from labkit.measure.endpoints import Endpoint, Namespace, Pair
+from labkit.measure.topologies.base import PORT, Meter, Spec, mac
+from labkit.measure.topologies.network.encapsulation import ETHERNET, GRE, IPV4, Header, headers, length_bytes
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
+from labkit.measure.topologies.open_vswitch.readers import reading
+from labkit.measure.topologies.open_vswitch.switch import Switch
+from labkit.measure.topologies.open_vswitch.words import TUNNELS, SwitchOptions
+from labkit.system import machine, netlink, process
+
+MONITOR = "monitor"  # the namespace where copies arrive: of one host, or a second one behind a tunnel
+MIRROR = PORT + 2000  # the first index of a mirror's output
+UPLINK = PORT + 3000
+MIRROR_SIDE, UPLINK_SIDE = 4, 5  # the parts of the MAC addresses
+RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies
+NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544: of tests of devices
+UNDERLAY = "underlay"
+ERSPAN = Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
+GRE_SEQUENCE = Header("GRE sequence number", 4, "RFC 2890")
+VLAN_TAG = Header("VLAN tag", 4, "IEEE 802.1Q")
+QUEUE_MS = 50  # of the uplink's token bucket, as that of two lab VMs has
+DISCARD = 9
+PROOF_S, TRY_S = 30.0, 0.25
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was counted up to a moment: packets that the ends sent and the switch took; packets that mirrors should have
+    copied, each times the mirrors; copies that arrived; copies that a reader's socket dropped; packets that the
+    switch's sockets dropped; its CPU time."""
+
+    switched: int
+    expected: int
+    copies: int
+    unread: int
+    lost: int | None
+    cpu_s: float
+
+
+def tunnel_headers(parameters: SwitchOptions) -> tuple[Header, ...]:
+    """What a mirror's tunnel puts before a copy, from the outside in, with the copy's own Ethernet header."""
+    tag = (VLAN_TAG,) if parameters.vlans else ()
+    if parameters.output == "erspan":
+        return (IPV4, GRE, GRE_SEQUENCE, ERSPAN, ETHERNET, *tag)
+    return (*headers({"gre": "gretap"}.get(parameters.output, parameters.output), key=True), *tag)
+
+
+class Mirrors:
+    """The mirrors of one switch, from the ports that they need to the counts of their copies."""
+
+    def __init__(
+        self,
+        parameters: SwitchOptions,
+        spec: Spec,
+        datapath: str,
+        between: Namespace,
+        monitor: Namespace | None,
+        indices: Mapping[int, int],
+    ) -> None:
+        self._asked, self._spec, self._between, self._monitor = parameters, spec, between, monitor
+        self._arriving, self._leaving = selected(parameters, spec)
+        self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
+        self._indices = indices  # of the ends' ports, by the ends' numbers
+        self._userspace = datapath == "netdev"
+        self._datapath = datapath
+        self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indices in `monitor`
+        self._sockets: list[netlink.PacketSockets] = []
+
+    def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
+        """The switch with its ports and those that the mirrors need, and one for the outer side of tunnels, where the
+        datapath takes one."""
+        kind, _, of = (self._asked.sampling or "").partition(":")
+        sampling = (kind, int(of)) if kind else None
+        main = Bridge(
+            name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
+        )
+        if self._asked.output in TUNNELS and self._asked.mirrors and self._userspace:
+            return [main, Bridge(UNDERLAY, self._datapath, [Port("uplink")])]
+        return [main]
+
+    def _ports(self) -> list[Port]:
+        parameters = self._asked
+        if not parameters.mirrors:
+            return []
+        if parameters.output == "vlan":
+            return [Port("trunk", trunks=tuple(self._vlans()))]
+        if parameters.output in TUNNELS:
+            return [
+                Port(name, parameters.output, self._tunnel_options(number))
+                for number, name in enumerate(self.outputs)
+            ]
+        return [Port(name, "internal" if parameters.output == "internal" else "") for name in self.outputs]
+
+    def _tunnel_options(self, number: int) -> dict[str, str]:
+        result = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(number + 1)}
+        if self._asked.output == "erspan":
+            result |= {"erspan_ver": "1", "erspan_idx": str(number + 1)}
+        return result
+
+    def _vlans(self) -> range:
+        return range(RSPAN_VLAN, RSPAN_VLAN + self._asked.mirrors)
+
+    def _mirrors(self) -> list[Mirror]:
+        parameters = self._asked
+        kind, _, number = parameters.select.partition(":")
+        everything = kind in ("all", "vlan")
+        return [
+            Mirror(
+                name,
+                () if everything else tuple(f"port{one}" for one in self._arriving),
+                () if everything else tuple(f"port{one}" for one in self._leaving),
+                everything=everything,
+                vlans=(int(number),) if kind == "vlan" else (),
+                port=None if parameters.output == "vlan" else name,
+                vlan=RSPAN_VLAN + position if parameters.output == "vlan" else None,
+                snaplen=parameters.snaplen,
+            )
+            for position, name in enumerate(self.outputs)
+        ]
+
+    def lay_cables(self) -> None:
+        """The interfaces that copies go out by, and those at which they arrive."""
+        parameters = self._asked
+        if self._monitor is None or parameters.output == "internal":
+            return
+        if parameters.output == "veth":
+            self._cables([(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE)
+        else:
+            self._cables([("trunk" if parameters.output == "vlan" else "uplink", UPLINK)], UPLINK_SIDE)
+
+    def _cables(self, wanted: Sequence[tuple[str, int]], part: int) -> None:
+        assert self._monitor is not None, "there are mirrors"
+        mtu_bytes = self._spec.mtu_bytes
+        if self._asked.output in TUNNELS:
+            mtu_bytes = self._asked.uplink_mtu or mtu_bytes + length_bytes(tunnel_headers(self._asked))
+        self._between.netlink.do(
+            *(
+                netlink.new_link(
+                    "veth", name, index=index, mtu_bytes=mtu_bytes, mac=mac(2 * position, part),
+                    peer={"name": name, "index": index, "netns": self._monitor.fd, "mac": mac(2 * position + 1, part)},
+                )
+                for position, (name, index) in enumerate(wanted)
+            )
+        )  # fmt: skip
+        self._monitor.netlink.do(*(netlink.set_link(index) for _name, index in wanted))
+        self._ends = list(wanted)
+
+    def connect(self, switch: Switch) -> None:
+        """What needs ports that the switch has made: addresses of tunnels, internal ports in their namespace."""
+        if self._monitor is None:
+            return
+        if self._asked.output == "internal":
+            self._move_internal()
+        elif self._asked.output in TUNNELS:
+            self._connect_tunnels(switch)
+
+    def _move_internal(self) -> None:
+        assert self._monitor is not None, "there are mirrors"
+        for name in self.outputs:
+            with netlink.inside(self._between.fd):
+                index = netlink.index_of(name)
+            self._between.netlink.do(netlink.move_link(index, self._monitor.fd))
+            with netlink.inside(self._monitor.fd):
+                index = netlink.index_of(name)
+            self._monitor.netlink.do(netlink.set_link(index, mtu_bytes=self._spec.mtu_bytes))
+            self._ends.append((name, index))
+
+    def _connect_tunnels(self, switch: Switch) -> None:
+        far = mac(1, UPLINK_SIDE)
+        if self._userspace:
+            # Tunnels of the userspace datapath find their way by the addresses of bridges (Documentation/howto/
+            # userspace-tunneling.rst).
+            with netlink.inside(self._between.fd):
+                index = netlink.index_of(UNDERLAY)
+            self._between.netlink.do(netlink.set_link(index), netlink.new_address(index, NEAR))
+            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far)
+        else:
+            near = [netlink.new_address(UPLINK, NEAR), netlink.new_neighbour(UPLINK, str(FAR.ip), far)]
+            self._between.netlink.do(*near)
+        if (rate_bps := self._asked.uplink_bps) is not None:
+            burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
+            words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
+            tc = [
+                *self._between.prefix,
+                machine.program("tc"),
+                "qdisc",
+                "add",
+                "dev",
+                "uplink",
+                "root",
+                "tbf",
+            ]
+            process.output([*tc, *words])
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """The copies are read, by what was asked for, until the block ends."""
+        if self._monitor is None:
+            yield
+            return
+        with reading(self._asked.readers, self._monitor, self._ends):
+            yield
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Packet sockets can be asked for what they dropped, until the block ends."""
+        spaces = [self._between, *([] if self._monitor is None else [self._monitor])]
+        self._sockets = [netlink.PacketSockets(space.fd) for space in spaces]
+        try:
+            yield
+        finally:
+            for one in self._sockets:
+                one.close()
+
+    def counts(self, switch: Switch) -> Counts:
+        """What was counted up to now."""
+        # A pair talks to itself alone: what comes in at one end's port goes out at the other's. What goes out
+        # is work that was done, and needs no second counter, read at another moment, to be taken from it.
+        taken = {number: self._counters(number ^ 1).sent_count for number in self._indices}
+        arrived = sum(taken[number] for number in self._arriving)
+        left = sum(taken[number ^ 1] for number in self._leaving)
+        copies = unread = 0
+        if self._monitor is not None:
+            copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
+            unread = sum(self._sockets[1].drops().values()) if self._asked.readers != "none" else 0
+        total = sum(self._sockets[0].drops().values()) if self._userspace else None
+        expected = self._asked.mirrors * (arrived + left)
+        return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
+
+    def _counters(self, number: int) -> netlink.LinkCounters:
+        return self._between.netlink.counters(self._indices[number])
+
+    def meter(self, switch: Switch) -> Meter:
+        """Reads the counters; what it returns gives the columns of a row for the time since."""
+
+        def begin() -> Callable[[], dict[str, Any]]:
+            before = self.counts(switch)
+
+            def end() -> dict[str, Any]:
+                now = self.counts(switch)
+                result: dict[str, Any] = {
+                    "switch_cpu_s": now.cpu_s - before.cpu_s,
+                    "switched_count": now.switched - before.switched,
+                }
+                if now.lost is not None and before.lost is not None:
+                    result["switch_lost_count"] = now.lost - before.lost
+                if self._asked.mirrors:
+                    result["copies_expected_count"] = now.expected - before.expected
+                    result["copies_count"] = now.copies - before.copies
+                    result["copies_unread_count"] = now.unread - before.unread
+                return result
+
+            return end
+
+        return begin
+
+    def prove(self, switch: Switch, pairs: Sequence[Pair]) -> None:
+        """See that every mirror copies what it should: as many copies arrive as it should have made.
+
+        A mirror applies to new flows only, so flows are thrown away before each further try. Raises Failed when copies
+        are missing to the end.
+        """
+        if self._monitor is None:
+            return
+        deadline = time.monotonic() + PROOF_S
+        while True:
+            before = self.counts(switch)
+            for pair in pairs:
+                _send(pair.client, pair.server)
+                _send(pair.server, pair.client)
+            until = time.monotonic() + TRY_S
+            while time.monotonic() < until:
+                now = self.counts(switch)
+                wanted, made = now.expected - before.expected, now.copies - before.copies
+                if wanted == made > 0:
+                    return
+                time.sleep(0.002)
+            if time.monotonic() > deadline:
+                raise Failed(
+                    f"{self._asked.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
+                    f" {switch.words() or 'Open vSwitch gives no reason'}"
+                )
+            switch.command("revalidator/purge")
+
+
+def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int]]:
+    """The ends at whose ports a packet is copied once for each mirror: where it comes in, and where it goes out.
+
+    A mirror copies a packet once, however often it selects it. Raises BadInput for an end that is not there.
+    """
+    kind, _, direction = parameters.select.partition(":")
+    everybody = range(2 * spec.pairs)
+    if kind == "all":
+        return list(everybody), []
+    if kind == "vlan":
+        return [
+            one
+            for one in everybody
+            if not parameters.vlans or 1 + one // 2 % parameters.vlans == int(direction)
+        ], []
+    role, number = re.fullmatch(r"(client|server)(\d+)", kind).groups()  # type: ignore[union-attr]
+    if int(number) >= spec.pairs:
+        raise BadInput(
+            f"select={parameters.select}: there is no {kind}; the last one is {role}{spec.pairs - 1}"
+        )
+    one = [2 * int(number) + (role == "server")]
+    return (one if direction != "out" else []), (one if direction != "in" else [])
+
+
+def _send(end: Endpoint, to: Endpoint) -> None:
+    """One datagram from an end to another, to the port where nobody listens (discard)."""
+    if end.box is not None and end.box.kernel is not None:
+        process.run([*end.prefix, "ping", "-c1", "-W1", to.address])
+        return
+    family = socket.AF_INET6 if ":" in to.address else socket.AF_INET
+    with netlink.inside(end.namespace.fd), socket.socket(family, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"", (to.address, DISCARD))

@@ -1,0 +1,64 @@
+"""What reads the copies of mirrors: a process for each interface, in the namespace where the copies arrive."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import Namespace
+from labkit.system import machine, netlink, process
+
+ETH_P_ALL = 3
+START_S = 10.0
+ENOUGH_BYTES = 64  # of a packet, to count it
+
+
+@contextmanager
+def reading(kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]) -> Iterator[None]:
+    """A reader at each of these interfaces (name, index) until the block ends: `count`, `tcpdump`, or `none`.
+
+    Raises Unsupported where tcpdump is missing, Failed with its words, or when a reader does not start to read.
+    """
+    with ExitStack() as stack:
+        ended: list[Callable[[], str | None]] = []
+        for name, _index in interfaces if kind != "none" else ():
+            if kind == "tcpdump":
+                argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", name, "-w", "/dev/null"]
+                [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
+                ended.append(lambda one=program: one.ended().words() if one.poll() else None)  # type: ignore[misc]
+            else:
+                stack.callback(_counter(space, name).kill)
+        if kind != "none":
+            _wait(space, {index for _name, index in interfaces}, ended)
+        yield
+
+
+def _wait(space: Namespace, wanted: set[int], ended: Sequence[Callable[[], str | None]]) -> None:
+    """Wait until every interface has a packet socket that receives from it."""
+    sockets = netlink.PacketSockets(space.fd)
+    try:
+        deadline = time.monotonic() + START_S
+        while not wanted <= set(sockets.drops()):
+            words = next((result for one in ended if (result := one()) is not None), None)
+            if words is not None or time.monotonic() > deadline:
+                raise Failed(f"a reader of copies does not read: {words or f'not within {START_S:.0f} s'}")
+            time.sleep(0.002)
+    finally:
+        sockets.close()
+
+
+def _counter(space: Namespace, interface: str) -> process.Forked:
+    """A process that receives every packet of an interface, and does nothing with it."""
+
+    def work(_connection: socket.socket) -> None:
+        buffer = bytearray(ENOUGH_BYTES)
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as receiver:
+            receiver.bind((interface, ETH_P_ALL))
+            while True:
+                receiver.recv_into(buffer)
+
+    with netlink.inside(space.fd):
+        return process.Forked(work)

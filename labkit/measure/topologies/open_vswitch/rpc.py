@@ -1,0 +1,132 @@
+"""JSON-RPC to the daemons of Open vSwitch, over their Unix sockets: OVSDB (RFC 7047) and the commands of ovs-appctl(8).
+
+The package `ovs` encodes and decodes. Every call has a deadline, which that package's own blocking calls do not have.
+It is imported on first use: an experiment without Open vSwitch does not pay for it (30 ms, in an emulated guest a
+second).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import Failed
+
+DATABASE = "Open_vSwitch"
+PATIENCE_S = 10.0
+
+
+class Connection:
+    """A connection to a daemon's Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        import ovs.jsonrpc
+        import ovs.stream
+
+        self._path = path
+        deadline = time.monotonic() + PATIENCE_S
+        while True:  # the file of a socket is there before it listens
+            error, stream = ovs.stream.Stream.open_block(ovs.stream.Stream.open(f"unix:{path}"))
+            if error not in (errno.ECONNREFUSED, errno.ENOENT) or time.monotonic() > deadline:
+                break
+            time.sleep(0.002)
+        if error:
+            raise Failed(f"{path.name} of Open vSwitch cannot be reached: {os.strerror(error)}")
+        self._rpc = ovs.jsonrpc.Connection(stream)
+
+    def close(self) -> None:
+        """Close it."""
+        self._rpc.close()
+
+    def call(self, method: str, *parameters: Any, within_s: float = PATIENCE_S) -> Any:
+        """The result of a call. Raises Failed with the daemon's words, or when no answer comes in time."""
+        import ovs.jsonrpc
+
+        request = ovs.jsonrpc.Message.create_request(method, list(parameters))
+        error = self._rpc.send(request)
+        answer = None
+        deadline = time.monotonic() + within_s
+        while not error and (answer is None or answer.id != request.id):
+            self._rpc.run()
+            error, answer = self._rpc.recv()
+            if error == errno.EAGAIN:
+                error, answer = 0, None
+                self._wait(deadline, method)
+            elif (
+                answer is not None and answer.method == "echo"
+            ):  # OVSDB asks whether we live (RFC 7047, 4.1.11)
+                self._rpc.send(ovs.jsonrpc.Message.create_reply(answer.params, answer.id))
+                answer = None
+        if error:
+            why = "it has ended" if error < 0 else os.strerror(error)
+            raise Failed(f"{self._path.name} of Open vSwitch did not answer {method}: {why}")
+        assert answer is not None, "the loop ends with an answer or an error"
+        if answer.error is not None:
+            raise Failed(f"Open vSwitch refused {method}: {_words(answer.error)}")
+        return answer.result
+
+    def _wait(self, deadline: float, method: str) -> None:
+        import ovs.poller
+
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise Failed(f"{self._path.name} of Open vSwitch did not answer {method} in time")
+        poller = ovs.poller.Poller()
+        self._rpc.wait(poller)
+        self._rpc.recv_wait(poller)
+        poller.timer_wait(int(left_s * 1000) + 1)
+        poller.block()
+
+
+class Database(Connection):
+    """The database of a switch."""
+
+    def transact(self, *operations: dict[str, Any], within_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """The results of operations (RFC 7047, 5.2), done all together or not at all. Raises Failed with the words of
+        the first that was refused."""
+        results: list[Any] = self.call("transact", DATABASE, *operations, within_s=within_s)
+        for result in results:
+            if result is not None and "error" in result:
+                raise Failed(f"Open vSwitch refused a change of its configuration: {_words(result)}")
+        return results
+
+    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
+        """These columns of all rows of a table, with sets and maps as Python has them."""
+        [result] = self.transact({"op": "select", "table": table, "where": [], "columns": list(columns)})
+        return [{name: plain(value) for name, value in row.items()} for row in result["rows"]]
+
+
+def plain(value: Any) -> Any:
+    """A value of OVSDB as Python has it: a set is a list, a map a dict, a UUID its text."""
+    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)):
+        return value
+    kind, content = value
+    if kind == "set":
+        return [plain(one) for one in content]
+    if kind == "map":
+        return {plain(key): plain(one) for key, one in content}
+    return content  # uuid, named-uuid
+
+
+def a_set(values: list[Any]) -> list[Any]:
+    """A list as OVSDB writes a set."""
+    return ["set", values]
+
+
+def a_map(values: dict[str, str]) -> list[Any]:
+    """A dict as OVSDB writes a map."""
+    return ["map", [[key, value] for key, value in values.items()]]
+
+
+def named(name: str) -> list[str]:
+    """A row that the same transaction inserts under this name."""
+    return ["named-uuid", name]
+
+
+def _words(error: Any) -> str:
+    if isinstance(error, dict):
+        return ": ".join(str(error[name]) for name in ("error", "details") if error.get(name))
+    return " ".join(str(error).split())

@@ -1,0 +1,203 @@
+"""A private Open vSwitch: its own ovsdb-server and ovs-vswitchd in a namespace of the experiment, its own folder in
+memory. The machine's own Open vSwitch is neither used nor changed.
+
+Both are programs of the experiment, so the kernel ends them with it, however that ends; ports and datapath go with the
+namespace, the folder with the mount namespace.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import Namespace
+from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
+from labkit.system import machine, process
+from labkit.system.temporary_files import in_memory, short_folder
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+OLDEST = (2, 17)  # older ones were not tried
+START_S = 60.0  # on an emulated CPU; one that has ended is seen at once
+CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
+# Open vSwitch counts the CPUs again every 10 s, by the clock since boot: before that it takes them for none, and starts
+# no thread for what the kernel's datapath does not know (lib/ovs-thread.c, count_cpu_cores).
+COUNTED_CPUS_S = 10.5
+CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process' CPU clock is named by its number
+
+
+class Switch:
+    """A switch: its namespace, its folder, its database, and its two programs once they run."""
+
+    def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
+        self.space = space
+        self.folder = folder
+        self._programs = programs  # in which each is from its start, for whoever has to end them
+        self._database: Database | None = None
+        self._control: Connection | None = None
+        self._daemon: process.Running | None = None
+        self._config = 0
+        self.kernel = False  # whether the datapath is the kernel's
+
+    @property
+    def pid(self) -> int:
+        """The process that is the switch, ovs-vswitchd."""
+        assert self._daemon is not None, "it was started"
+        return self._daemon.pid
+
+    @property
+    def database(self) -> Database:
+        """Its configuration and its state."""
+        assert self._database is not None, "it was opened"
+        return self._database
+
+    def command(self, name: str, *words: str) -> str:
+        """What a command of ovs-appctl(8) prints. Raises Failed with its words."""
+        if self._control is None:
+            self._control = Connection(self.folder / CONTROL)
+        return str(self._control.call(name, *words))
+
+    def cpu_s(self) -> float:
+        """The CPU-seconds that ovs-vswitchd has taken, all threads of it, exact to nanoseconds."""
+        return time.clock_gettime((~self.pid << 3) | CPUCLOCK_SCHED)
+
+    def open(self) -> None:
+        """Make an empty database and start its server."""
+        path, socket = self.folder / "conf.db", self.folder / "db.sock"
+        process.output(["ovsdb-tool", "create", str(path), str(SCHEMA)], START_S)
+        self._run(
+            "ovsdb-server", str(path), f"--remote=punix:{socket}", f"--unixctl={self.folder / 'ovsdb.ctl'}",
+            f"--log-file={self.folder / 'ovsdb.log'}", "-vconsole:off", until=socket,
+        )  # fmt: skip
+        self._database = Database(socket)
+
+    def start(self, *operations: dict[str, Any], kernel: bool) -> None:
+        """Start the switch with the configuration that these operations insert into the empty database.
+
+        They name the row of Open_vSwitch `root`. Raises as `settled`; Unsupported where the kernel's datapath is wanted
+        and this kernel has none.
+        """
+        self._config, self.kernel = 1, kernel
+        self.database.transact(*operations)
+        if kernel:
+            time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
+        names = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+        self._daemon = self._run(
+            "env", *(f"{name}={self.folder}" for name in names), "ovs-vswitchd", f"unix:{self.folder / 'db.sock'}",
+            f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
+            until=self.folder / CONTROL,
+        )  # fmt: skip
+        if kernel:
+            self._wait_for_datapath()
+        self.settled()
+
+    def _run(self, *argv: str, until: Path) -> process.Running:
+        """Start a program in the switch's namespace, and wait until its socket is there."""
+        program = process.Running([*self.space.prefix, *argv])
+        self._programs.append(program)
+        deadline = time.monotonic() + START_S
+        while not until.exists():
+            if program.poll():
+                raise Failed(program.ended().words())
+            if time.monotonic() > deadline:
+                raise Failed(f"Open vSwitch's {until.name} was not there within {START_S:.0f} s")
+            time.sleep(0.002)
+        return program
+
+    def configure(self, *operations: dict[str, Any]) -> None:
+        """Change the configuration in one transaction, and wait until it is in force. Raises as `settled`."""
+        self._config += 1
+        now = {"op": "update", "table": "Open_vSwitch", "where": [], "row": {"next_cfg": self._config}}
+        self.database.transact(*operations, now)
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until ovs-vswitchd has taken its configuration in. Raises Failed with its words, also where a port
+        cannot be."""
+        deadline = time.monotonic() + START_S
+        while (now := self.database.rows("Open_vSwitch", "cur_cfg")[0]["cur_cfg"]) < self._config:
+            if self._daemon is not None and self._daemon.poll():
+                raise Failed(f"ovs-vswitchd has ended: {self.words() or self._daemon.ended().words()}")
+            if time.monotonic() > deadline:
+                raise Failed(
+                    f"ovs-vswitchd did not take its configuration in within {START_S:.0f} s ({now} of {self._config}):"
+                    f" {self.words() or 'it wrote no warning'}"
+                )
+            time.sleep(0.002)
+        rows = self.database.rows("Interface", "name", "error")
+        if faults := [f"{row['name']} ({row['error']})" for row in rows if row["error"]]:
+            raise Failed(f"Open vSwitch refused ports: {'; '.join(faults[:3])}")
+
+    def _wait_for_datapath(self) -> None:
+        """Wait until threads run that handle what the kernel's datapath does not know: without them it drops that."""
+        deadline = time.monotonic() + START_S
+        while not any(name.startswith("handler") for name in self._threads()):
+            if "kernel module is probably not loaded" in self._log():
+                raise Unsupported(
+                    "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set and no module was found):"
+                    " take ovs_netdev, or a kernel that has it (where=vm:debian boots one in a lab VM)"
+                )
+            if self._daemon is not None and self._daemon.poll():
+                raise Failed(f"ovs-vswitchd has ended: {self.words() or self._daemon.ended().words()}")
+            if time.monotonic() > deadline:
+                raise Failed(
+                    "ovs-vswitchd started no handler thread, so the kernel's datapath would drop the first packets of"
+                    f" every flow: {self.words()}"
+                )
+            time.sleep(0.005)
+
+    def _threads(self) -> list[str]:
+        names = []
+        for path in Path(f"/proc/{self.pid}/task").glob("*/comm"):
+            with suppress(OSError):  # a thread that has just ended
+                names.append(path.read_text().strip())
+        return names
+
+    def words(self) -> str:
+        """The last warnings and errors that ovs-vswitchd wrote, in one line."""
+        serious = re.findall(r"^[^|]*\|\d+\|(.*\|(?:WARN|ERR|EMER)\|.*)$", self._log(), re.MULTILINE)
+        return "; ".join(serious[-3:])
+
+    def _log(self) -> str:
+        path = self.folder / LOG
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        for one in (self._database, self._control):
+            if one is not None:
+                one.close()
+
+
+def version() -> str:
+    """The version of ovs-vswitchd. Raises Unsupported where there is none, or one that is too old."""
+    result = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
+    if result is None or not SCHEMA.exists():
+        raise Unsupported(
+            "Open vSwitch is not installed (ovs-vswitchd): install the Debian package openvswitch-switch; its service"
+            " need not run"
+        )
+    if tuple(int(number) for number in re.findall(r"\d+", result)[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise Unsupported(f"Open vSwitch {result} is too old: install {oldest} or newer")
+    return result
+
+
+@contextmanager
+def switch(space: Namespace) -> Iterator[Switch]:
+    """A switch in this namespace with an open, empty database; its programs end with the block.
+
+    Raises as `version`.
+    """
+    version()
+    with short_folder("labkit-ovs-", in_memory()) as folder, process.all_ended([]) as programs:
+        made = Switch(space, folder, programs)
+        try:
+            made.open()
+            yield made
+        finally:
+            made.close()

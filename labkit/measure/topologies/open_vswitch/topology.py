@@ -1,0 +1,147 @@
+"""The topologies `ovs` and `ovs_netdev`: every end on a port of one private Open vSwitch, with mirrors.
+
+The first switches in the kernel, the second in ovs-vswitchd itself."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from labkit.common.errors import BadInput
+from labkit.measure.endpoints import Endpoint, Namespace, namespaces
+from labkit.measure.topologies.base import (
+    BETWEEN,
+    EDGE,
+    PORT,
+    Spec,
+    Topology,
+    endpoint_addresses,
+    give_addresses,
+    names,
+    numbers,
+    pairs_of,
+)
+from labkit.measure.topologies.containers_and_guests import nic_of, paired
+from labkit.measure.topologies.open_vswitch import words
+from labkit.measure.topologies.open_vswitch.configuration import Port, operations
+from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
+from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.veth import port
+from labkit.system import netlink
+
+# Where the datapath is: the kernel's module, or ovs-vswitchd, which receives by packet sockets.
+NAMES = {"ovs": "system", "ovs_netdev": "netdev"}
+BRIDGE = "switch"
+# linux/sockios.h, linux/ethtool.h
+SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO = 0x8946, 0x17, 0x1F
+
+
+@contextmanager
+def ovs(name: str, spec: Spec) -> Iterator[Topology]:
+    """A veth from every end to one switch. Raises BadInput for options that cannot be (`words.options`), Unsupported
+    where Open vSwitch or its datapath is missing, Failed with its words."""
+    count = len(names(spec))
+    with (
+        namespaces([*names(spec), BETWEEN, *_monitors(name)], family=spec.family) as made,
+        ExitStack() as stack,
+    ):
+        for space in made:
+            space.netlink.do(netlink.set_link(1))
+        ends, between = made[:count], made[count]
+        between.netlink.do(
+            *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
+        )
+        if _datapath(name) == "netdev":
+            for space in ends:
+                complete_packets(space, "eth0")
+        indices = {number: PORT + number for number in numbers(spec)}
+        one, mirrors = stack.enter_context(_switched(name, spec, made[count:], indices))
+        give_addresses(spec, ends)
+        pairs = pairs_of(spec, ends)
+        mirrors.prove(one, pairs)
+        stack.enter_context(mirrors.read())
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+
+
+@contextmanager
+def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
+    """A tap from every guest to one switch; raises as `ovs`, and BadInput for guests that send what the userspace
+    datapath cannot carry."""
+    from labkit.measure.endpoints.guest.qemu_guest import guests, parse  # what only guests need
+
+    parameters = parse(spec.guest)
+    if _datapath(name) == "netdev" and parameters.offloads:
+        raise BadInput(
+            f"guest={spec.guest}: {name} receives by packet sockets, which need complete packets: say"
+            f" guest={spec.guest},offloads=off"
+        )
+    with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
+        for space in made:
+            space.netlink.do(netlink.set_link(1))
+        between, nics, indices = made[0], [], {}
+        for number in numbers(spec):
+            tap = netlink.Tap(between.fd, f"port{number}", parameters.queues)
+            stack.callback(tap.close)
+            between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
+            nics.append(nic_of(spec, number, tap.fds))
+            indices[number] = tap.index
+        one, mirrors = stack.enter_context(_switched(name, spec, made, indices))
+        boxes = stack.enter_context(guests(spec.guest, nics))
+        ends = [
+            Endpoint(box.name, between, "eth0", EDGE, nic.address.partition("/")[0], box, f"port{number}")
+            for number, box, nic in zip(numbers(spec), boxes, nics, strict=True)
+        ]
+        pairs = paired(ends)
+        mirrors.prove(one, pairs)
+        stack.enter_context(mirrors.read())
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+
+
+def _datapath(name: str) -> str:
+    return NAMES[name.partition("+")[0]]
+
+
+def _monitors(name: str) -> list[str]:
+    """The namespace where copies arrive, where there are mirrors."""
+    return [MONITOR] if words.options(name).mirrors else []
+
+
+@contextmanager
+def _switched(
+    name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int]
+) -> Iterator[tuple[Switch, Mirrors]]:
+    """The switch in the first of these namespaces, with the ends' interfaces there (`indices`, by the ends' numbers) as
+    ports, and its mirrors, whose copies arrive in the second."""
+    parameters, between = words.options(name), spaces[0]
+    mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
+    mirrors.lay_cables()
+    ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
+    with switch(between) as one:
+        one.start(*operations(mirrors.bridges(BRIDGE, ports)), kernel=_datapath(name) == "system")
+        mirrors.connect(one)
+        with mirrors.counted():
+            yield one, mirrors
+
+
+def vlan_of(number: int, parameters: words.SwitchOptions) -> int | None:
+    """The VLAN that the port of end `number` belongs to, or None: then it is a trunk of all VLANs.
+
+    Where mirrors copy into a VLAN, an end must not be in all of them, or the copies go there as well.
+    """
+    if not parameters.vlans:
+        return 1 if parameters.output == "vlan" else None
+    return 1 + number // 2 % parameters.vlans
+
+
+def complete_packets(space: Namespace, interface: str) -> None:
+    """Switch transmit checksum and segmentation offload off: what a packet socket gives to the userspace datapath must
+    be complete."""
+    with netlink.inside(space.fd), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO):
+            value = ctypes.create_string_buffer(struct.pack("II", command, 0))  # struct ethtool_value
+            request = struct.pack("16sP", interface.encode(), ctypes.addressof(value))  # struct ifreq
+            fcntl.ioctl(any_socket, SIOCETHTOOL, request.ljust(40, b"\0"))

@@ -1,0 +1,154 @@
+"""What a topology's name asks of its switch: `ovs_netdev+mirrors=4+readers=count`.
+
+The words are part of the name, so that switches with different mirrors are arms of one experiment, of any experiment
+that compares topologies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.common.errors import BadInput
+
+MOST_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
+READERS = ("none", "count", "tcpdump")
+LOCAL = ("internal", "veth")
+TUNNELS = ("gre", "erspan", "vxlan")
+OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
+SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
+
+HELP = {
+    "mirrors": f"number of mirrors, 0 to {MOST_MIRRORS}",
+    "select": "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch"
+    " sees it), vlan:N",
+    "output": "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan"
+    " (a tunnel to a second host); vlan (RSPAN: a VLAN of its own, to a trunk port)",
+    "readers": "who reads the copies at the end of each mirror: none, count (a process that receives and counts each),"
+    " tcpdump (to /dev/null)",
+    "snaplen": "bytes of a packet that a mirror copies; none: all",
+    "vlans": "number of VLANs, to which pairs belong in turn; 0: none",
+    "uplink_bps": "rate of the link that tunnels leave the host by (tbf); none: as fast as it goes",
+    "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
+    "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
+}
+
+
+@dataclass(frozen=True)
+class SwitchOptions:
+    """What a switch is asked for; HELP says what each is."""
+
+    mirrors: int = 0
+    select: str = "client0"
+    output: str = "veth"
+    readers: str = "none"
+    snaplen: int | None = None
+    vlans: int = 0
+    uplink_bps: float | None = None
+    uplink_mtu: int | None = None
+    sampling: str | None = None
+
+    def name(self, topology: str) -> str:
+        """The name of `topology` with these options, without those that are as they are by themselves."""
+        plain = SwitchOptions()
+        words = [
+            f"{one.name}={value:.0f}" if isinstance(value, float) else f"{one.name}={value}"
+            for one in dataclasses.fields(self)
+            if (value := getattr(self, one.name)) != getattr(plain, one.name)
+        ]
+        return "+".join([topology, *words])
+
+
+def options(name: str) -> SwitchOptions:
+    """The options in a topology's name. Raises BadInput in one sentence for those that cannot be."""
+    topology, *words = name.split("+")
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if key not in HELP or not equals:
+            raise BadInput(
+                f"{name}: {topology} has no option {word!r}; there are {', '.join(f'{one}=' for one in HELP)}"
+            )
+        if key in given:
+            raise BadInput(f"{name}: {key} is given twice")
+        given[key] = _value(name, key, text)
+    result = SwitchOptions(**given)
+    _check(name, result)
+    return result
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"there are {', '.join(known)}")
+        return text
+
+    return checked
+
+
+def _number(least: float, most: float, whole: bool = True) -> Callable[[str], float]:
+    def checked(text: str) -> float:
+        value = int(text) if whole and re.fullmatch(r"\d{1,9}", text) else _float(text, whole)
+        if not least <= value <= most:
+            raise ValueError(f"allowed are {least:g} to {most:g}")
+        return value
+
+    return checked
+
+
+def _float(text: str, whole: bool) -> float:
+    if whole or not re.fullmatch(r"\d+(\.\d+)?(e\d{1,2})?", text):
+        raise ValueError("a number is needed" if not whole else "a whole number is needed")
+    return float(text)
+
+
+def _form(pattern: str, example: str) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"it is written like {example}")
+        return text
+
+    return checked
+
+
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "mirrors": _number(0, MOST_MIRRORS),
+    "select": _form(SELECT, "all, client0, server0:in, vlan:1"),
+    "output": _one_of(*OUTPUTS),
+    "readers": _one_of(*READERS),
+    "snaplen": _number(14, 65535),
+    "vlans": _number(0, 500),
+    "uplink_bps": _number(1e5, 1e11, whole=False),
+    "uplink_mtu": _number(68, 65535),
+    "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
+}
+
+
+def _value(name: str, key: str, text: str) -> Any:
+    try:
+        return _VALUES[key](text)
+    except ValueError as error:
+        raise BadInput(f"{name}: {key}={text}: {error}") from None
+
+
+def _check(name: str, parameters: SwitchOptions) -> None:
+    """Raises BadInput for options that do not go together."""
+    plain = SwitchOptions()
+    for key in ("select", "output", "readers", "snaplen"):
+        if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):
+            raise BadInput(f"{name}: {key} is of mirrors, and there are none: say mirrors=1 as well")
+    for key in ("uplink_bps", "uplink_mtu"):
+        if getattr(parameters, key) is not None and parameters.output not in TUNNELS:
+            raise BadInput(f"{name}: {key} is of tunnels: say output={'|'.join(TUNNELS)} as well")
+    if parameters.select.startswith("vlan:"):
+        number = int(parameters.select.partition(":")[2])
+        if not (1 <= number <= parameters.vlans or number == parameters.vlans == 0):
+            there = (
+                f"VLANs 1 to {parameters.vlans}"
+                if parameters.vlans
+                else "no VLANs: say vlans=N as well, or select=vlan:0"
+            )
+            raise BadInput(f"{name}: select={parameters.select}, but there are {there}")

@@ -1,0 +1,173 @@
+"""A NIC of the machine: found, lent to a topology, and given back as it was.
+
+macvlan and ipvlan are made on it where it is. A bridge takes it into its own namespace; when that ends by force, the
+kernel moves a NIC back into the initial namespace, down (net/core/dev.c, default_device_exit_net).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints import Namespace
+from labkit.measure.topologies.base import Spec
+from labkit.system import netlink, process
+
+DELAY = netlink.FIRST_INDEX + 4
+DELAY_LIMIT = 1_000_000  # packets that netem may hold; its own 1,000 would be a limit of the rate
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A NIC in the machine's own namespace: its name, its index there, and a netlink socket there."""
+
+    name: str
+    index: int
+    kernel: netlink.Netlink
+
+    def link(self) -> netlink.Link:
+        """What the kernel tells of it now."""
+        return next(link for link in netlink.links(self.kernel) if link.index == self.index)
+
+
+@contextmanager
+def machine_nic(spec: Spec) -> Iterator[Nic]:
+    """The NIC `spec.parent`, or where that is None the one NIC of a lab VM."""
+    if spec.machine_netns is None:
+        raise Unsupported(
+            f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it:"
+            " run as root, or leave parent out"
+        )
+    name = spec.parent or _virtual_nic()
+    with netlink.inside(spec.machine_netns):
+        socket = netlink.Netlink()
+        try:
+            with open("/proc/thread-self/net/dev") as file:
+                known = sorted(line.split(":")[0].strip() for line in file if ":" in line)
+            index = netlink.index_of(name)
+        except OSError:
+            socket.close()
+            raise BadInput(
+                f"parent={name}: the machine has no such interface; it has {', '.join(known)}"
+            ) from None
+    try:
+        yield Nic(name, index, socket)
+    finally:
+        socket.close()
+
+
+def _virtual_nic() -> str:
+    """The name of the NIC of a lab VM: the only one of virtio (the guest's /sys tells of the machine's namespace)."""
+    process.run(["modprobe", "virtio_net"])  # no harm where it is built in
+    folders = Path("/sys/class/net").glob("*/device/driver")
+    result = [folder.parent.parent.name for folder in folders if folder.resolve().name == "virtio_net"]
+    if len(result) != 1:
+        raise Failed(
+            f"a lab VM of two nodes has one virtio NIC, but here are {len(result)}: boot it with a wire"
+        )
+    return result[0]
+
+
+@contextmanager
+def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tuple[netlink.Netlink, int]]:
+    """A NIC that is up and takes the MTU: a netlink socket beside it, and its index there.
+
+    With `moved`, and always in a lab VM, that is in the namespace `between`. A lab VM's own NIC is set up as needed,
+    another machine's is used as it is, or refused with the command that would help.
+    """
+    with machine_nic(spec) as nic:
+        if spec.parent is not None:
+            _check(nic, spec)
+        if not moved and spec.parent is not None:
+            yield nic.kernel, nic.index
+            return
+        _check_free(nic)
+        with _moved(nic, spec, between) as index:
+            mtu = spec.mtu_bytes if spec.parent is None else None
+            try:
+                between.netlink.do(netlink.set_link(index, mtu_bytes=mtu))
+            except netlink.LinkError as error:
+                raise Unsupported(f"{nic.name} of the lab VM does not take MTU {mtu} ({error})") from None
+            if spec.delay_s:
+                _delay(between, index, spec.delay_s)
+            yield between.netlink, index
+
+
+def _check(nic: Nic, spec: Spec) -> None:
+    link = nic.link()
+    if not link.up:
+        raise BadInput(f"parent={nic.name} is down on {os.uname().nodename}: ip link set {nic.name} up")
+    if link.mtu_bytes < spec.mtu_bytes:
+        raise BadInput(
+            f"parent={nic.name} has MTU {link.mtu_bytes} on {os.uname().nodename}:"
+            f" ip link set {nic.name} mtu {spec.mtu_bytes}, and on the cable's other end"
+        )
+
+
+def _check_free(nic: Nic) -> None:
+    """Raises BadInput for a NIC that a bridge may not take, because something else would be lost with it."""
+    link = nic.link()
+    own = [
+        ipaddress.ip_interface(text) for index, text in netlink.addresses(nic.kernel) if index == nic.index
+    ]
+    upper = [
+        one.name for one in netlink.links(nic.kernel) if one.link == nic.index and one.link_netnsid is None
+    ]
+    if wrong := (
+        [f"has the address {one}" for one in own if not one.is_link_local]
+        + [f"carries {name}" for name in upper if link.kind != "veth"]
+        + (["is a port of a bridge or a bond"] if link.master else [])
+        # Of a device that was made, a veth is a cable made for this; others the kernel would delete with the namespace.
+        + ([f"is a {link.kind} device"] if link.kind not in (None, "veth") else [])
+    ):
+        raise BadInput(
+            f"parent={nic.name} {wrong[0]}, and veth_bridge takes the NIC away from the machine while it is measured:"
+            " lend it one that is free"
+        )
+
+
+@contextmanager
+def _moved(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
+    """The NIC is in the namespace `between`, and its index there; afterwards it is back, and up if it was."""
+    was_up = nic.link().up
+    assert spec.machine_netns is not None
+    nic.kernel.do(netlink.move_link(nic.index, between.fd))
+    try:
+        [index] = [link.index for link in netlink.links(between.netlink) if link.name == nic.name]
+        yield index
+    finally:
+        back = [link.index for link in netlink.links(between.netlink) if link.name == nic.name]
+        for index in back:
+            between.netlink.do(netlink.move_link(index, spec.machine_netns, nic.index))
+        if was_up and back:
+            with contextlib.suppress(netlink.LinkError):
+                nic.kernel.do(netlink.set_link(nic.index))
+
+
+def _delay(between: Namespace, index: int, delay_s: float) -> None:
+    """Hold what arrives at the NIC for so long, as a longer cable would.
+
+    At the receiver, on an ifb: what netem holds under a sender counts against what its TCP may have queued
+    (net/ipv4/tcp_output.c, tcp_small_queue_check).
+    """
+    between.netlink.do(netlink.new_link("ifb", "delay", index=DELAY))
+    netem = ["netem", "delay", f"{round(delay_s * 1e6)}us", "limit", str(DELAY_LIMIT)]
+    mirror = ["matchall", "action", "mirred", "egress", "redirect", "dev", "delay"]
+    name = next(link.name for link in netlink.links(between.netlink) if link.index == index)
+    for words in (
+        ["qdisc", "add", "dev", "delay", "root", *netem],
+        ["qdisc", "add", "dev", name, "ingress"],
+        ["filter", "add", "dev", name, "ingress", *mirror],
+    ):
+        try:
+            process.output([*between.prefix, "tc", *words])
+        except Failed as error:
+            raise Unsupported(
+                f"link_delay_s needs a kernel with ifb and netem ({error}): name another in where"
+            ) from None

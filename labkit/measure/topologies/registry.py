@@ -1,0 +1,105 @@
+"""The table of topologies: the one place to add a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from labkit.common.errors import BadInput
+from labkit.measure.endpoints import Endpoint
+from labkit.measure.topologies import open_vswitch, tunnels
+from labkit.measure.topologies.across_hosts import ACROSS, one_side
+from labkit.measure.topologies.base import Builder, Spec, Topology, entered
+from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
+from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
+from labkit.measure.topologies.network import build as network_builder
+from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_routed
+
+TABLE: dict[str, Builder] = {
+    "loopback": loopback,
+    "veth": veth,
+    "veth_bridge": veth_bridge,
+    "veth_routed": veth_routed,
+    **{f"macvlan_{mode}": macvlan for mode in MACVLAN_MODES},
+    **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
+    **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
+    "overlay": network_builder.overlay,
+    **dict.fromkeys(open_vswitch.NAMES, open_vswitch.ovs),
+}
+# Whose names may go on with options: what raises BadInput for those that cannot be.
+OPTIONS = dict.fromkeys(open_vswitch.NAMES, open_vswitch.options)
+# With ends in guests: a topology's own builder for each kind of them.
+GUESTS: dict[str, dict[str, Builder]] = {
+    "veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside},
+    **{name: {"guest": open_vswitch.ovs_guests} for name in open_vswitch.NAMES},
+}
+IN_GUESTS = ("guest", "shared_guest")
+ENDPOINTS = ("namespace", "container", *IN_GUESTS)
+TAKES_PARENT = {macvlan, ipvlan}
+# Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
+# reachability must fail.
+ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two devices of one parent"}
+
+
+def check_names(parameters: Iterable[str]) -> None:
+    """Raises BadInput with the list of what there is, unless every name is a topology, with options that it takes."""
+    for name in parameters:
+        kind, plus, _options = name.partition("+")
+        if kind not in TABLE:
+            raise BadInput(f"there is no topology {kind}; there are {', '.join(TABLE)}")
+        if plus and kind not in OPTIONS:
+            raise BadInput(f"{name}: {kind} takes no options; {', '.join(OPTIONS)} do")
+        if plus:
+            OPTIONS[kind](name)
+
+
+def builder_of(name: str) -> Builder:
+    """What builds this topology, with whatever options."""
+    return TABLE[name.partition("+")[0]]
+
+
+def check_carries(name: str, mtu_bytes: int, family: int) -> None:
+    """Raises BadInput for a tunnel that no veth is large enough for, or that does not carry this version of IP."""
+    if name in tunnels.ARMS:
+        tunnels.outside_bytes(name, mtu_bytes, family)
+
+
+@contextmanager
+def build(name: str, spec: Spec) -> Iterator[Topology]:
+    """The topology `name`, live until the block ends.
+
+    Raises BadInput for an unknown name or a parent where none can be, Unsupported where this kernel lacks a
+    part, Isolated where the kernel refuses by design, LinkError for anything else that the kernel refused.
+    """
+    check_names([name])
+    builder = builder_of(name)
+    if spec.parent is not None and builder not in TAKES_PARENT:
+        raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
+    with ExitStack() as stack:
+        if spec.endpoint in IN_GUESTS:
+            check_guests([name], spec.endpoint)
+            yield entered(stack, GUESTS[name.partition("+")[0]][spec.endpoint](name, spec))
+            return
+        topology = entered(stack, builder(name, spec))
+        yield stack.enter_context(with_containers(topology)) if spec.endpoint == "container" else topology
+
+
+def check_guests(parameters: Iterable[str], endpoint: str = "guest") -> None:
+    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable, or for
+    what ends share (`endpoint`)."""
+    for name in parameters:
+        if endpoint not in GUESTS.get(name.partition("+")[0], {}):
+            there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
+            raise BadInput(
+                f"{name} has no place for a guest's tap: with endpoint={endpoint} there is {there}"
+            )
+
+
+@contextmanager
+def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
+    """The ends of one side (`spec.side`) of the topology `name`, whose other side is on another host; raises as
+    `build`."""
+    if name not in ACROSS:
+        raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
+    with ExitStack() as stack:
+        yield entered(stack, one_side(spec, ACROSS[name]))

@@ -1,0 +1,1 @@
+"""What the kernel reports about a topology that has been built."""

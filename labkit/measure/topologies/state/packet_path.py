@@ -1,0 +1,72 @@
+"""The way that frames take from one end of a pair to the other, interface by interface, found in a topology's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from labkit.common.topology_state import InterfaceState, PairEnd, Place, State
+
+OUT, IN = "out", "in"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """An interface by which a frame leaves a namespace (out) or arrives in one (in), or passes on to the device
+    below it (out) or above it (in)."""
+
+    namespace: str
+    interface: str
+    direction: str
+
+
+def packet_paths(state: State) -> list[list[Step]]:
+    """For each pair the steps from its client to its server; [] where none is found."""
+    known = {(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
+    return [packet_path(known, client, server) for client, server in state.pairs]
+
+
+def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, server: PairEnd) -> list[Step]:
+    """The steps from client to server; [] where their ways outwards do not meet, or an end's interface is not known."""
+    there = list(_outwards(known, Place(client.namespace, client.interface)))
+    back = list(_outwards(known, Place(server.namespace, server.interface)))
+    if not there or not back:
+        return []
+    back_places = [place for place, _ in back]
+    if there[0] == back[0]:  # loopback sends, and receives
+        return _steps(there[:1], back[:1])
+    for at, (place, came_by) in enumerate(there):
+        if place not in back_places:
+            continue
+        meets = back_places.index(place)
+        if came_by != "lower" or meets == 0 or back[meets][1] != "lower":
+            return _steps(there[: at + 1], back[:meets])
+        if _reflects(known, there[at - 1][0]):
+            return _steps(there, back)
+        return _steps(
+            there[:at], back[:meets]
+        )  # the device below passes it from one to the other, and counts nothing
+    return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
+
+
+def _reflects(known: dict[tuple[str, str], InterfaceState], upper: Place) -> bool:
+    return known[upper.namespace, upper.interface].mode == "vepa"
+
+
+def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Iterator[tuple[Place, str]]:
+    """From an end outwards: each interface, and whether it was come to from above (lower) or through a cable (peer)."""
+    first = known.get((place.namespace, place.interface))
+    came_by = (
+        "peer" if first is not None and first.kind == "tun" else ""
+    )  # a tap is the far end of a guest's cable
+    while (one := known.get((place.namespace, place.interface))) is not None:
+        yield place, came_by
+        if came_by == "peer" or not (far := one.peer or one.lower):
+            return
+        came_by, place = ("peer" if one.peer else "lower"), far
+
+
+def _steps(there: Sequence[tuple[Place, str]], back: Sequence[tuple[Place, str]]) -> list[Step]:
+    out = [Step(place.namespace, place.interface, IN if by == "peer" else OUT) for place, by in there]
+    turned = [Step(place.namespace, place.interface, OUT if by == "peer" else IN) for place, by in back]
+    return [*out, *reversed(turned)]

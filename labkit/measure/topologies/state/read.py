@@ -1,0 +1,185 @@
+"""The live state of a topology: what the kernel tells of every namespace of it, with names in the place of numbers.
+
+Nothing here is what a topology was meant to be; only the names of the namespaces and of the ends of pairs are its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.common.topology_state import (
+    InterfaceState,
+    Namespace,
+    NextHop,
+    PairEnd,
+    Place,
+    Route,
+    State,
+    TunnelState,
+)
+from labkit.measure import endpoints
+from labkit.measure.topologies.base import Topology
+from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES
+from labkit.measure.topologies.open_vswitch.state import with_switch
+from labkit.measure.topologies.state.tunnel_peers import with_peers
+from labkit.system import netlink
+
+MACHINE = "machine"  # the machine's own network namespace, where a NIC that is a parent stays
+ELSEWHERE = "elsewhere"  # a namespace that is none of the topology's
+
+
+@dataclass
+class _NamespaceRead:
+    """A namespace while it is read: its descriptor and links, and the namespaces that the kernel numbers in it."""
+
+    name: str
+    fd: int
+    kernel: netlink.Netlink
+    links: dict[int, netlink.Link]
+    others: dict[int, _NamespaceRead]
+
+    def place(self, link: netlink.Link, index: int) -> Place:
+        """The interface `index` in the namespace to which `link` points."""
+        at = self if link.link_netnsid is None else self.others.get(link.link_netnsid)
+        if at is None or index not in at.links:
+            return Place(ELSEWHERE, f"index {index}")
+        return Place(at.name, at.links[index].name)
+
+
+def state(topology: Topology) -> State:
+    """What the kernel tells of a topology that stands."""
+    with _all(topology) as seen:
+        for number, one in enumerate(seen):
+            _number(one, number, seen)
+        used = {
+            (place.namespace, place.interface)
+            for one in seen
+            if one.name != MACHINE
+            for link in one.links.values()
+            if (place := _far(one, link)) is not None
+        }
+        result = [_namespace(one, used) for one in seen]
+    ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
+    if topology.switch is not None:
+        result = with_switch(result, topology.switch)
+    return State(topology.name, os.uname().release, ends, with_peers(result))
+
+
+def _end(endpoint: endpoints.Endpoint) -> PairEnd:
+    return PairEnd(
+        endpoint.name, endpoint.namespace.name, endpoint.tap or endpoint.interface, endpoint.address
+    )
+
+
+@contextmanager
+def _all(topology: Topology) -> Iterator[list[_NamespaceRead]]:
+    seen = [_read(space.name, space.fd, space.netlink) for space in topology.namespaces]
+    machine = topology.spec.machine_netns
+    if topology.spec.parent is None or machine is None:
+        yield seen
+        return
+    with netlink.inside(machine):
+        kernel = netlink.Netlink()
+    try:
+        yield [*seen, _read(MACHINE, machine, kernel)]
+    finally:
+        kernel.close()
+
+
+def _read(name: str, fd: int, kernel: netlink.Netlink) -> _NamespaceRead:
+    return _NamespaceRead(name, fd, kernel, {link.index: link for link in netlink.links(kernel)}, {})
+
+
+def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> None:
+    """Find the namespaces to which links of this one point. A namespace has a number only as seen from another, and the
+    kernel tells it for a descriptor; whoever has many links, and neighbours in the list, are asked for first."""
+    wanted = {link.link_netnsid for link in one.links.values() if link.link_netnsid is not None}
+    most = max(seen, key=lambda other: len(other.links))
+    order = sorted(range(len(seen)), key=lambda at: (seen[at] is not most, abs(at - position)))
+    for at in order:
+        if len(one.others) == len(wanted):
+            return
+        number = netlink.id_of(one.kernel, seen[at].fd)
+        if number in wanted:
+            one.others[number] = seen[at]
+
+
+def _far(one: _NamespaceRead, link: netlink.Link) -> Place | None:
+    """What a link points to: the far end of a veth, a lower device."""
+    index = link.data.get("IFLA_VXLAN_LINK") or link.link
+    if not index or (index == link.index and link.link_netnsid is None):
+        return None
+    return one.place(link, index)
+
+
+def _namespace(one: _NamespaceRead, used: set[tuple[str, str]]) -> Namespace:
+    """Of the machine, only what the topology stands on."""
+    addresses: dict[int, list[str]] = {}
+    for index, address in netlink.addresses(one.kernel):
+        addresses.setdefault(index, []).append(address)
+    shown = [link for link in one.links.values() if one.name != MACHINE or (MACHINE, link.name) in used]
+    replicated: dict[int, list[str]] = {}
+    for index, remote in netlink.remotes(one.kernel) if any(link.kind == "vxlan" for link in shown) else ():
+        replicated.setdefault(index, []).append(remote)
+    interfaces = [
+        _interface(one, link, addresses.get(link.index, []), replicated.get(link.index, [])) for link in shown
+    ]
+    routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
+    return Namespace(one.name, interfaces, routes)
+
+
+def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
+    hops = [
+        NextHop(one.links[hop.index].name if hop.index in one.links else None, hop.via, hop.state)
+        for hop in route.hops
+    ]
+    return Route(to=route.to, hops=hops, source=route.source, metric=route.metric, connected=route.connected)
+
+
+def _interface(
+    one: _NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
+) -> InterfaceState:
+    far = _far(one, link)
+    return InterfaceState(
+        name=link.name,
+        index=link.index,
+        kind=link.kind or ("loopback" if link.mac is None else "nic"),
+        mode=_mode(link),
+        up=link.up,
+        carrier=link.carrier,
+        mtu_bytes=link.mtu_bytes,
+        mac=link.mac,
+        addresses=addresses,
+        master=one.links[link.master].name if link.master in one.links else None,
+        peer=far if link.kind == "veth" else None,
+        lower=far if link.kind != "veth" else None,
+        tunnel=_tunnel(link, replicated),
+    )
+
+
+def _mode(link: netlink.Link) -> str | None:
+    """Of macvlan and ipvlan, which for pyroute2 is a word or a number."""
+    mode = link.data.get("IFLA_MACVLAN_MODE", link.data.get("IFLA_IPVLAN_MODE"))
+    return next((name for name, number in IPVLAN_MODES.items() if number == mode), mode)
+
+
+def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
+    def report(*names: str) -> Any:
+        """The first of these attributes that says something; a key or an address of zero is none."""
+        values = (link.data.get(f"IFLA_{name}") for name in names)
+        return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
+
+    remote = report(
+        "VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"
+    )  # fmt: skip
+    result = TunnelState(
+        id=report("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
+        local=report("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
+        remotes=replicated or ([remote] if remote is not None else []),
+        port=report("VXLAN_PORT", "GENEVE_PORT"),
+    )  # fmt: skip
+    return None if result == TunnelState() else result

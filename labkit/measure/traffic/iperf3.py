@@ -1,0 +1,340 @@
+"""iperf3: one process for each end of each pair, parsed from its JSON only.
+
+What it wrote is read in `labkit.measure.traffic.iperf3_json` (iperf3 3.12; `tests/samples` has real output).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, FarPair, Pair, Reading
+from labkit.measure.traffic import iperf3_json
+from labkit.measure.traffic.base import Capabilities, FlowGenerator, LoadParameters, Page
+from labkit.system import process
+
+PORT = 5201
+LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
+OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on
+GRACE_S = 5.0  # beyond its planned time, until a run is ended by force
+LAST_WORDS_S = 1.0  # for the other end to write what it has, once one has ended
+START_S, EMULATED_START_S = (
+    10.0,
+    60.0,
+)  # for a program to start; on an emulated CPU that may be stopped for long
+
+
+@dataclass(frozen=True)
+class Load:
+    """What iperf3 is asked for. None leaves a choice to iperf3; `rate_bps` None is as fast as it goes. Whole
+    seconds: its -t and -O take no others."""
+
+    protocol: str = "tcp"
+    length_bytes: int | None = None
+    rate_bps: float | None = None
+    streams: int = 1
+    duration_s: int = 5
+    omit_s: int = 1
+    mss_bytes: int | None = None
+    congestion: str | None = None
+    zerocopy: bool = False
+    affinity: str | None = None  # "0,1": client's CPU, server's CPU
+
+
+def load_of(parameters: LoadParameters) -> Load:
+    """What iperf3 is asked for, from the parameters of an experiment."""
+    given = {field.name: getattr(parameters, field.name) for field in fields(Load)}
+    udp = parameters.protocol == "udp"
+    return Load(**given | {"length_bytes": parameters.datagram_bytes if udp else parameters.length_bytes})
+
+
+def version() -> str:
+    """The version of iperf3. Raises Unsupported when there is none, or one whose JSON lacks what a row
+    needs."""
+    words = process.output(["iperf3", "--version"]).split()
+    text = words[1] if len(words) > 1 else "?"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+    if numbers < OLDEST:
+        raise Unsupported(f"iperf3 {text} is too old: labkit reads the JSON of 3.12 and newer; install that")
+    return text
+
+
+def client_argv(load: Load, address: str) -> list[str]:
+    """The client's command line."""
+    argv = [
+        "iperf3",
+        "-J",
+        "-c",
+        address,
+        "-p",
+        str(PORT),
+        "-t",
+        str(load.duration_s),
+        "--connect-timeout",
+        "3000",
+    ]
+    if load.protocol == "udp":
+        argv += ["-u", "-b", str(int(load.rate_bps or 0))]
+    elif load.rate_bps is not None:
+        argv += ["-b", str(int(load.rate_bps))]
+    for flag, value in (
+        ("-O", load.omit_s or None),
+        ("-l", load.length_bytes),
+        ("-P", load.streams if load.streams > 1 else None),
+        ("-M", load.mss_bytes),
+        ("-C", load.congestion),
+        ("-A", load.affinity),
+    ):
+        if value is not None:
+            argv += [flag, str(value)]
+    return argv + (["-Z"] if load.zerocopy else [])
+
+
+def server_argv(address: str) -> list[str]:
+    """The server's command line; unbound, with both ends in one namespace it would answer UDP from the
+    client's address."""
+    return ["iperf3", "-s", "-1", "-J", "-p", str(PORT), "-B", address]
+
+
+class Servers:
+    """A server for each end, listening."""
+
+    def __init__(self, programs: list[process.Running], ends: Sequence[Endpoint]) -> None:
+        self.programs = programs  # in which each is from its start, for whoever has to end them
+        for end in ends:
+            programs.append(end.start(server_argv(end.address)))
+
+    def finish(self, deadline: float) -> list[Page]:
+        """Wait for their ends, kill those that still run at the deadline, and return the JSON of each."""
+        for program in process.wait(self.programs, deadline):
+            program.go()
+            program.kill()
+        return [iperf3_json.page(program) for program in self.programs]
+
+
+class Flow:
+    """A client process, and the server process where that is on this host."""
+
+    def __init__(self, pair: Pair | FarPair, server: process.Running | None) -> None:
+        self.pair = pair
+        self.server = server
+        self.client: process.Running | None = None
+
+    def connect(self, load: Load) -> None:
+        """Start the client, held."""
+        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
+
+    def programs(self) -> list[process.Running]:
+        """The processes that were started."""
+        return [program for program in (self.client, self.server) if program is not None]
+
+
+class Flows:
+    """The flows of one topology: started together, stopped and continued together, ended together."""
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair | FarPair],
+        servers: Servers | None,
+        load: Load,
+        start_s: float = START_S,
+    ) -> None:
+        self.servers, self._load, self._start_s = servers, load, start_s
+        self.programs: list[process.Running] = []
+        ready = [None] * len(pairs) if servers is None else servers.programs
+        self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
+
+    def stage(self) -> None:
+        """Let all clients stand ready for `go`: each is stopped as soon as it exists, so that none has a lead."""
+        for flow in self.flows:
+            flow.connect(self._load)
+            assert flow.client is not None
+            self.programs.append(flow.client)
+        deadline = time.monotonic() + self._start_s
+        for flow, client in zip(self.flows, self.clients, strict=True):
+            # One that has ended tells why when the run is over.
+            if not client.held(deadline) and not client.poll():
+                where = flow.pair.client.name
+                raise Failed(f"the iperf3 client at {where} did not stand ready within {self._start_s:.0f} s")
+
+    @property
+    def clients(self) -> list[process.Running]:
+        """The client processes."""
+        return [flow.client for flow in self.flows if flow.client is not None]
+
+    def go(self) -> None:
+        """Let all senders send."""
+        for client in self.clients:
+            client.go()
+
+    def hold(self) -> None:
+        """Stop all senders where they are."""
+        for client in self.clients:
+            client.hold()
+
+    def wait(self, until: float) -> bool:
+        """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
+        return bool(process.wait(self.clients, until))
+
+    def interrupt(self) -> None:
+        """End the clients before their time, which makes iperf3 write what it counted."""
+        for client in self.clients:
+            client.signal(signal.SIGINT)
+        self.go()
+
+    def early_end(self) -> str | None:
+        """The words of a flow that has ended although it should be running, or None."""
+        for flow in self.flows:
+            for program in flow.programs():
+                if program.poll():
+                    return _why(flow)
+        return None
+
+    def finish(
+        self, deadline: float, served: Callable[[], list[Page]] | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong
+        first, or None. `served` gives the JSON of servers on another host.
+
+        At the deadline the rest is interrupted (iperf3 then still writes what it has), a second later killed.
+        """
+        late = process.wait(self.clients, deadline)
+        for program in late:
+            program.signal(signal.SIGINT)
+        late_words = f"iperf3 did not end {GRACE_S:.0f} s after its time and was ended" if late else None
+        for program in process.wait(self.clients, time.monotonic() + LAST_WORDS_S):
+            program.go()
+            program.kill()
+        ends = zip(self.clients, (served or self.server_pages)(), strict=True)
+        result = [{"client": iperf3_json.page(client), "server": page} for client, page in ends]
+        problems = (
+            iperf3_json.problem(client, both) for client, both in zip(self.clients, result, strict=True)
+        )
+        return result, late_words or next((problem for problem in problems if problem), None)
+
+    def server_pages(self) -> list[Page]:
+        """The JSON of the servers, where they are on this host; those that are late are ended."""
+        return [] if self.servers is None else self.servers.finish(time.monotonic() + LAST_WORDS_S)
+
+
+@contextmanager
+def flows(pairs: Sequence[Pair], load: Load, *, emulated: bool = False) -> Iterator[Flows]:
+    """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
+    left. Those on an emulated CPU are waited for longer."""
+    with servers([pair.server for pair in pairs], emulated=emulated) as ready:
+        made = Flows(pairs, ready, load, EMULATED_START_S if emulated else START_S)
+        with process.all_ended(made.programs):
+            yield made
+
+
+@contextmanager
+def far_flows(pairs: Sequence[FarPair], load: Load) -> Iterator[Flows]:
+    """Clients for servers that listen on another host; when the block ends, none of them is left."""
+    made = Flows(pairs, None, load)
+    with process.all_ended(made.programs):
+        yield made
+
+
+@contextmanager
+def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Servers]:
+    """Servers that listen at these ends; when the block ends, none of them is left."""
+    programs: list[process.Running] = []
+    with process.all_ended(programs):
+        made = Servers(programs, ends)
+        _listening(ends, made.programs, EMULATED_START_S if emulated else START_S)
+        yield made
+
+
+def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running], within_s: float) -> None:
+    """Return when every server's port listens (state 0A of /proc/net/tcp and tcp6)."""
+    wanted = f":{PORT:04X} "
+    deadline = time.monotonic() + within_s
+    for server, program in zip(servers, programs, strict=True):
+        tables = [server.open(f"/proc/net/{name}") for name in ("tcp6", "tcp")]
+        try:
+            while not any(_listens(table, wanted) for table in tables):
+                if program.poll():
+                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().words()}")
+                if time.monotonic() > deadline:
+                    raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
+                time.sleep(0.002)
+        finally:
+            for table in tables:
+                table.close()
+
+
+def _listens(table: Reading, wanted: str) -> bool:
+    return any(wanted in line and line.split()[3] == "0A" for line in table.read().splitlines()[1:])
+
+
+def _why(flow: Flow) -> str:
+    for program in flow.programs():
+        program.poll()
+    both = {
+        "client": iperf3_json.page(flow.client) if flow.client and flow.client.poll() else {},
+        "server": {},
+    }
+    if flow.server is not None and flow.server.poll():
+        both["server"] = iperf3_json.page(flow.server)
+        words = flow.server.ended().words()
+        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
+    words_of = None if flow.client is None else iperf3_json.problem(flow.client, both)
+    return words_of or "iperf3 ended before its time"
+
+
+class Iperf3(FlowGenerator):
+    """iperf3 as a traffic generator."""
+
+    name = "iperf3"
+    capabilities = Capabilities(
+        length_bytes={"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM)},
+        metric="throughput_bps",
+        paced=True,
+        sliced=True,
+        streams=128,
+    )
+    reported_bps = "iperf3_bps"
+    grace_s, last_words_s = GRACE_S, LAST_WORDS_S
+
+    def version(self) -> str:
+        """The version of iperf3. Raises Unsupported where it is missing or too old."""
+        return version()
+
+    def flows(
+        self,
+        pairs: Sequence[Pair],
+        parameters: LoadParameters,
+        *,
+        emulated: bool = False,
+        endless: bool = False,
+    ) -> AbstractContextManager[Flows]:
+        """Flows whose servers listen; a flow without an end runs for a day."""
+        load = load_of(parameters)
+        load = replace(load, duration_s=86400, omit_s=0) if endless else load
+        return flows(pairs, load, emulated=emulated)
+
+    def far_flows(
+        self, pairs: Sequence[FarPair], parameters: LoadParameters
+    ) -> AbstractContextManager[Flows]:
+        """Flows to servers that listen on another host."""
+        return far_flows(pairs, load_of(parameters))
+
+    def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
+        """Servers that listen at these ends."""
+        return servers(ends, emulated=emulated)
+
+    def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
+        """The columns of a row, from the JSON of both ends of each flow."""
+        return iperf3_json.metrics(reports, protocol)
+
+    def block_bytes(self, parameters: LoadParameters) -> int:
+        """The bytes of a write: 128 KiB of TCP where iperf3 has the choice."""
+        return (
+            parameters.datagram_bytes if parameters.protocol == "udp" else parameters.length_bytes or 131072
+        )

@@ -1,0 +1,220 @@
+"""Latency beside a load: probe packets with a sequence number, timed by the kernel at both ends.
+
+Probes leave on their own schedule whatever came back (open loop). The send time is the kernel's (SO_TIMESTAMPING, from
+the error queue), the receive time is the kernel's as well (SO_TIMESTAMPNS), so what the probing process waits for a CPU
+is not in the figure. Where a device gives no send timestamp, the time just before the send call stands for it, and
+`clock` says so: that adds about 8 µs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from labkit.common.errors import Unsupported
+from labkit.measure.endpoints import Pair
+from labkit.measure.traffic.base import Latency
+from labkit.measure.traffic.packet_sender import FCS_BYTES, PROBE_PORT, Mix, Wire, headers, prepare_process
+from labkit.system import netlink
+
+RATE_PPS = 1000
+SETTLE_S = 0.05  # for the last probe to arrive
+LONGEST_NS, DIGITS = 60_000_000_000, 3  # of the histogram
+_MARK = struct.Struct("<IQ")  # sequence number, send time in ns
+ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
+SO_ATTACH_FILTER, SO_TIMESTAMPNS, SO_TIMESTAMPING = 26, 35, 37
+# linux/net_tstamp.h: SOFTWARE, OPT_ID, TX_SCHED, OPT_TSONLY. TX_SCHED is taken where a packet enters the sending
+# interface; TX_SOFTWARE would be taken by the last driver that knows of it, which is below a tunnel.
+STAMPS = 1 << 4 | 1 << 7 | 1 << 8 | 1 << 11
+SO_RCVBUFFORCE, RCVBUF_BYTES = 33, 8 << 20
+
+
+def frame_bytes(frame: int, wire: Wire) -> int:
+    """The size of a probe frame: that of the load, or the least that holds its mark."""
+    _, header_bytes, _ = headers(wire, Mix(), PROBE_PORT)
+    return max(frame, header_bytes + _MARK.size + FCS_BYTES)
+
+
+class Prober:
+    """The sockets of probes: one in the client's namespace, one in the server's."""
+
+    def __init__(self, pair: Pair, wire: Wire, frame: int) -> None:
+        made, length, sizes = headers(wire, Mix((frame_bytes(frame, wire),)), PROBE_PORT)
+        self._frame = bytearray(made[:length]) + bytes(sizes[0] - length)
+        self._at = length
+        with netlink.inside(pair.client.namespace.fd):
+            self._send = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+            self._send.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, STAMPS)
+            _enlarge(self._send)
+            self._send.bind((pair.client.interface, 0))
+            kind = ETH_P_IPV6 if ":" in wire.source_ip else ETH_P_IP
+            self._to = (pair.client.interface, kind, 0, 0, bytes.fromhex(wire.target_mac.replace(":", "")))
+        with netlink.inside(pair.server.namespace.fd):
+            self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+            _only_probes(self._receive, ":" in wire.source_ip)
+            self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            _enlarge(self._receive)
+            # ETH_P_ALL: taps of one protocol come after the nftables hook that drops the load.
+            self._receive.bind((pair.server.interface, ETH_P_ALL))
+        self._receive.setblocking(False)
+        self._mark_at = 28 if ":" not in wire.source_ip else 48  # what a receiver sees before the mark
+        self._number = self._stamped = 0
+
+    def run(self, duration_s: float, rate_pps: int) -> dict[str, Any]:
+        """Send for so long; what came of it, with latencies in nanoseconds. One more goes ahead and is not looked at:
+        the first timestamp of a socket may be wrong by a second."""
+        self._one(time.time_ns())
+        time.sleep(0.002)
+        first, count = self._number, max(1, round(duration_s * rate_pps))
+        begin, gap_ns = time.monotonic_ns(), 1_000_000_000 // rate_pps
+        for number in range(count):
+            due = begin + number * gap_ns
+            if (wait := due - time.monotonic_ns()) > 0:
+                time.sleep(wait / 1e9)
+            self._one(time.time_ns())
+        time.sleep(SETTLE_S)
+        return self._result(first, count)
+
+    def _one(self, now_ns: int) -> None:
+        _MARK.pack_into(self._frame, self._at, self._number, now_ns)
+        self._send.sendto(self._frame, self._to)
+        self._number += 1
+
+    def _result(self, first: int, count: int) -> dict[str, Any]:
+        stamps: dict[int, int] = {}
+        for number, stamp_ns in self._sent():
+            stamps.setdefault(number, stamp_ns)  # the first interface's; a tunnel's underlay gives another
+        seen: dict[int, int] = {}
+        reordered = duplicated = 0
+        last = -1
+        by_kernel: list[int] = []
+        by_sender: list[int] = []
+        for number, sent_ns, received_ns in self._arrived():
+            if number < first:
+                continue
+            if number in seen:
+                duplicated += 1
+                continue
+            seen[number] = received_ns
+            reordered += number < last
+            last = max(last, number)
+            by_sender.append(received_ns - sent_ns)
+            if number in stamps:
+                by_kernel.append(received_ns - stamps[number])
+        kernel = len(by_kernel) == len(by_sender)
+        return {
+            "frames": count + 1,
+            "sent": count,
+            "received": len(seen),
+            "reordered": reordered,
+            "duplicated": duplicated,
+            "clock": "kernel" if kernel else "sender",
+            "latencies_ns": by_kernel if kernel else by_sender,
+        }
+
+    def _arrived(self) -> Iterable[tuple[int, int, int]]:
+        while True:
+            try:
+                data, about, _flags, _from = self._receive.recvmsg(256, 128)
+            except BlockingIOError:
+                return
+            for level, kind, content in about:
+                if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                    seconds, rest = struct.unpack("qq", content[:16])
+                    yield *_MARK.unpack_from(data, self._mark_at), seconds * 1_000_000_000 + rest
+
+    def _sent(self) -> Iterable[tuple[int, int]]:
+        """The kernel's send timestamps, by the number of the packet on this socket (SOF_TIMESTAMPING_OPT_ID)."""
+        while True:
+            try:
+                _, about, _flags, _from = self._send.recvmsg(
+                    64, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT
+                )
+            except OSError:
+                return
+            stamp_ns = number = None
+            for level, kind, content in about:
+                if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING:
+                    seconds, rest = struct.unpack("qq", content[:16])
+                    stamp_ns = seconds * 1_000_000_000 + rest
+                elif len(content) >= 16:  # struct sock_extended_err: ee_data is the number
+                    number = struct.unpack_from("IBBBBII", content)[6]
+            if stamp_ns and number is not None:
+                yield number, stamp_ns
+
+
+def _enlarge(one: socket.socket) -> None:
+    try:
+        one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RCVBUF_BYTES)
+    except OSError:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RCVBUF_BYTES)
+
+
+def _only_probes(one: socket.socket, v6: bool) -> None:
+    """Attach a classic BPF filter: UDP to the port of probes. The socket sees packets from their IP header on."""
+    load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
+    protocol_at, port_at = (6, 42) if v6 else (9, 22)
+    code = [
+        (load_byte, 0, 0, protocol_at),
+        (jump_equal, 0, 3, 17),
+        (load_half, 0, 0, port_at),
+        (jump_equal, 0, 1, PROBE_PORT),
+        take,
+        drop,
+    ]
+    program = b"".join(struct.pack("HBBI", *line) for line in code)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    one.setsockopt(
+        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", len(code), ctypes.addressof(buffer))
+    )
+
+
+def work(pair: Pair, wire: Wire, frame: int, connection: socket.socket) -> None:
+    """What the probing process does: a run for each line that asks, until there are no more."""
+    prober = Prober(pair, wire, frame)
+    prepare_process(None)
+    with connection.makefile("rwb") as talk:
+        for number in itertools.count():
+            if number == 0:
+                talk.write(b"{}\n")
+            else:
+                line = talk.readline()
+                if not line:
+                    return
+                talk.write(json.dumps(prober.run(*json.loads(line))).encode() + b"\n")
+            talk.flush()
+
+
+def latency(result: dict[str, Any]) -> Latency:
+    """The percentiles of one run of probes. Raises Unsupported without the library of HDR histograms."""
+    try:
+        from hdrh.histogram import HdrHistogram  # takes 10 ms, and most experiments need none
+    except ImportError:
+        raise Unsupported("latency beside a load needs the Python package hdrhistogram: install it") from None
+    histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
+    for value in result["latencies_ns"]:
+        histogram.record_value(min(LONGEST_NS, max(1, value)))
+    there = histogram.get_total_count() > 0
+
+    def at(percentile: float) -> float | None:
+        return histogram.get_value_at_percentile(percentile) / 1e9 if there else None
+
+    return Latency(
+        sent_count=result["sent"],
+        received_count=result["received"],
+        reordered_count=result["reordered"],
+        duplicated_count=result["duplicated"],
+        clock=result["clock"],
+        p50_s=at(50),
+        p90_s=at(90),
+        p99_s=at(99),
+        p999_s=at(99.9),
+        max_s=max(result["latencies_ns"]) / 1e9 if there else None,
+        histogram=histogram.encode().decode() if there else None,
+    )

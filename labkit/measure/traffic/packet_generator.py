@@ -1,0 +1,319 @@
+"""The packet generator: prebuilt frames of any size and many flows at an exact rate, between the ends of any topology.
+
+No packaged generator keeps a rate here (`docs/DESIGN.md`, "The packet generator"), so this one is labkit's own. A
+sending process for each pair is `labkit.measure.traffic.packet_sender`. What arrives is counted by the receiver's interface,
+then counted again and dropped by an nftables ingress hook, before IP costs anything: an interface also counts strays,
+as the reports of a bridge that snoops for multicast (IGMP), and the hook counts the load alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import labkit
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, Pair
+from labkit.measure.traffic import latency_probes, packet_sender
+from labkit.measure.traffic.base import Capabilities, LoadParameters, Trial, TrialGenerator
+from labkit.measure.traffic.packet_sender import FCS_BYTES, PORT, PROBE_PORT, Mix, Wire
+from labkit.system import machine, netlink, process
+from labkit.system.process import Forked
+
+TABLE, COUNTER = "labkit_load", "arrived"
+ETHERNET_BYTES = 14
+# The beginning of an ARP reply for IPv4 over Ethernet (RFC 826), which a host takes without asking or counting a drop
+ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
+LEAST_FRAME, LARGEST_FRAME = (
+    64,
+    9018,
+)  # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS
+FLOWS_COUNT = 1_000_000
+START_S = 30.0  # to build the frames of a million flows
+PATIENCE_S = 5.0  # beyond a trial's time
+QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # nothing more is on its way when nothing came for so long
+
+
+def check_mix(mix: Mix, mtu_bytes: int) -> None:
+    """Raises BadInput for frames that cannot be sent on such an interface, and for flows that cannot be told apart."""
+    most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
+    for size in mix.frame_bytes:
+        if not LEAST_FRAME <= size <= min(LARGEST_FRAME, most):
+            raise BadInput(
+                f"a frame of {size} bytes is outside {LEAST_FRAME} to {min(LARGEST_FRAME, most)}: Ethernet has"
+                f" {LEAST_FRAME} at least, and mtu_bytes={mtu_bytes} takes {most} with header and FCS"
+            )
+    if not 1 <= mix.flows <= FLOWS_COUNT:
+        raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")
+    for name in mix.vary:
+        if name not in packet_sender.CAPACITY:
+            raise BadInput(f"vary={name}: there are {', '.join(packet_sender.CAPACITY)}")
+    if len(set(mix.vary)) < len(mix.vary) or not mix.vary:
+        raise BadInput("vary needs at least one field, and none twice")
+    if mix.flows > (most_flows := packet_sender.capacity(mix.vary)):
+        raise BadInput(
+            f"flows={mix.flows}: {' and '.join(mix.vary)} tell {most_flows} flows apart; add a field to vary"
+        )
+
+
+class PacketGenerator(TrialGenerator):
+    """labkit's own packet generator."""
+
+    name = "packets"
+    capabilities = Capabilities(
+        length_bytes={"udp": (LEAST_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+    )
+
+    def version(self) -> str:
+        """labkit's own version. Raises Unsupported without nft(8), which drops what has been counted."""
+        machine.needed("nft", "nftables")  # it drops what has been counted
+        return labkit.__version__
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raises BadInput: it runs trials, no flows of an experiment that compares."""
+        raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
+
+    @contextmanager
+    def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[PacketTrials]:
+        """Senders and receivers of these pairs, ready."""
+        self.version()
+        with ExitStack() as stack:
+            made = PacketTrials(pairs, mix, stack)
+            yield made
+
+
+class PacketTrials:
+    """A sending process for each pair, and what counts and drops at the receivers."""
+
+    def __init__(self, pairs: Sequence[Pair], mix: Mix, stack: ExitStack) -> None:
+        self._pairs, self._mix, self._stack = pairs, mix, stack
+        for end in (end for pair in pairs for end in (pair.client, pair.server)):
+            if end.box is not None and end.box.kernel is not None:
+                raise Unsupported(
+                    f"the packet generator cannot send in the guest {end.name}: take endpoint=namespace or container"
+                )
+        self.wires = [wire_of(pair) for pair in pairs]
+        servers = {id(pair.server.namespace): pair.server for pair in pairs}.values()
+        self._received = [stack.enter_context(_dropping(server)) for server in servers]
+        cpus = sorted(os.sched_getaffinity(0))
+        self._learning = [
+            stack.enter_context(_Learning(pair.server, wire_of(Pair(pair.server, pair.client))))
+            for pair in pairs
+        ]
+        self._senders = [
+            _Sender(stack, pair, wire, mix, cpus[number % len(cpus)])
+            for number, (pair, wire) in enumerate(zip(pairs, self.wires, strict=True))
+        ]
+        for sender in self._senders:
+            sender.ready()
+        self._prober: Forked | None = None
+
+    @property
+    def pids(self) -> set[int]:
+        """The generator's own processes."""
+        return {sender.process.pid for sender in self._senders} | (
+            {self._prober.pid} if self._prober is not None else set()
+        )
+
+    def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
+        """Offer so many frames a second in all, for so long."""
+        for learning in self._learning:
+            learning.send()
+        before = self._counted()
+        probes_pps = latency_probes.RATE_PPS if latency else 0
+        probing = self._probe(duration_s, probes_pps) if latency else None
+        load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2) / len(self._pairs)
+        for sender in self._senders:
+            sender.go(load_pps, duration_s)
+        reports = [sender.report(duration_s) for sender in self._senders]
+        probed = None if probing is None else _answer(probing, duration_s + PATIENCE_S, "the latency prober")
+        probes = 0 if probed is None else int(probed["frames"])
+        sent = sum(report["sent_count"] for report in reports) + probes
+        offered = sent + sum(report["dropped_count"] for report in reports)
+        received, hops = self._settled(before, sent)
+        return Trial(
+            rate_pps=rate_pps,
+            duration_s=duration_s,
+            offered_count=offered,
+            sent_count=sent,
+            received_count=received,
+            hops=hops,
+            elapsed_s=max(report["elapsed_s"] for report in reports),
+            slip_s=max(report["slip_s"] for report in reports),
+            generator_cpu_s=sum(report["cpu_s"] for report in reports),
+            latency=None if probed is None else latency_probes.latency(probed),
+        )
+
+    def _probe(self, duration_s: float, rate_pps: int) -> Forked:
+        pair, wire = self._pairs[0], self.wires[0]
+        if self._prober is None:
+            keep = (pair.client.namespace.fd, pair.server.namespace.fd)
+            frame = self._mix.frame_bytes[0]
+            self._prober = Forked(lambda connection: latency_probes.work(pair, wire, frame, connection), keep)
+            self._stack.callback(self._prober.kill)
+            _answer(self._prober, START_S, "the latency prober")
+        self._prober.tell(json.dumps([duration_s, rate_pps]).encode())
+        return self._prober
+
+    def _counted(self) -> tuple[int, int, int]:
+        """What arrived of the load, and what the clients' interfaces have sent and the servers' received."""
+        return (
+            sum(counter.read() for counter in self._received),
+            sum(pair.client.counters().sent_count for pair in self._pairs),
+            sum(pair.server.counters().received_count for pair in self._pairs),
+        )
+
+    def _settled(self, before: tuple[int, int, int], sent: int) -> tuple[int, dict[str, int]]:
+        """What arrived of the load and what interfaces counted, once all has arrived or nothing came for a while."""
+        deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()
+        last = self._counted()
+        while last[0] - before[0] < sent and time.monotonic() < deadline:
+            time.sleep(STEP_S)
+            now = self._counted()
+            if now[0] != last[0]:
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > QUIET_S:
+                break
+            last = now
+        first, final = self._pairs[0].client, self._pairs[0].server
+        return last[0] - before[0], {
+            f"{first.name} {first.interface} sent": last[1] - before[1],
+            f"{final.name} {final.interface} received": last[2] - before[2],
+        }
+
+
+class _Learning:
+    """One frame from a server, so that bridges and switches know its port. They forget it after 300 s, and a load in
+    one direction alone would then be flooded to every port."""
+
+    def __init__(self, end: Endpoint, wire: Wire) -> None:
+        target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (wire.target_mac, wire.source_mac))
+        addresses = [wire.source_ip, wire.target_ip]
+        own, other = (socket.inet_aton(address) if ":" not in address else bytes(4) for address in addresses)
+        self._frame = (target + source + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
+        with netlink.inside(end.namespace.fd):
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+            self._socket.bind((end.interface, 0))
+        self._ethernet = wire.ethernet
+
+    def send(self) -> None:
+        """Send it, where there is Ethernet."""
+        if self._ethernet:
+            self._socket.send(self._frame)
+
+    def __enter__(self) -> _Learning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class _Sender:
+    """A sending process in a client's namespace."""
+
+    def __init__(self, stack: ExitStack, pair: Pair, wire: Wire, mix: Mix, cpu: int) -> None:
+        self._name = f"the packet generator at {pair.client.name}"
+        namespace = pair.client.namespace.fd
+
+        def work(connection: socket.socket) -> None:
+            with netlink.inside(namespace):
+                sender = packet_sender.Sender(wire, mix)
+            packet_sender.prepare_process(cpu)
+            _serve(connection, sender)
+
+        self.process = Forked(work, [namespace])
+        stack.callback(self.process.kill)
+
+    def ready(self) -> None:
+        """Wait until the frames are built."""
+        _answer(self.process, START_S, self._name)
+
+    def go(self, rate_pps: float | None, duration_s: float) -> None:
+        """Begin a trial."""
+        try:
+            self.process.tell(json.dumps([rate_pps, duration_s]).encode())
+        except Failed as error:
+            raise Failed(f"{self._name} {error}") from None
+
+    def report(self, duration_s: float) -> dict[str, Any]:
+        """What it sent, when it has."""
+        return _answer(self.process, duration_s + PATIENCE_S, self._name)
+
+
+def _serve(connection: socket.socket, sender: packet_sender.Sender) -> None:
+    """A trial for each line that asks, until there are no more."""
+    with connection.makefile("rwb") as talk:
+        talk.write(b"{}\n")
+        talk.flush()
+        while line := talk.readline():
+            try:
+                lines = dataclasses.asdict(sender.send(*json.loads(line)))
+            except OSError as error:
+                lines = {"error": error.strerror}
+            talk.write(json.dumps(lines).encode() + b"\n")
+            talk.flush()
+
+
+def _answer(forked: Forked, timeout_s: float, name: str) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(forked.hear(timeout_s))
+    except Failed as error:
+        raise Failed(f"{name} {error}") from None
+    if "error" in result:
+        raise Failed(f"{name} cannot send: {result['error']}")
+    return result
+
+
+def wire_of(pair: Pair) -> Wire:
+    """Where a client's frames for its server go: the next hop's MAC address is that of its route and neighbour table.
+    Raises Failed where the client does not know it."""
+    client, server = pair.client, pair.server
+    link = _ip(client, ["link", "show", "dev", client.interface])[0]
+    if link["link_type"] == "loopback":
+        zero = "00:00:00:00:00:00"
+        return Wire(client.interface, zero, zero, client.address, server.address)
+    if link["link_type"] != "ether":
+        zero = "00:00:00:00:00:00"
+        return Wire(client.interface, zero, zero, client.address, server.address, ethernet=False)
+    route = _ip(client, ["route", "get", server.address])[0]
+    hop = route.get("gateway", server.address)
+    known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
+    if not known or "lladdr" not in known[0]:
+        if "NOARP" in link["flags"]:  # ipvlan in its layer-3 modes asks nobody
+            return Wire(client.interface, link["address"], link["address"], client.address, server.address)
+        raise Failed(f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}")
+    return Wire(client.interface, link["address"], known[0]["lladdr"], client.address, server.address)
+
+
+def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = json.loads(process.output([*end.prefix, "ip", "-j", *words]) or "[]")
+    return result
+
+
+@contextmanager
+def _dropping(end: Endpoint) -> Iterator[netlink.NftCounter]:
+    """Frames of the load are counted and dropped at an end as soon as its interface has them."""
+    prefix = [*end.namespace.prefix, "nft"]
+    rules = (
+        f"add table netdev {TABLE}",
+        f"add chain netdev {TABLE} load {{ type filter hook ingress device {end.interface} priority 0 ; }}",
+        f"add counter netdev {TABLE} {COUNTER}",
+        f"add rule netdev {TABLE} load udp dport {{ {PORT}, {PROBE_PORT} }} counter name {COUNTER} drop",
+    )
+    ended = process.run([*prefix, " ; ".join(rules)])
+    if ended.returncode != 0:
+        raise Unsupported(
+            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
+        )
+    counter = netlink.NftCounter(end.namespace.fd, TABLE, COUNTER)
+    try:
+        yield counter
+    finally:
+        counter.close()
+        process.run([*prefix, f"delete table netdev {TABLE}"])

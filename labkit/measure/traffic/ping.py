@@ -1,0 +1,129 @@
+"""ping: round-trip times. Closed-loop: the next request does not wait for its intended time when the last one
+is late."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from labkit.common import errors
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
+from labkit.system import process
+
+# The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
+# new ports the last may be slow to forward.
+PATIENCE_S = 15
+INTERVAL_S = 0.002  # the shortest that iputils allows without privilege
+STEP_S = 1e-6  # ping prints microseconds; the median is interpolated within one, or 4 µs against 5 µs would be 25 %
+_RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # a request counts once, however often it is answered
+
+
+def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> str | None:
+    """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence
+    about the first that does not."""
+    size = mtu_bytes - (28 if family == 4 else 48)
+    programs = [
+        _ping(pair.client, pair.server.address, ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{size}"])
+        for pair in pairs
+    ]
+    with process.all_ended(programs):
+        process.wait(programs, time.monotonic() + PATIENCE_S + 2)
+        for pair, program in zip(pairs, programs, strict=True):
+            program.kill()
+            if program.ended().returncode != 0:
+                words = " ".join(program.ended().stderr.split())
+                return (
+                    f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes"
+                    + (f" ({words})" if words else "")
+                )
+    return None
+
+
+def silent(pair: Pair | FarPair) -> bool:
+    """Whether small pings of one pair get no answer within 0.6 s."""
+    return (
+        process.run([*pair.client.prefix, *argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
+        == 1
+    )
+
+
+def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
+    """Send so many pings with a payload of this length, 10 ms apart. Raises Failed unless each was answered in time."""
+    options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
+    ended = process.run([*client.prefix, *argv(address, options)])
+    if len(round_trip_times(ended.stdout)) < count:
+        raise Failed(f"{client.name} lost pings to {address}: {ended.words()}")
+
+
+def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
+    """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in
+    seconds.
+
+    Raises Failed with ping's words when one of them fails or gets no answer at all.
+    """
+    options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
+    options += [f"-s{56 if length_bytes is None else length_bytes}"]
+    programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
+    with process.all_ended(programs):
+        process.wait(programs, time.monotonic() + duration_s + 5)
+        for program in programs:
+            program.kill()
+        ended = [program.ended() for program in programs]
+    times: list[float] = []
+    for one in ended:
+        own = round_trip_times(one.stdout)
+        if not own:
+            raise Failed(one.words())
+        times += own
+    times.sort()
+    return {
+        "loop": "closed",
+        "received_count": len(times),
+        "sent_count": _sent_by_all(one.stdout for one in ended),
+        "latency_p50_s": statistics.median_grouped(times, STEP_S),
+        "latency_p99_s": times[min(len(times) - 1, int(0.99 * len(times)))],
+        "latency_max_s": times[-1],
+    }
+
+
+@errors.reading("the output of ping")
+def round_trip_times(text: str) -> list[float]:
+    """The round-trip times in seconds that ping printed (iputils)."""
+    return [float(value) / 1e3 for value in _RTT.findall(text)]
+
+
+def _sent_by_all(texts: Iterable[str]) -> int | None:
+    """What all pings have sent; None where one was ended before it said so."""
+    result = [re.search(r"(\d+) packets transmitted", text) for text in texts]
+    return None if None in result else sum(int(one[1]) for one in result if one)
+
+
+def argv(address: str, options: list[str]) -> list[str]:
+    """The words of a ping, without those that say where it runs."""
+    return ["ping", "-n", *options, address]
+
+
+def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
+    return client.start(argv(address, options))
+
+
+class Ping(LatencyGenerator):
+    """ping as a traffic generator: round-trip times, closed-loop."""
+
+    name = "ping"
+    capabilities = Capabilities(
+        length_bytes={"ping": (16, 65507)}, metric="latency_p50_s", higher_is_better=False
+    )
+
+    def version(self) -> str:
+        """The version of ping. Raises Unsupported where it is missing."""
+        return process.output(["ping", "-V"]).split()[-1]
+
+    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+        """The columns of a row: the round-trip times of all pairs at once."""
+        return latency(pairs, parameters.duration_s, parameters.length_bytes)

@@ -1,0 +1,93 @@
+"""Rates of frames: in packets and bits a second, in per cent of a link's rate, with the arithmetic of the line.
+
+On an Ethernet line a frame takes its own bytes (with FCS), 7 bytes of preamble, 1 of start delimiter, and 12 of gap to
+the next (IEEE 802.3, clause 4): 84 bytes of a 64-byte frame, so 1.488 million frames a second fill 1 Gbit/s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labkit.common.errors import BadInput
+from labkit.common.units import si
+
+PREAMBLE_BYTES, GAP_BYTES = 8, 12
+TAGS_BYTES = {"vlan": 4, "vxlan": 50, "vxlan6": 70}  # IEEE 802.1Q; RFC 7348 over IPv4, over IPv6
+# Frames of a mix in turn, with FCS: 7, 4 and 1 of them, as the traffic generators' simple IMIX has them; the order
+# spreads the sizes.
+IMIX = (64, 594, 64, 594, 64, 594, 64, 594, 64, 64, 64, 1518)
+MIXES = {"imix": IMIX}
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)\s*(pps|bit/s|bps|%)", re.I)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A link: its rate in bit/s (None: no limit is known), and what encapsulation adds to each frame on it."""
+
+    rate_bps: float | None = None
+    tag: str | None = None
+
+    @property
+    def tag_bytes(self) -> int:
+        """What encapsulation adds to a frame."""
+        return 0 if self.tag is None else TAGS_BYTES[self.tag]
+
+    def wire_bytes(self, frame_bytes: float) -> float:
+        """What a frame of this size takes on the line."""
+        return frame_bytes + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
+
+    def most_pps(self, frame_bytes: float) -> float | None:
+        """The frames of this size that fill the line in a second."""
+        return None if self.rate_bps is None else self.rate_bps / (8 * self.wire_bytes(frame_bytes))
+
+    def arithmetic(self, frame_bytes: float) -> str:
+        """`64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`"""
+        tag = self.tag_bytes
+        parts = [
+            f"{frame_bytes:g}",
+            *([f"{tag} ({self.tag})"] if tag else []),
+            f"{PREAMBLE_BYTES + GAP_BYTES}",
+        ]
+        words = f"{' + '.join(parts)} = {self.wire_bytes(frame_bytes):g} bytes on the line"
+        if (most := self.most_pps(frame_bytes)) is None:
+            return words
+        wire = f"{self.wire_bytes(frame_bytes):g}"
+        return f"{words}; {si(self.rate_bps, 'bit/s')} / ({wire} · 8 bit) = {most:.0f} pps"
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """The sizes of frames that take turns: of a number one, of `imix` those of the mix. Raises BadInput."""
+    if text in MIXES:
+        return MIXES[text]
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise BadInput(f"frame_bytes={text}: say a size in bytes with FCS, or {', '.join(MIXES)}")
+    return (int(text),)
+
+
+def mean_bytes(frame_bytes: Sequence[int]) -> float:
+    """The mean size of frames that take turns."""
+    return sum(frame_bytes) / len(frame_bytes)
+
+
+def pps(name: str, text: str, frame_bytes: Sequence[int], line: Line) -> float:
+    """Frames a second of `100kpps`, `1Gbit/s` (bits of frames with FCS), `50%` (of the line's rate). Raises BadInput
+    for another form, for a share of a line whose rate is not known, and for more than the line carries."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise BadInput(f"{name}={text}: write for example 100kpps, 500Mbit/s or 50%")
+    number, mean = float(match[1]) * _UNITS[match[2].lower()], mean_bytes(frame_bytes)
+    most, unit = line.most_pps(mean), match[3].lower()
+    if unit == "%":
+        if most is None:
+            raise BadInput(f"{name}={text} is a share of a link's rate: give link_rate_bps as well")
+        result = number / 100 * most
+    else:
+        result = number if unit == "pps" else number / (8 * mean)
+    if result <= 0:
+        raise BadInput(f"{name}={text}: the rate is above 0")
+    if most is not None and result > most * 1.0001:
+        raise BadInput(f"{name}={text} is more than the link carries: {line.arithmetic(mean)}")
+    return result

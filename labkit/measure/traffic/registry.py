@@ -1,0 +1,54 @@
+"""The traffic generators, by name. GENERATORS is the one place to add a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.traffic.base import FlowGenerator, Generator, TrialGenerator
+from labkit.measure.traffic.iperf3 import Iperf3
+from labkit.measure.traffic.packet_generator import PacketGenerator
+from labkit.measure.traffic.ping import Ping
+
+GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator())}
+PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in one.capabilities.protocols))
+
+
+def find(name: str) -> Generator:
+    """The generator `name`. Raises BadInput with the list of what there is."""
+    if name not in GENERATORS:
+        raise BadInput(f"generator={name}: there are {', '.join(GENERATORS)}")
+    return GENERATORS[name]
+
+
+def speaking(protocol: str) -> Generator:
+    """The first generator that speaks this protocol. Raises BadInput with the list of protocols."""
+    for one in GENERATORS.values():
+        if protocol in one.capabilities.protocols:
+            return one
+    raise BadInput(f"protocol={protocol}: there are {', '.join(PROTOCOLS)}")
+
+
+def find_trial(name: str) -> TrialGenerator:
+    """The generator `name`, which runs trials at a rate. Raises BadInput with the list of those that do."""
+    result = find(name)
+    if not isinstance(result, TrialGenerator):
+        able = [one.name for one in GENERATORS.values() if isinstance(one, TrialGenerator)]
+        raise BadInput(
+            f"generator={name} keeps no rate of frames and counts no trials: there is {', '.join(able)}"
+        )
+    return result
+
+
+def versions() -> dict[str, str | None]:
+    """The version of every generator that carries data, by name; None where it is not installed."""
+    return dict(_versions())
+
+
+def _versions() -> Iterator[tuple[str, str | None]]:
+    for name, one in GENERATORS.items():
+        if isinstance(one, FlowGenerator):
+            try:
+                yield name, one.version()
+            except LabkitError:  # others do without
+                yield name, None

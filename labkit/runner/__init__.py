@@ -1,0 +1,1 @@
+"""Run an experiment, a sweep, or two hosts together."""

@@ -1,0 +1,83 @@
+"""What runs on a Dask worker: a process of its own for the point, its progress to the caller, its folder back.
+
+A process of its own, because the worker's is no place to measure in: it holds settings of the whole process (the
+environment, the current folder) that an execution changes, it may have been started before labkit was replaced, and its
+threads cannot be ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from distributed import get_worker
+
+from labkit.common import run_folder
+from labkit.common.errors import LabkitError
+from labkit.runner.cluster import folders
+from labkit.system import process
+
+OFTEN_S = 1.0  # between two events that are sent, and two looks whether the point is still wanted
+
+
+def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
+    """Measure the point of a Request (as JSON), and tell of it on a topic of the scheduler's.
+
+    Returns `kind`: done, refused (a sentence in `text`: this worker cannot serve this caller), BadInput or Failed (the
+    point's sentence); and, when there is a folder, `packed`, all its files, and `folder`, its path here.
+    """
+    try:
+        with folders.attempt(run_folder.data_root()) as top:
+            answer = _answer(request, top, lambda event: get_worker().log_event(topic, [point, event]))
+            if answer["kind"] != "refused":
+                answer |= {"packed": folders.pack(top / point), "folder": str(top / point)}
+            return answer
+    except LabkitError as error:
+        return {"kind": "Failed", "text": f"point {point}: {error}"}
+
+
+def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """What the point's process says in the end; what it says before is told, not too often."""
+    talk = process.Conversation(
+        process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
+    )
+    with _ended(talk):
+        reported_s = 0.0
+        for line in talk.lines():
+            event: dict[str, Any] = msgspec.json.decode(line)
+            if event["event"] == "done":
+                return {"kind": "done", "text": ""}
+            if event["event"] in ("refused", "error"):
+                return {"kind": event.get("kind", "refused"), "text": event["text"]}
+            if time.monotonic() - reported_s > OFTEN_S:
+                reported_s = time.monotonic()
+                tell(event)
+        return {"kind": "Failed", "text": f"the point's process {talk.words()}"}
+
+
+@contextmanager
+def _ended(talk: process.Conversation) -> Iterator[None]:
+    """At the end the process has ended; earlier, when the caller does not want the point any more or is gone."""
+    worker = get_worker()
+    task, over = worker.get_current_task(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(OFTEN_S):
+            state = worker.state.tasks.get(task)
+            if state is None or state.state == "cancelled":
+                talk.tell("end")
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        talk.end()

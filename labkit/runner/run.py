@@ -1,0 +1,285 @@
+"""Running an experiment: a labkit process on its host, its rows into the run's folder, its progress to
+whoever watches.
+
+The command line and the notebooks use the same `measure`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common import errors, run_folder, safe_files, units
+from labkit.common.errors import BadInput, Failed
+from labkit.measure import experiments, hosts, topologies
+from labkit.measure.topologies import Network, check_network
+from labkit.runner import two_hosts, yaml_files
+from labkit.system import machine
+
+Watch = Callable[[dict[str, Any]], None]
+KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
+ALLOW = "LABKIT_ALLOW"  # what a change may do to the machine, by name
+PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
+
+
+def ask(
+    where: str, request: dict[str, Any], say: Callable[[str], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The events with which a labkit process on `where` answers a request; `say` is told what takes long before.
+
+    Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an
+    answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
+    kernel.
+    """
+    peer, say = request.get("peer"), say or _silent
+    with (
+        two_hosts.conversation(where, peer, request, say)
+        if peer
+        else hosts.conversation(where, request, say) as talk
+    ):
+        for line in talk.lines():
+            try:
+                event: dict[str, Any] = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                raise Failed(
+                    f"the experiment's process wrote what is no event: {line.strip()[:200]!r}"
+                ) from None
+            if event["event"] == "done":
+                return
+            if event["event"] == "error":
+                _raise(event, request)
+            yield event
+        kept = "nothing was measured"
+        if "folder" in request:
+            shown = run_folder.shown(Path(request["folder"]))
+            kept = f"finished rows are kept, and the same with --folder {shown} goes on"
+        raise Failed(f"the experiment's process {talk.words()}; {kept}")
+
+
+def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The request for one topology, to be built and looked at: a name, a Network, or a YAML file of one; and its
+    parameters. Raises BadInput for what cannot be."""
+    if isinstance(topology, str) and topology.endswith((".yaml", ".yml")):
+        topology = yaml_files.network(Path(topology))
+    if isinstance(topology, Network):
+        return _own_network(topology, given)
+    topologies.check_names([topology])
+    request_parameters = experiments.find("datapaths").parameters.of({**given, "topology": topology}).asdict()
+    if len(request_parameters["pairs"]) > 1:
+        raise BadInput(f"it is one topology: pairs={given['pairs']} is more than one number")
+    hosts.check(request_parameters["where"])
+    return {"parameters": request_parameters}
+
+
+def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]:
+    check_network(described)
+    if more := given.keys() - {"where"}:
+        raise BadInput(
+            f"the network {described.name} says all but where itself: leave out {', '.join(sorted(more))}"
+        )
+    where = given.get("where", "here")
+    hosts.check(where)
+    return {"parameters": {"where": where}, "network": msgspec.to_builtins(described)}
+
+
+def _silent(_text: str) -> None:
+    """For whoever asks and watches nothing."""
+
+
+def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
+    text = event["text"]
+    if "traceback" in event and "folder" in request:
+        path = Path(request["folder"]) / "error.txt"
+        run_folder.write(path, event["traceback"].encode())
+        text += f"; where is in {path}"
+    raise errors.error_by_name(event["kind"], text)
+
+
+def measure(
+    experiment: str,
+    parameters: Mapping[str, Any],
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    keep_failed: bool = False,
+) -> Path:
+    """Run an experiment and return its run folder, which then holds every row.
+
+    An unfinished run in the folder is resumed: what it has is not measured again, except points with a failed row.
+    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps those.
+    `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
+    folder holds a run with other parameters.
+    """
+    parameters = yaml_files.with_changes(parameters, Path.cwd())
+    request_parameters = experiments.find(experiment).parameters.of(parameters).asdict()
+    hosts.check(request_parameters["where"])
+    _check_machine_sysctls(request_parameters)
+    if _traces(request_parameters):
+        hosts.check_tracing(request_parameters["where"])
+    # Resolved: on another host the current folder is another one, and links lead elsewhere.
+    folder = (run_folder.new_run(experiment) if folder is None else folder).resolve()
+    new = not (folder / "run.json").exists()
+    _check_owner(folder)
+    description = _description(folder, experiment, request_parameters)
+    keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
+    again = [] if keep_failed else run_folder.failed_points(folder)
+    if run_folder.is_finished(folder, description) and not again:
+        return folder
+    watch = watch or _watcher()
+
+    def say(text: str) -> None:
+        watch({"event": "log", "text": text})
+
+    say(f"the run is in {run_folder.shown(folder)}")
+    if again:
+        say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
+    request = _request(description, folder) | ({"again": again} if again else {})
+    nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
+    with hosts.measuring_lock(nodes, say, request.get("command")):
+        others = machine.Background()
+        host: machine.HostLoad | None = None
+        refused = False
+        begun, before = time.monotonic(), description.get("measuring_s", 0.0)
+        try:
+            for event in ask(request_parameters["where"], request, say):
+                if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
+                    host = machine.HostLoad(hosts.lent_scratch())
+                if event["event"] == "rows":
+                    if host is not None:
+                        columns = host.columns()
+                        event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]
+                    run_folder.write_rows(folder, event["point"], event["rows"])
+                elif event["event"] == "stopped":
+                    description["why_stopped"][str(event["pairs"])] = event["why"]
+                watch(event | {"elapsed_s": time.monotonic() - begun})
+            description |= {"finished": _now(), "points": sorted(run_folder.finished_points(folder))}
+        except (BadInput, errors.Unsupported):
+            refused = new and not run_folder.finished_points(folder)
+            raise
+        finally:
+            description["measuring_s"] = before + time.monotonic() - begun
+            description["others"] = others.report()
+            if refused:
+                _remove_refused(folder)
+            else:
+                run_folder.write_json(folder / "run.json", description)
+    watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
+    return folder
+
+
+def _check_owner(folder: Path) -> None:
+    """Raises BadInput for a run folder that another user made, or whose parts are links: they lead anywhere."""
+    for path in (folder, folder / "rows", folder / "artefacts"):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if state.st_uid not in safe_files.trusted_users():
+                raise BadInput(
+                    f"{path} belongs to another user, who may have put links into it: name another folder"
+                )
+            if stat.S_ISLNK(state.st_mode):
+                raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
+
+
+def _remove_refused(folder: Path) -> None:
+    """Remove what a run that was refused has left: run.json, environment.json, and folders that are empty."""
+    for name in ("run.json", "environment.json"):
+        (folder / name).unlink(missing_ok=True)
+    for each in (*folder.glob("*"), folder):
+        with contextlib.suppress(OSError):
+            each.rmdir()
+
+
+def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the labkit process on the host is asked; with two nodes also the other one, and a name by which locks of one
+    machine that has two names know their command."""
+    request_parameters = description["parameters"]
+    request = {
+        "do": "experiment",
+        "experiment": description["experiment"],
+        "parameters": request_parameters,
+        "folder": str(folder),
+        "seed": description["seed"],
+        "traces": _traces(request_parameters),
+        "changes_machine": bool(_machine_sysctls(request_parameters)),
+    }
+    if request_parameters.get("nodes") == "two":
+        request |= {
+            "peer": request_parameters["peer"] or request_parameters["where"],
+            "command": secrets.token_hex(8),
+        }
+    return request
+
+
+def _machine_sysctls(request_parameters: dict[str, Any]) -> list[str]:
+    """The sysctls of the whole machine that changes set while their arms are measured."""
+    steps = [step for change in request_parameters.get("change", ()) for step in change["steps"]]
+    return [name for step in steps if step["kind"] == "machine_sysctl" for name in step["options"]]
+
+
+def _check_machine_sysctls(request_parameters: dict[str, Any]) -> None:
+    """Raises BadInput where a change touches this machine and its user has not allowed it: parameters may be of
+    somebody else. A lab VM is thrown away."""
+    names = _machine_sysctls(request_parameters)
+    if (
+        names
+        and not request_parameters["where"].startswith("vm:")
+        and "machine_sysctl" not in os.environ.get(ALLOW, "").split(",")
+    ):
+        raise BadInput(
+            f"machine_sysctl {', '.join(names)} changes the whole machine while an arm is measured: allow it with"
+            f" {ALLOW}=machine_sysctl in the environment, or measure in a lab VM (where=vm:debian)"
+        )
+
+
+def _traces(request_parameters: dict[str, Any]) -> bool:
+    return not experiments.TRACERS.isdisjoint(request_parameters.get("observe", ()))
+
+
+def _description(folder: Path, experiment: str, request_parameters: dict[str, Any]) -> dict[str, Any]:
+    path = folder / "run.json"
+    if path.exists():
+        there = run_folder.read_run(folder)
+        if (there["experiment"], there["parameters"]) != (experiment, request_parameters):
+            raise BadInput(f"{folder} holds a run with other parameters: name another folder")
+        return there
+    description = {
+        "experiment": experiment,
+        "run": folder.name,
+        "parameters": request_parameters,
+        "seed": random.SystemRandom().randrange(1 << 31)
+        if request_parameters["seed"] is None
+        else request_parameters["seed"],
+        "created": _now(),
+        "why_stopped": {},
+    }
+    run_folder.write_json(path, description)
+    return description
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _watcher() -> Watch:
+    path = os.environ.get(PROGRESS)
+    if path:
+        return lambda event: _note(Path(path), event)
+    from labkit.runner.progress import Bar  # rich takes 0.1 s to import, and a sweep's notebook does without
+
+    return Bar().see
+
+
+def _note(path: Path, event: dict[str, Any]) -> None:
+    """The last event, where the sweep looks; rows are on disk and need not be repeated."""
+    with contextlib.suppress(errors.Failed):
+        run_folder.write(
+            path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"})
+        )

@@ -1,0 +1,340 @@
+"""A sweep: a notebook executed by papermill for every point of a grid, gone on with where it was, and one
+report of all.
+
+The file says `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids,
+each of axes (name: list of values) and, where they differ, `parameters` of its own. What is compared with
+each other belongs into lists among the parameters, where the notebook interleaves it; an axis of the grid is
+what needs no interleaving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput, Failed
+from labkit.measure import experiments, hosts
+from labkit.runner import papermill_run, yaml_files
+from labkit.runner.progress import Bar
+from labkit.system import machine
+
+MOST_POINTS = 10_000  # of a sweep; at some seconds each that is a day
+START_S = 6.0  # of a notebook, for the estimate of what is left
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One execution of the notebook: its name and its parameters."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its file describes it, checked against the notebook and the experiment."""
+
+    name: str
+    notebook: Path
+    experiment: str
+    points: list[SweepPoint]
+    digest: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept. The digest is of what is asked and of the kernel that is asked: on another kernel
+        it is another sweep."""
+        return run_folder.data_root() / self.experiment / f"{self.name}-{self.digest}"
+
+    def planned_s(self, point: SweepPoint) -> float:
+        """The seconds that a point takes, for an estimate of what is left."""
+        result = experiments.find(self.experiment)
+        own = {
+            name: value
+            for name, value in point.parameters.items()
+            if name in result.parameters.__struct_fields__
+        }
+        return START_S + result.planned_s(result.parameters.of(own))
+
+
+Measure = Callable[[Sweep, list[SweepPoint], Bar], None]  # puts a sweep's points into its folder
+
+
+def load(path: Path) -> Sweep:
+    """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything
+    runs."""
+    content = yaml_files.read(path)
+    if not isinstance(content, dict) or not {"notebook", "grid"} <= content.keys() <= {
+        "notebook",
+        "grid",
+        "parameters",
+    }:
+        raise BadInput(f"{path} is no sweep: it needs notebook and grid, and may have parameters")
+    if content["grid"] == []:
+        raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
+        raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
+    notebook = run_folder.notebooks() / f"{content['notebook']}.ipynb"
+    known = parameters_of(notebook)
+    points = list(_points(path, content))
+    experiment = experiment_of(notebook)
+    for point in points:
+        check(path, notebook, known, point)
+    here = machine.describe()
+    # A change holds the content of files beside this one.
+    changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
+    parameters = msgspec.json.encode(
+        [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points), *changed],
+        order="deterministic",
+    )
+    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(parameters).hexdigest()[:8])
+
+
+def _elsewhere(points: list[SweepPoint]) -> list[str]:
+    """The other kernels that are asked, by release and image: vm:debian will be a newer one some day, a path may get
+    another build of the same release, and then it is another sweep."""
+    result = set()
+    for point in points:
+        with contextlib.suppress(BadInput):  # a kernel that workers of a fleet may have
+            result |= {
+                hosts.identified(str(one)) for one in (where(point), point.parameters.get("peer")) if one
+            }
+    return sorted(result - {"here"})
+
+
+def experiment_of(notebook: Path) -> str:
+    """The experiment that a notebook is about: its name without the number."""
+    return notebook.stem.split("_", 1)[-1]
+
+
+def parameters_of(notebook: Path) -> dict[str, str]:
+    """The names in the parameters cell of a notebook, each with its help."""
+    import papermill  # a second of imports that other commands do without
+
+    if not notebook.is_file():
+        names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
+        raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
+    result = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
+    return {name: parameter["help"] for name, parameter in result.items()}
+
+
+def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
+    common = content.get("parameters") or {}
+    grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
+    seen, count = set[str](), 0
+    for grid in grids:
+        if not isinstance(grid, dict) or not isinstance(common, dict):
+            raise BadInput(
+                f"{path}: grid is a list of mappings from a name to its values, parameters is a mapping"
+            )
+        own = grid.get("parameters") or {}
+        axes = {name: values for name, values in grid.items() if name != "parameters"}
+        if not all(isinstance(values, list) and values for values in axes.values()) or not isinstance(
+            own, dict
+        ):
+            raise BadInput(f"{path}: every axis of grid needs a list of values")
+        count += math.prod(map(len, axes.values()))
+        if count > MOST_POINTS:
+            raise BadInput(
+                f"{path}: the grid has {count:,} points or more, and {MOST_POINTS:,} is the most: leave out values, or"
+                " put what is compared into lists among the parameters"
+            )
+        for values in itertools.product(*axes.values()):
+            at = dict(zip(axes, values, strict=True))
+            name = "-".join(map(_word, values)) or "all"
+            if name in seen:
+                raise BadInput(f"{path}: the point {name} is there twice")
+            seen.add(name)
+            yield SweepPoint(name, _with_changes({**common, **own, **at}, path.parent))
+
+
+def _with_changes(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The parameters with changes as JSON has them, and with the content of the files that they name: those of the
+    sweep file's own folder. Raises BadInput."""
+    result = yaml_files.with_changes(parameters, folder)
+    return {name: msgspec.to_builtins(value) if name == "change" else value for name, value in result.items()}
+
+
+def _word(value: Any) -> str:
+    """A value as a part of a point's name; a change has a name of its own."""
+    words = [
+        one.get("name") if isinstance(one, dict) else one
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    text = "_".join(map(str, words))
+    return re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", text)
+
+
+def check(path: Path, notebook: Path, known: dict[str, str], point: SweepPoint) -> None:
+    """Raises BadInput, with `path` in front, for a point whose parameters the notebook or the experiment does not
+    have or take. `known` is what `parameters_of` says of the notebook."""
+    experiment = experiment_of(notebook)
+    for name in point.parameters:
+        if name not in known or name == "folder":
+            names = ", ".join(sorted(known.keys() - {"folder"}))
+            raise BadInput(f"{path}: {notebook.name} has no parameter {name}; it has: {names}")
+    if experiment in experiments.TABLE:
+        own = experiments.find(experiment).parameters
+        own.of({name: value for name, value in point.parameters.items() if name in own.__struct_fields__})
+
+
+def run(
+    sweep: Sweep,
+    bar: Bar,
+    say: Callable[[str], None],
+    measure: Measure | None = None,
+    keep_failed: bool = False,
+) -> Path:
+    """Measure every point that is not finished, or has failed rows and `keep_failed` is not set, in random order, and
+    execute the notebook once more over all of them.
+
+    `measure` puts the points into the sweep's folder; without it they are measured here, one by one. Returns that
+    folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call goes on where it was.
+    """
+    folder = sweep.folder
+    state = _state(sweep)
+    order = list(sweep.points)
+    random.Random(state["seed"]).shuffle(order)
+    # Kernels are never compared in absolute terms, so what runs on one stays together: one boot serves it.
+    wheres = list(dict.fromkeys(where(point) for point in order))
+    order.sort(key=lambda point: wheres.index(where(point)))
+    left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
+    again = [
+        point
+        for point in order
+        if point not in left and not keep_failed and run_folder.failed_points(folder / point.name)
+    ]
+    if again:
+        say(f"{units.many(len(again), 'point')} with a failed row will be measured again")
+        left = [point for point in order if point in left or point in again]
+    if not left:
+        say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
+    elif len(left) < len(order):
+        say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
+    if left:
+        (measure or _one_by_one)(sweep, left, bar)
+    if left or not (folder / "notebook.ipynb").exists():
+        bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
+        papermill_run.execute(
+            sweep.notebook, folder, {"folder": str(folder)}, bar, "report", keep_failed=True
+        )
+    return folder
+
+
+def rows(folder: Path) -> list[run_folder.Row]:
+    """All rows of all points of a sweep. Raises BadInput as `records.read_rows`."""
+    return [row for name in _names(folder) for row in run_folder.read_rows(folder / name)]
+
+
+def failed(folder: Path) -> dict[str, str]:
+    """The points of a sweep that could not be measured, each with why; the next call of the same command retries."""
+    return dict(run_folder.read_json(folder / "sweep.json").get("failed", {}))
+
+
+def _names(folder: Path) -> list[str]:
+    return list(run_folder.read_json(folder / "sweep.json")["points"])
+
+
+def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
+    planned = list(map(sweep.planned_s, points))
+    for point in points:  # no kernel: better said before the first point than after the last but one
+        hosts.resolved(where(point))
+    failed: dict[str, str] = {}
+    with hosts.lending(sweep.folder, bar.say) as lend:
+        for number, point in enumerate(points):
+            bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
+            # Two nodes boot their own: lab VMs with a cable between them.
+            leased = "here" if point.parameters.get("nodes") == "two" else where(point)
+            try:
+                _measure_on(sweep, point, leased, lend, bar)
+            except Failed as error:
+                if where(point) == "here":
+                    raise
+                # Another kernel or machine that fails says nothing about the points of the others.
+                failed[point.name] = str(error)
+                bar.say(f"point {point.name} could not be measured: {error}; the sweep goes on")
+    if len(failed) == len(points):
+        raise Failed("; ".join(dict.fromkeys(failed.values())))
+    state = dict(run_folder.read_json(sweep.folder / "sweep.json"))
+    run_folder.write_json(sweep.folder / "sweep.json", state | {"failed": failed})
+
+
+def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[str], bool], bar: Bar) -> None:
+    """Measure a point on its host; once more where its lab VM went."""
+    lend(leased)
+    try:
+        _measure(sweep, point, bar)
+    except Failed as error:
+        if not lend(leased):
+            raise
+        bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
+        _measure(sweep, point, bar)
+
+
+def _measure(sweep: Sweep, point: SweepPoint, bar: Bar) -> None:
+    folder = sweep.folder / point.name
+    papermill_run.execute(
+        sweep.notebook, folder, {**point.parameters, "folder": str(folder)}, bar, point.name
+    )
+
+
+def where(point: SweepPoint) -> str:
+    """The host that a point is measured on."""
+    return str(point.parameters.get("where", "here"))
+
+
+def show(folder: Path, bar: Bar) -> Path:
+    """Execute the notebook of a run's experiment over the finished run in `folder`; returns the executed
+    notebook.
+
+    Raises BadInput when the folder holds no run, an unfinished one, or one of an experiment that no notebook
+    shows.
+    """
+    if (folder / "sweep.json").exists():
+        raise BadInput(
+            f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on"
+        )
+    described = run_folder.read_run(folder)
+    if not run_folder.is_finished(folder, described):
+        raise BadInput(
+            f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
+        )
+    notebooks = run_folder.notebooks()
+    result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
+    if result is None:
+        raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")
+    parameters = {
+        name: value for name, value in described["parameters"].items() if name in parameters_of(result)
+    }
+    papermill_run.execute(
+        result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
+    )
+    return folder / "notebook.ipynb"
+
+
+def _state(sweep: Sweep) -> dict[str, Any]:
+    path = sweep.folder / "sweep.json"
+    if path.exists():
+        return dict(run_folder.read_json(path))
+    state = {
+        "sweep": sweep.name,
+        "notebook": sweep.notebook.name,
+        "seed": random.SystemRandom().randrange(1 << 31),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "points": [point.name for point in sweep.points],
+        "parameters": {point.name: point.parameters for point in sweep.points},
+    }
+    run_folder.write_json(path, state)
+    return state

@@ -1,0 +1,141 @@
+"""Two nodes: a labkit process on each of two hosts, the clients' and the servers', which hear of each other only what
+is carried between them from here."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import Failed
+from labkit.measure import hosts
+from labkit.system import process
+
+PATIENCE_S = 60.0  # for the measuring lock of the second host, while the first is held
+LAST_WORDS_S = 5.0  # for both to give back what they were lent
+_TO_PEER = b'{"event":"peer"'
+
+
+@contextmanager
+def conversation(
+    where: str, peer: str, request: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[process.Conversing]:
+    """A conversation with the clients' host `where`, whose words to the servers' host `peer` are carried there and
+    back. Both have ended when the block ends."""
+    serve = {name: request[name] for name in ("experiment", "parameters")}
+    # One lock after the other: whoever holds one does not wait for long for the second, since the holder of that may be
+    # waiting for the first.
+    first = all(name.startswith("ssh:") for name in (where, peer))
+    serve |= {"do": "serve", "command": request["command"], "patience_s": None if first else PATIENCE_S}
+    asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
+    with ExitStack() as stack:
+        parameters = request["parameters"]
+        cable = hosts.joined([where, peer], parameters["link_rate_bps"], parameters["mtu_bytes"])
+        one, other = stack.enter_context(cable)
+        far = stack.enter_context(hosts.conversation(peer, serve, say, other))
+        if peer.startswith("ssh:"):
+            _until_locked(far, peer, say)
+        near = stack.enter_context(hosts.conversation(where, asks, say, one))
+        both = TwoHostConversation(near, far, peer, say)
+        stack.callback(both.leave)
+        yield both
+
+
+def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]) -> None:
+    """Until the servers' host has its measuring lock. Raises Failed when it does not get it."""
+    for line in far.lines():
+        event = msgspec.json.decode(line, type=dict[str, Any])
+        if event["event"] == "locked":
+            return
+        _heed(event, peer, say)
+    raise Failed(f"the process on the servers' host {peer} {far.words()}; nothing was measured")
+
+
+def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
+    """What the servers' host says of itself. Raises Failed for what it could not do."""
+    if event["event"] == "error":
+        raise Failed(f"the servers' host {peer}: {event['text']}")
+    if event["event"] == "log":
+        say(event["text"])
+
+
+class TwoHostConversation:
+    """The conversation with two processes (a process.Talk), as one with the clients'."""
+
+    def __init__(
+        self, near: process.Conversing, far: process.Conversing, peer: str, say: Callable[[str], None]
+    ) -> None:
+        self._near, self._far, self._peer, self._say = near, far, peer, say
+        self._lost = False
+        self._heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        # Heard also while the other is waited for: a channel that nobody reads fills up.
+        self._ear = threading.Thread(target=self._listen, daemon=True)
+        self._ear.start()
+
+    def _listen(self) -> None:
+        try:
+            for line in self._near.lines():
+                self._heard.put(line)
+        except Exception as error:
+            self._heard.put(error)
+        self._heard.put(None)
+
+    def tell(self, line: str) -> None:
+        """Tell the clients' process one more line."""
+        self._near.tell(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """What the clients' process answers, until one of the two ends."""
+        while (line := self._heard.get()) is not None:
+            if isinstance(line, Exception):
+                raise line
+            if not line.startswith(_TO_PEER):
+                yield line
+                continue
+            answer = self._carried(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
+            if answer is None:
+                self._lost = True
+                return
+            self._near.tell(answer)
+
+    def _carried(self, words: str) -> str | None:
+        """The servers' process's answer to these words; None: it has ended."""
+        self._far.tell(words)
+        for line in self._far.lines():
+            event = msgspec.json.decode(line, type=dict[str, Any])
+            if event["event"] == "answer":
+                return line.decode().strip()
+            _heed(event, self._peer, self._say)
+        return None
+
+    def words(self) -> str:
+        """After the end: which of the two ended, and how."""
+        return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
+
+    def leave(self) -> None:
+        """Ask both to end, and wait a little: a NIC that they were lent goes back as it was. Then end both."""
+        self._far.tell('{"do":"end"}')
+        self._near.tell('{"event":"answer","gone":true}')
+        farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
+        farewell.start()
+        deadline = time.monotonic() + LAST_WORDS_S
+        for thread in (self._ear, farewell):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self.end()
+
+    def end(self) -> None:
+        """End both now, if they have not."""
+        self._near.end()
+        self._far.end()
+
+
+def _until_its_end(talk: process.Conversing) -> None:
+    with contextlib.suppress(OSError, ValueError, Failed):  # it was ended, or broke, while we listened
+        for _ in talk.lines():
+            pass

@@ -1,0 +1,1 @@
+"""The operating system: processes, netlink, machine facts, QEMU, temporary files."""

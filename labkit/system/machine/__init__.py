@@ -1,0 +1,52 @@
+"""The machine and its kernel: provenance, programs, privilege, interfaces, CPU time.
+
+All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
+"""
+
+from labkit.system.machine.background import Background
+from labkit.system.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
+from labkit.system.machine.host_load import HostLoad, with_host_load
+from labkit.system.machine.interfaces import offloads, qdisc
+from labkit.system.machine.privilege import is_root
+from labkit.system.machine.programs import asking_versions, needed, program, versions
+from labkit.system.machine.provenance import (
+    accelerator,
+    describe,
+    details,
+    digest,
+    git_revision,
+    kernel_config,
+    lscpu,
+    sysctls,
+)
+from labkit.system.machine.settings import of_bpf as bpf_settings
+from labkit.system.machine.settings import of_namespace as settings_of_namespace
+
+__all__ = [
+    "Background",
+    "CpuTimes",
+    "HostLoad",
+    "accelerator",
+    "asking_versions",
+    "bpf_settings",
+    "busy_share",
+    "cpu_times",
+    "cpu_times_of",
+    "describe",
+    "details",
+    "digest",
+    "git_revision",
+    "is_root",
+    "kernel_config",
+    "load1",
+    "lscpu",
+    "needed",
+    "offloads",
+    "program",
+    "qdisc",
+    "settings_of_namespace",
+    "stolen",
+    "sysctls",
+    "versions",
+    "with_host_load",
+]

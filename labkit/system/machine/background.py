@@ -1,0 +1,52 @@
+"""What other programs of this machine did while something was measured: CPU time of processes that are none of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.system.machine.cpu_time import TICKS_PER_S
+
+MOST = 8
+LEAST_SHARE = 0.005  # of the time of all CPUs
+
+
+class Background:
+    """The processes of now; `told` says later what others than this one and its children did since.
+
+    A process that began and ended between the two is not seen; perf's samples know how much those took."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
+
+    def report(self) -> list[dict[str, Any]]:
+        """name and cpu_share (of the time of all CPUs since the beginning) of those that took most, the most first."""
+        capacity_s = max(time.monotonic() - self._began, 1e-3) * (os.cpu_count() or 1)
+        now = list(_processes())
+        ours = {os.getpid()}
+        for (pid, _), _, parent, _ in sorted(now):  # a child has in general a greater number than its parent
+            if parent in ours:
+                ours.add(pid)
+        shares: dict[str, float] = {}
+        for key, used_s, _, name in now:
+            if key[0] not in ours:
+                shares[name] = shares.get(name, 0.0) + (used_s - self._before.get(key, 0.0)) / capacity_s
+        most = sorted(shares.items(), key=lambda one: -one[1])[:MOST]
+        return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= LEAST_SHARE]
+
+
+def _processes() -> Iterator[tuple[tuple[int, int], float, int, str]]:
+    """Number and time of start, seconds of CPU so far, parent and name of every process that is seen from here
+    (/proc/PID/stat, proc(5)). Threads of the kernel are left out: what they do may be the experiment's."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            head, _, rest = (folder / "stat").read_text().rpartition(")")
+            fields = rest.split()
+            pid, parent = int(folder.name), int(fields[1])
+            if pid != 2 and parent != 2:
+                used_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+                yield (pid, int(fields[19])), used_s, parent, head.partition("(")[2]

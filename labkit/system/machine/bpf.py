@@ -1,0 +1,148 @@
+"""BPF programs that the kernel holds, and what they are attached to, asked by bpf(2) itself: bpftool may not be there.
+
+linux/bpf.h; what a perf event carries is told by BPF_TASK_FD_QUERY (Linux 4.18), what a link carries by its own
+information (5.8).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
+PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, TASK_FD_QUERY = 11, 13, 15, 20
+LINK_GET_FD_BY_ID, LINK_GET_NEXT_ID = 30, 31
+KINDS = (
+    "unspec", "socket_filter", "kprobe", "sched_cls", "sched_act", "tracepoint", "xdp", "perf_event", "cgroup_skb",
+    "cgroup_sock", "lwt_in", "lwt_out", "lwt_xmit", "sock_ops", "sk_skb", "cgroup_device", "sk_msg", "raw_tracepoint",
+    "cgroup_sock_addr", "lwt_seg6local", "lirc_mode2", "sk_reuseport", "flow_dissector", "cgroup_sysctl",
+    "raw_tracepoint_writable", "cgroup_sockopt", "tracing", "struct_ops", "ext", "lsm", "sk_lookup", "syscall",
+    "netfilter",
+)  # fmt: skip
+LINKS = (
+    "unspec", "raw tracepoint", "tracing", "cgroup", "iterator", "netns", "xdp", "perf event", "kprobe multi",
+    "struct_ops", "netfilter", "tcx", "uprobe multi", "netkit", "sockmap",
+)  # fmt: skip
+EVENTS = ("raw tracepoint", "tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loaded program: its number, kind, name (15 characters at most), tag, and where it is attached, in words."""
+
+    number: int
+    kind: str
+    name: str
+    tag: str
+    places: tuple[str, ...] = ()
+
+
+def programs() -> list[Program]:
+    """All programs that are loaded. Empty where this process may not ask (CAP_SYS_ADMIN), or the kernel has no BPF."""
+    result = [one for number in _numbers(PROG_GET_NEXT_ID) if (one := _program(number)) is not None]
+    if not result:
+        return []
+    places: dict[int, list[str]] = {}
+    for number, place in [*_links(), *_perf_events()]:
+        places.setdefault(number, []).append(place)
+    return [
+        Program(one.number, one.kind, one.name, one.tag, tuple(sorted(places.get(one.number, ()))))
+        for one in result
+    ]
+
+
+def _call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """The result of bpf(2). Raises OSError."""
+    if (syscall := NUMBERS.get(platform.machine())) is None:
+        raise OSError(f"the number of bpf(2) on {platform.machine()} is not known here")
+    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _attributes(*words: int) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(struct.pack(f"{len(words)}I", *words).ljust(64, b"\0"), 64)
+
+
+def _numbers(command: int) -> Iterator[int]:
+    number = 0
+    with suppress(OSError):
+        while True:
+            attributes = _attributes(number)
+            _call(command, attributes)
+            number = struct.unpack_from("I", attributes, 4)[0]
+            yield number
+
+
+def _info(fd: int, more: bytes = b"") -> bytes:
+    info = ctypes.create_string_buffer(more.ljust(256, b"\0"), 256)
+    packed = struct.pack("=IIQ", fd, len(info), ctypes.addressof(info)).ljust(64, b"\0")
+    _call(OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(packed, 64))
+    return info.raw
+
+
+def _program(number: int) -> Program | None:
+    """None for one that has just gone."""
+    try:
+        fd = _call(PROG_GET_FD_BY_ID, _attributes(number))
+    except OSError:
+        return None
+    try:
+        info = _info(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    kind = struct.unpack_from("I", info)[0]
+    name = info[64:80].partition(b"\0")[0].decode(errors="replace")
+    return Program(number, KINDS[kind] if kind < len(KINDS) else f"kind {kind}", name, info[8:16].hex())
+
+
+def _links() -> Iterator[tuple[int, str]]:
+    """The number of a program, and what a link attaches it to."""
+    for number in _numbers(LINK_GET_NEXT_ID):
+        with suppress(OSError):
+            fd = _call(LINK_GET_FD_BY_ID, _attributes(number))
+            try:
+                text = ctypes.create_string_buffer(128)
+                # The name of a raw tracepoint is written to where this union points; other kinds ignore it.
+                info = _info(fd, struct.pack("=IIIIQI", 0, 0, 0, 0, ctypes.addressof(text), len(text)))
+            finally:
+                os.close(fd)
+            kind, _own, program = struct.unpack_from("3I", info)
+            words = LINKS[kind] if kind < len(LINKS) else f"link of kind {kind}"
+            if kind == 1:
+                words += f" {text.value.decode(errors='replace')}"
+            yield program, words
+
+
+def _perf_events() -> Iterator[tuple[int, str]]:
+    """The number of a program, and the perf event that it is on, with the process that holds it: of processes that can
+    be seen from here."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for descriptor in (folder / "fd").iterdir():
+                with suppress(OSError):
+                    if "perf_event" in os.readlink(descriptor):
+                        yield from _perf_event(int(folder.name), int(descriptor.name))
+
+
+def _perf_event(pid: int, fd: int) -> Iterator[tuple[int, str]]:
+    name = ctypes.create_string_buffer(256)
+    head = struct.pack("=IIIIQIIQQ", pid, fd, 0, len(name), ctypes.addressof(name), 0, 0, 0, 0)
+    attributes = ctypes.create_string_buffer(head.ljust(64, b"\0"), 64)
+    _call(TASK_FD_QUERY, attributes)
+    program, kind = struct.unpack_from("=II", attributes.raw, 24)
+    if program:
+        event = EVENTS[kind] if kind < len(EVENTS) else "event"
+        holder = Path(f"/proc/{pid}/comm").read_text().strip()
+        yield program, f"{event} {name.value.decode(errors='replace')} (of {holder})"

@@ -1,0 +1,74 @@
+"""What the whole machine's CPUs did, by the kernel's own accounting."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from labkit.common import errors, units
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # USER_HZ, the unit of /proc/stat (proc(5)): 100 on most machines
+STEAL_LIMIT = 0.05  # of the time of all CPUs together
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU-seconds of all CPUs together since boot; the kernel tells them in steps of 10 ms.
+
+    busy is user, nice, system, interrupts and softirqs (what guests of this machine used is in user); idle is idle and
+    waiting for a disk.
+    """
+
+    busy_s: float
+    softirq_s: float
+    steal_s: float
+    idle_s: float
+
+    def __sub__(self, other: CpuTimes) -> CpuTimes:
+        return CpuTimes(
+            self.busy_s - other.busy_s,
+            self.softirq_s - other.softirq_s,
+            self.steal_s - other.steal_s,
+            self.idle_s - other.idle_s,
+        )
+
+
+def cpu_times() -> CpuTimes:
+    """The CPU times now; takes 10 µs."""
+    with open("/proc/stat", "rb") as file:
+        return cpu_times_of(file.readline().decode())
+
+
+@errors.reading("/proc/stat")
+def cpu_times_of(line: str) -> CpuTimes:
+    """The first line of /proc/stat (proc(5))."""
+    numbers = (int(word) / TICKS_PER_S for word in line.split()[1:9])
+    user, nice, system, idle, iowait, irq, softirq, steal = numbers
+    return CpuTimes(user + nice + system + irq + softirq, softirq, steal, idle + iowait)
+
+
+def stolen(steal_s: float, window_s: float) -> list[str]:
+    """A doubt when the hypervisor ran something else for more than 5 % of the time of all CPUs.
+
+    In a short window one or two of the kernel's steps are more than that already, and tell nothing: they are let pass.
+    """
+    share = steal_s / (window_s * (os.cpu_count() or 1))
+    if share <= STEAL_LIMIT or steal_s <= 2.5 / TICKS_PER_S:
+        return []
+    return [f"the hypervisor took away {units.percent(share)} of the CPU time meanwhile"]
+
+
+def busy_share(window_s: float) -> float:
+    """The share, 0 to 1, of the time of all CPUs in which they were busy during the next `window_s` seconds; it waits
+    for these. Time that the hypervisor took is not theirs."""
+    before = cpu_times()
+    time.sleep(window_s)
+    passed = cpu_times() - before
+    total_s = passed.busy_s + passed.idle_s
+    return passed.busy_s / total_s if total_s > 0 else 0.0
+
+
+def load1() -> float:
+    """The load average of the last minute."""
+    return os.getloadavg()[0]

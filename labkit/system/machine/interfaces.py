@@ -1,0 +1,48 @@
+"""What an interface does with a packet beside passing it on: offloads and queueing discipline.
+
+Both take the words that make a command run where the interface is (an endpoint's `prefix`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+
+from labkit.common import errors
+from labkit.system import process
+from labkit.system.machine.programs import program
+
+_FEATURE = re.compile(r"^\s*([\w-]+): (on|off)\b", re.MULTILINE)
+
+
+def offloads(prefix: Sequence[str], interface: str) -> dict[str, bool]:
+    """The features of an interface that are on or off (ethtool -k); empty when there is no ethtool.
+
+    Raises Failed with ethtool's words when there is no such interface.
+    """
+    ethtool = program("ethtool")
+    return features(process.output([*prefix, ethtool, "-k", interface])) if os.path.isabs(ethtool) else {}
+
+
+def features(text: str) -> dict[str, bool]:
+    """`ethtool -k` as name to on or off."""
+    return {name: state == "on" for name, state in _FEATURE.findall(text)}
+
+
+def qdisc(prefix: Sequence[str], interface: str) -> str:
+    """The root queueing discipline: "noqueue", "fq_codel", "mq" …, "noop" while it is down; "unknown" without ip.
+
+    Raises Failed with ip's words when there is no such interface.
+    """
+    ip = program("ip")
+    if not os.path.isabs(ip):
+        return "unknown"
+    return qdisc_in(process.output([*prefix, ip, "-j", "link", "show", "dev", interface]))
+
+
+@errors.reading("the output of ip link")
+def qdisc_in(text: str) -> str:
+    """The queueing discipline in `ip -j link show dev …`."""
+    return str(json.loads(text)[0].get("qdisc", "unknown"))

@@ -1,0 +1,226 @@
+"""What a row carries of the machine, and what environment.json holds of it in full."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import labkit
+from labkit.common import errors
+from labkit.common.errors import LabkitError
+from labkit.system import process
+from labkit.system.machine import settings
+from labkit.system.machine.programs import program, versions
+
+# What is known to move a throughput. A star stands for whatever this kernel has of the kind.
+SYSCTLS = {
+    "net.core": (
+        "rmem_default", "rmem_max", "wmem_default", "wmem_max", "optmem_max", "netdev_max_backlog", "netdev_budget*",
+        "dev_weight", "default_qdisc", "rps_sock_flow_entries", "bpf_jit_enable", "bpf_jit_harden", "busy_poll",
+        "busy_read", "gro_normal_batch", "high_order_alloc_disable", "somaxconn", "fb_tunnels_only_for_init_net",
+    ),
+    "net.ipv4": (
+        "tcp_mem", "tcp_rmem", "tcp_wmem", "tcp_congestion_control", "tcp_slow_start_after_idle", "tcp_timestamps",
+        "tcp_sack", "tcp_dsack", "tcp_window_scaling", "tcp_no_metrics_save", "tcp_mtu_probing", "tcp_moderate_rcvbuf",
+        "tcp_adv_win_scale", "tcp_autocorking", "tcp_ecn", "tcp_limit_output_bytes", "tcp_notsent_lowat",
+        "tcp_min_tso_segs", "tcp_tso_win_divisor", "tcp_early_demux", "udp_early_demux", "ip_early_demux",
+        "udp_mem", "udp_rmem_min", "udp_wmem_min",
+    ),
+    "net.bridge": ("bridge-nf-call-iptables", "bridge-nf-call-ip6tables"),
+    "net.netfilter": ("nf_conntrack_max",),
+    "kernel": ("sched_*", "numa_balancing", "timer_migration", "nmi_watchdog"),
+}  # fmt: skip
+
+TOOLS = ("iperf3", "ip", "ethtool", "ping", "uname")
+CPU = Path("/sys/devices/system/cpu")
+
+_HYPERVISORS = {
+    "KVM": "kvm", "Microsoft": "hyperv", "VMware": "vmware", "Xen": "xen", "User-mode Linux": "uml",
+    "Oracle": "virtualbox", "innotek GmbH": "virtualbox", "Windows Subsystem for Linux": "wsl",
+}  # fmt: skip
+
+
+def describe() -> dict[str, Any]:
+    """What a row tells of the machine: strings and counts, None for what cannot be known. 20 ms, then 2 ms."""
+    config, cpu, info = kernel_config(), lscpu(), _read("/proc/cpuinfo") or ""
+    return {
+        "kernel": os.uname().release,
+        "kernel_build": os.uname().version,
+        "kernel_config_digest": digest(config) if config else None,
+        "cpu": cpu.get("Model name") or _first(r"model name\s*: (.+)", info) or platform.machine(),
+        "microcode": _first(r"microcode\s*: (\S+)", info),
+        "cpus_count": os.cpu_count(),
+        "accelerator": accelerator(cpu, _read("/sys/class/dmi/id/sys_vendor")),
+        "machine": machine_id(),
+        "sysctl_digest": digest(json.dumps(sysctls(), sort_keys=True)),
+        "labkit": labkit.__version__,
+        "git_revision": git_revision(),
+    }
+
+
+def details() -> dict[str, Any]:
+    """The machine in full, for environment.json."""
+    memory = _read("/proc/meminfo") or ""
+    total, pages = _first(r"MemTotal:\s+(\d+) kB", memory), _first(r"HugePages_Total:\s+(\d+)", memory)
+    smt = _read(CPU / "smt/active")
+    return {
+        "kernel_version": os.uname().version,
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "lscpu": lscpu(),
+        "memory_bytes": int(total) * 1024 if total else None,
+        "hugepages_count": int(pages) if pages else None,
+        "kernel_command_line": _read("/proc/cmdline"),
+        "mitigations": {path.name: _read(path) for path in sorted((CPU / "vulnerabilities").glob("*"))},
+        "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "cpufreq_governor": _read(CPU / "cpu0/cpufreq/scaling_governor"),
+        "cpufreq_driver": _read(CPU / "cpu0/cpufreq/scaling_driver"),
+        "smt": None if smt is None else smt == "1",
+        "sysctls": sysctls(),
+        "settings": settings.of_machine(),
+        "tools": {**versions(TOOLS), "python": platform.python_version(), "pyroute2": _package("pyroute2")},
+    }
+
+
+def _read(path: str | Path) -> str | None:
+    """A small file of the kernel's, without the space around it; None when it is not there, not for us, or empty."""
+    try:
+        return Path(path).read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _first(pattern: str, text: str) -> str | None:
+    """The group of the first line that begins with the pattern."""
+    result = re.search(f"^{pattern}", text, re.MULTILINE)
+    return result[1] if result else None
+
+
+def digest(content: str | bytes) -> str:
+    """12 hexadecimal digits of SHA-256."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
+
+
+def _package(name: str) -> str | None:
+    import importlib.metadata  # takes as long to import as all of the above
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def kernel_config() -> str | None:
+    """The configuration that the running kernel was built with; None where it does not tell."""
+    try:
+        with gzip.open("/proc/config.gz", "rt") as file:
+            return file.read()
+    except OSError:
+        return _read(f"/boot/config-{os.uname().release}")
+
+
+@functools.cache
+def lscpu() -> dict[str, str]:
+    """What lscpu(1) tells, flat; empty where there is none."""
+    try:
+        return lscpu_fields(process.output([program("lscpu"), "-J"]))
+    except (LabkitError, ValueError):
+        return {}
+
+
+@errors.reading("the output of lscpu")
+def lscpu_fields(text: str) -> dict[str, str]:
+    """`lscpu -J` as a flat mapping; newer ones nest their entries."""
+    result: dict[str, str] = {}
+
+    def walk(entries: Iterable[dict[str, Any]]) -> None:
+        for entry in entries:
+            if entry.get("data") is not None:
+                result[entry["field"].rstrip(":")] = entry["data"]
+            walk(entry.get("children", ()))
+
+    walk(json.loads(text)["lscpu"])
+    return result
+
+
+def accelerator(cpu: dict[str, str], maker: str | None) -> str:
+    """What runs this kernel: "none" (bare metal), "kvm", "tcg", "uml", "vmware", "hyperv", "xen" …; or "unknown".
+
+    `cpu` are the fields of lscpu, `maker` is /sys/class/dmi/id/sys_vendor. lscpu does not know TCG's CPUID signature:
+    it takes it for nothing, or for VMware because QEMU answers at VMware's port. But it knows KVM's, so a QEMU machine
+    that does not say KVM is emulated. (Only x86 has CPUID.)
+    """
+    model, vendor = cpu.get("Model name", ""), cpu.get("Hypervisor vendor", "none")
+    if cpu.get("Vendor ID") == "User Mode Linux" or model == "UML":
+        return "uml"
+    if "TCG" in model or "TCG" in vendor:
+        return "tcg"
+    if ("QEMU" in model or maker == "QEMU") and vendor != "KVM":
+        return "tcg" if re.match(r"x86|i\d86", cpu.get("Architecture", "")) else "unknown"
+    if vendor != "none":
+        return _HYPERVISORS.get(vendor, vendor.lower())
+    return "unknown" if "hypervisor" in cpu.get("Flags", "").split() else "none"
+
+
+def machine_id() -> str | None:
+    """12 digits that tell this machine from others without naming it; None where there is nothing to tell it by."""
+    identity = _read("/etc/machine-id")
+    if identity is None or identity == "uninitialized":
+        names = ("product_uuid", "sys_vendor", "product_name", "product_serial", "board_name", "board_serial")
+        identity = "\n".join(filter(None, (_read(f"/sys/class/dmi/id/{name}") for name in names)))
+    return digest(f"labkit machine {identity}") if identity else None
+
+
+def sysctls() -> dict[str, str | None]:
+    """The values of SYSCTLS; None for one that this kernel, or this network namespace, does not have."""
+    result: dict[str, str | None] = {}
+    for group, names in SYSCTLS.items():
+        folder = Path("/proc/sys", *group.split("."))
+        for name in names:
+            for one in sorted(at.name for at in folder.glob(name)) if "*" in name else [name]:
+                value = _read(folder / one)
+                result[f"{group}.{one}"] = None if value is None else " ".join(value.split())
+    return result
+
+
+@functools.cache
+def git_revision() -> str | None:
+    """The commit of the checkout that labkit is imported from, "+dirty" when its labkit folder differs, or None.
+
+    Where labkit was sent to (LABKIT_GIT_REVISION), its sender has asked: git is slow under emulation, or not there.
+    """
+    if (report := os.environ.get("LABKIT_GIT_REVISION")) is not None:
+        return report or None
+    return revision_of(Path(labkit.__file__).resolve().parents[1])
+
+
+def revision_of(root: Path) -> str | None:
+    """The commit of a checkout, as above; also of another user's, which git reads only when told to."""
+    if not (root / ".git").exists():
+        return None
+    git = [
+        "git",
+        "--no-optional-locks",
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(root),
+    ]
+    try:
+        text = process.output([*git, "status", "--porcelain=v2", "--branch", "--", "labkit"], timeout_s=2)
+    except LabkitError:
+        return None
+    commit = _first(r"# branch\.oid ([0-9a-f]{12})", text)
+    if commit is None:  # "(initial)": nothing was committed yet
+        return None
+    return commit + ("+dirty" if any(not line.startswith("#") for line in text.splitlines()) else "")

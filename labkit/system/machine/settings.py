@@ -1,0 +1,280 @@
+"""Every setting that may explain a difference between two measurements, flat: name to value, both words.
+
+A digest says that two machines differ; these say in what. They are read as they are now, of the machine as the calling
+process sees it (`of_machine`), and of one network namespace (`of_namespace`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import LabkitError
+from labkit.system import process
+from labkit.system.machine import bpf, netfilter
+from labkit.system.machine.interfaces import features
+from labkit.system.machine.programs import program
+
+Settings = dict[str, str]
+
+LONGEST = 300  # characters of a value
+# They are states, counts or secrets, and differ between any two moments or boots.
+VOLATILE = re.compile(
+    r"kernel\.(random\.|ns_last_pid|pty\.nr|tainted|perf_event_max_sample_rate|perf_cpu_time_max|hostname|domainname"
+    r"|cad_pid|keys\.|seccomp\.actions_avail|version|osrelease|ostype|usermodehelper|sem_next_id|msg_next_id|shm_next_id"
+    r"|spl\.)|vm\.(stat_refresh|drop_caches|compact_memory)|net\.netfilter\.nf_conntrack_count"
+    r"|net\.core\.netdev_rss_key|net\.ipv4\.(tcp_fastopen_key|route\.flush|neigh\..*\.gc_)"
+    r"|net\.ipv6\.(route\.flush|conf\..*\.stable_secret)|net\.ipv6\.neigh\..*\.gc_"
+)
+# What `ip -d link` tells of an interface that is of no importance, or another one each time.
+STATES = frozenset((
+    "ifindex", "link_index", "address", "broadcast", "permaddr", "link_netnsid", "operstate", "link", "ifname",
+    "hello_timer", "tcn_timer", "topology_change_timer", "gc_timer", "bridge_id", "root_id", "root_port",
+    "designated_bridge", "designated_root", "topology_change_ack", "config_pending", "port_no", "id", "flags", "no",
+    "mcast_router", "portid", "phys_port_name", "timer", "topology_change_detected", "topology_change",
+    "message_age_timer", "forward_delay_timer", "hold_timer", "designated_port", "root_path_cost", "master_index",
+    "parentbus", "group_addr", "qdisc",
+))  # fmt: skip
+POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
+PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_PERTURB_")
+MACHINE_FILES = {
+    "transparent huge pages": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "huge page defragmentation": "/sys/kernel/mm/transparent_hugepage/defrag",
+    "KSM": "/sys/kernel/mm/ksm/run",
+    "CPUs online": "/sys/devices/system/cpu/online",
+    "CPUs isolated": "/sys/devices/system/cpu/isolated",
+    "SMT": "/sys/devices/system/cpu/smt/control",
+    "no turbo": "/sys/devices/system/cpu/intel_pstate/no_turbo",
+    "boost": "/sys/devices/system/cpu/cpufreq/boost",
+    "idle driver": "/sys/devices/system/cpu/cpuidle/current_driver",
+    "clocksource": "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+    "workqueue CPUs": "/sys/devices/virtual/workqueue/cpumask",
+    "kernel command line": "/proc/cmdline",
+    "preemption": "/sys/kernel/debug/sched/preempt",
+    "tracer": "/sys/kernel/tracing/current_tracer",
+    "trace events": "/sys/kernel/tracing/set_event",
+    "kprobe events": "/sys/kernel/tracing/kprobe_events",
+}
+CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
+MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def of_machine() -> Settings:
+    """What holds for the whole machine, and for this process and those that it starts. About 30 ms."""
+    result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("kernel", "vm", "net"))}
+    for name, path in MACHINE_FILES.items():
+        if (text := _text(Path(path))) is not None:
+            result[name] = text
+    for file in sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_[gm][oa][vx]*")):
+        if (text := _text(file)) is not None:
+            result[f"{file.parts[5]} {file.name}"] = text
+    for line in (_text(Path("/proc/modules"), 1 << 20) or "").splitlines():
+        result[f"module {line.split()[0]}"] = "loaded"
+    return result | _process() | of_bpf()
+
+
+def of_bpf() -> Settings:
+    """The BPF programs that are loaded, by kind and name, with their tag and where they are attached."""
+    count: Counter[str] = Counter()
+    words: dict[str, set[str]] = {}
+    for one in bpf.programs():
+        name = f"BPF program {one.kind} {one.name or one.tag}"
+        count[name] += 1
+        words.setdefault(name, set()).add(f"tag {one.tag}" + "".join(f", on {place}" for place in one.places))
+    return {
+        name: _short(f"{f'{count[name]} times ' if count[name] > 1 else ''}{'; '.join(sorted(words[name]))}")
+        for name in sorted(count)
+    }
+
+
+def sysctls(top: Path, groups: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The name and value of each sysctl of these groups that can be read, and is no state."""
+    for group in groups:
+        for folder, _folders, files in os.walk(top / group):
+            for file in files:
+                name = ".".join((Path(folder) / file).relative_to(top).parts)
+                if not VOLATILE.match(name) and (value := _text(Path(folder, file))) is not None:
+                    yield name, " ".join(value.split())
+
+
+def _process() -> Settings:
+    """What programs inherit from this process: CPUs, priority, limits of its cgroups, what is loaded into them."""
+    policy = os.sched_getscheduler(0)
+    result = {
+        "CPUs allowed": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        "nice": str(os.nice(0)),
+        "scheduling policy": POLICIES.get(policy, str(policy)),
+    }
+    result |= {f"environment {name}": _short(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
+    for line in (_text(Path("/proc/self/cgroup"), 1 << 16) or "").splitlines():
+        _number, controllers, path = line.split(":", 2)
+        for top in [
+            Path("/sys/fs/cgroup", one) for one in [controllers] if (Path("/sys/fs/cgroup") / one).is_dir()
+        ]:
+            result |= _cgroup(top, path, controllers)
+    return result
+
+
+def _cgroup(top: Path, path: str, controllers: str) -> Settings:
+    """The limits on CPU time and memory of a cgroup and those above it, not by their names, which are often made up."""
+    result: Settings = {}
+    below = top
+    for level, part in enumerate(["", *filter(None, path.split("/"))]):
+        below /= part
+        for name in ("cpu.max", "cpu.weight", "cpu.cfs_quota_us", "cpu.shares", "memory.max", "memory.high",
+                     "cpuset.cpus.effective"):  # fmt: skip
+            if (text := _text(below / name)) is not None:
+                result[f"cgroup{f' {controllers}' if controllers else ''} level {level} {name}"] = text
+    return result
+
+
+def of_namespace(netns: int) -> Settings:
+    """What holds in the network namespace of this descriptor: its sysctls, interfaces with their offloads, queues and
+    queueing disciplines, filters, netfilter's rules, routes. About 50 ms. What cannot be read is left out.
+
+    To be called by a process of one thread (it forks).
+    """
+    result = _in_namespace(netns)
+    prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
+    for link in _json(prefix, "ip", "-d", "-j", "link", "show"):
+        name = str(link.get("ifname"))
+        if name == "lo":
+            continue
+        result |= {f"{name} {key}": value for key, value in flat(link, STATES)}
+        with suppress(LabkitError):
+            text = process.output([*prefix, program("ethtool"), "-k", name])
+            result |= {f"{name} offload {key}": "on" if on else "off" for key, on in features(text).items()}
+    for kind in ("ingress", "egress", "root"):
+        result |= _filters(prefix, result, kind)
+    disciplines: dict[str, list[str]] = {}
+    for one in _json(prefix, "tc", "-j", "qdisc", "show"):
+        words = [one.get("kind", ""), one.get("parent", "root")]
+        words += [f"{key} {value}" for key, value in flat(one.get("options", {}), frozenset())]
+        disciplines.setdefault(str(one.get("dev")), []).append(" ".join(map(str, words)))
+    disciplines.pop("lo", None)
+    result |= {f"{name} qdisc": _short("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
+    classes = _plain(prefix, "tc", "class", "show")
+    result |= {"traffic classes": _short(classes)} if classes else {}
+    for what, command in (("rules", ("rule", "show")), ("routes", ("route", "show", "table", "all")),
+                        ("XFRM policies", ("xfrm", "policy"))):  # fmt: skip
+        for at, line in enumerate(_plain(prefix, "ip", *command).splitlines()):
+            result[f"{what} {at}"] = " ".join(line.split())
+    return result
+
+
+def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:
+    """The filters of interfaces that have any, by tc's words without counters."""
+    there: Settings = {}
+    names = dict.fromkeys(name.split()[0] for name in result if name.endswith(" mtu"))
+    for name in names:
+        text = _plain(prefix, "tc", "filter", "show", "dev", name, kind)
+        if text:
+            there[f"{name} filter {kind}"] = _short(" ".join(re.sub(r"\bid \d+\b|jited", "", text).split()))
+    return there
+
+
+def _in_namespace(netns: int) -> Settings:
+    """What is in files of a namespace, read by a copy of this process in it, which has a /sys of its own there."""
+
+    def work(connection: socket.socket) -> None:
+        _call("setns", netns, CLONE_NEWNET)
+        result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("net",))}
+        result |= netfilter.rules()
+        result |= _queues()
+        connection.sendall(json.dumps(result).encode())
+
+    try:
+        lines = process.Forked(work, [netns]).stop(10.0)
+        read: Settings = json.loads(lines)
+    except (LabkitError, ValueError):
+        return {}
+    return read
+
+
+def _call(function: str, *arguments: Any) -> None:
+    if getattr(_libc, function)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), function)
+
+
+def _queues() -> Settings:
+    """What /sys says of the queues of the interfaces of this namespace; it is mounted anew, in this process alone,
+    because a mount of it shows the interfaces of the namespace in which it was made."""
+    result: Settings = {}
+    with suppress(OSError):
+        _call("unshare", CLONE_NEWNS)
+        _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        with tempfile.TemporaryDirectory() as top:
+            _call("mount", b"labkit", top.encode(), b"sysfs", 0, None)
+            try:
+                for link in sorted(Path(top, "class", "net").iterdir()):
+                    if link.name != "lo":
+                        result |= _of_interface(link)
+            finally:
+                _call("umount2", top.encode(), 2)
+    return result
+
+
+def _of_interface(link: Path) -> Settings:
+    result: Settings = {}
+    for name in ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len"):
+        if (text := _text(link / name)) is not None:
+            result[f"{link.name} {name}"] = text
+    for queue in sorted(link.glob("queues/*")):
+        for name in ("rps_cpus", "rps_flow_cnt", "xps_cpus", "byte_queue_limits/limit_max", "tx_maxrate"):
+            if (text := _text(queue / name)) is not None:
+                result[f"{link.name} {queue.name} {name}"] = text
+    return result
+
+
+def flat(report: Any, left_out: frozenset[str], above: str = "") -> Iterator[tuple[str, str]]:
+    """An object as names of its innermost values, with what they are in front."""
+    if isinstance(report, dict):
+        for name, value in report.items():
+            if name not in left_out:
+                yield from flat(value, left_out, f"{above} {name}".strip())
+    elif isinstance(report, list):
+        if report and isinstance(report[0], dict):
+            for at, value in enumerate(report):
+                yield from flat(value, left_out, f"{above} {at}".strip())
+        else:
+            yield above, _short(" ".join(map(str, report)))
+    else:
+        yield above, _short(str(report))
+
+
+def _json(prefix: list[str], name: str, *words: str) -> list[dict[str, Any]]:
+    try:
+        result = json.loads(process.output([*prefix, program(name), *words]) or "[]")
+    except (LabkitError, ValueError):
+        return []
+    return [one for one in result if isinstance(one, dict)]
+
+
+def _plain(prefix: list[str], name: str, *words: str) -> str:
+    try:
+        return process.output([*prefix, program(name), *words]).strip()
+    except LabkitError:
+        return ""
+
+
+def _text(path: Path, most: int = LONGEST) -> str | None:
+    """The text of a small file, None where it cannot be read or is empty."""
+    try:
+        with open(path, errors="replace") as file:
+            return _short(file.read(max(most, 1 << 14)).strip(), most) or None
+    except OSError:
+        return None
+
+
+def _short(text: str, most: int = LONGEST) -> str:
+    return text if len(text) <= most else f"{text[:most]} …"

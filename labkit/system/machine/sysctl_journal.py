@@ -1,0 +1,131 @@
+"""Sysctls of the whole machine that an arm changes while it is measured, put back on every way out.
+
+The old value is in a journal before the new one is written. The journal is locked (flock(2)) as long as its owner
+lives; whoever finds it unlocked (the guard that outlives an experiment, the next experiment, the doctor) puts the old
+value back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.system import netlink
+
+JOURNAL = Path("/run/labkit-sysctl.jsonl")
+ROOT = Path("/proc/sys")
+# What may be changed: settings of the network and of the scheduler, none that names a program or a file.
+ALLOWED = r"net\.[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+|kernel\.(sched_[a-z_]+|numa_balancing|timer_migration)"
+GRACE_S = 5.0
+
+
+class Old(msgspec.Struct, frozen=True):
+    """A sysctl and the value that it had."""
+
+    name: str
+    value: str
+
+
+def path_of(name: str) -> Path:
+    """The file of a sysctl, in the network namespace of the caller."""
+    return ROOT.joinpath(*name.split("."))
+
+
+@contextmanager
+def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str, tuple[str, str]]]:
+    """Sysctls of the machine with these values until the block ends; the values before and after, by name. `netns` is
+    the machine's network namespace (a file descriptor).
+
+    Raises Unsupported without the right, for a sysctl that the kernel lacks, and while another labkit changes some.
+    """
+    if netns is None:
+        raise Unsupported("a sysctl of the machine can be changed by root only, outside of a user namespace")
+    with _locked() as descriptor:
+        _put_back(descriptor, netns)
+        try:
+            with netlink.inside(netns):
+                before = {name: _read(name) for name in settings}
+                lines = [msgspec.json.encode(Old(name, value)) + b"\n" for name, value in before.items()]
+                os.write(descriptor, b"".join(lines))
+                for name, value in settings.items():
+                    _write(name, value)
+                after = {name: _read(name) for name in settings}
+            yield {name: (before[name], after[name]) for name in settings}
+        finally:
+            _put_back(descriptor, netns)
+
+
+def put_back_left() -> list[str]:
+    """Put back what a dead process has left, in the network namespace of the caller; the sysctls that were changed."""
+    if not JOURNAL.exists():
+        return []
+    try:
+        with _locked() as descriptor:
+            return _put_back(descriptor, None)
+    except Unsupported:  # a living one has it, or it is not for us
+        return []
+
+
+@contextmanager
+def _locked() -> Iterator[int]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(JOURNAL, flags, 0o600)
+    except OSError as error:
+        raise Unsupported(f"{JOURNAL} cannot be written ({error.strerror}): run as root") from None
+    deadline = time.monotonic() + GRACE_S
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unsupported(
+                        "another labkit changes sysctls of this machine: run again later"
+                    ) from None
+                time.sleep(0.02)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _put_back(descriptor: int, netns: int | None) -> list[str]:
+    """Write what the journal says, last first, and empty it."""
+    names = []
+    with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
+        for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
+            with contextlib.suppress(
+                msgspec.DecodeError
+            ):  # a line that was not finished: nothing was changed yet
+                old = msgspec.json.decode(line, type=Old)
+                if re.fullmatch(ALLOWED, old.name):
+                    path_of(old.name).write_text(old.value)
+                    names.append(old.name)
+    os.ftruncate(descriptor, 0)
+    return names
+
+
+def _read(name: str) -> str:
+    try:
+        return " ".join(path_of(name).read_text().split())
+    except OSError as error:
+        raise Unsupported(f"this machine has no sysctl {name} ({error.strerror})") from None
+
+
+def _write(name: str, value: str) -> None:
+    try:
+        path_of(name).write_text(value)
+    except PermissionError:
+        raise Unsupported(f"sysctl {name} can be changed by root only, outside of a user namespace") from None
+    except OSError as error:
+        raise Failed(f"the kernel refuses sysctl {name}={value} ({error.strerror})") from None

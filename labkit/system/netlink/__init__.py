@@ -1,0 +1,49 @@
+"""Route netlink and network namespaces: the only user of pyroute2.
+
+pyroute2 encodes the messages; they travel over one plain socket per namespace, many to a system call. pyroute2's
+own `IPRoute` object is opened for one namespace and waits for each answer: 0.25 ms to open and 0.15 ms for a request,
+against 0.01 and 0.03 ms here (0.9.7; medians of 100).
+"""
+
+from labkit.system.netlink.dumps import (
+    DumpedNextHop,
+    Link,
+    Route,
+    addresses,
+    id_of,
+    links,
+    qdiscs,
+    remotes,
+    routes,
+    static_routes,
+)
+from labkit.system.netlink.messages import (
+    FIRST_INDEX,
+    Message,
+    delete_link,
+    move_link,
+    new_address,
+    new_ingress,
+    new_link,
+    new_neighbour,
+    new_qdisc,
+    new_remote,
+    new_route,
+    set_link,
+    set_master,
+    shut_link,
+)
+from labkit.system.netlink.netns import index_of, inside, new_namespaces
+from labkit.system.netlink.nft_counters import NftCounter
+from labkit.system.netlink.packet_sockets import PacketSockets
+from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
+from labkit.system.netlink.taps import Tap, check_taps, new_tap
+from labkit.system.netlink.tunnels import tunnel_data
+
+__all__ = [
+    "FIRST_INDEX", "DumpedNextHop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter", "PacketSockets",
+    "Route", "Tap",
+    "addresses", "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
+    "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
+]  # fmt: skip

@@ -1,0 +1,249 @@
+"""Requests to the kernel, encoded by pyroute2."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
+from typing import Any
+
+from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, rtmsg, tcmsg
+
+# linux/rtnetlink.h, linux/netlink.h, linux/if.h
+RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = (
+    1,
+    4,
+    0x100,
+    0x200,
+    0x400,
+    0x800,
+)
+IFF_UP = 1
+NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
+NO_MAC = "00:00:00:00:00:00"
+RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
+
+# Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
+FIRST_INDEX = 100
+
+
+@dataclass(frozen=True)
+class Message:
+    """One encoded request and what it asks for, in words, for the error; and the kind of link that it makes."""
+
+    what: str
+    body: bytes = field(repr=False)
+    kind: str | None = None
+
+
+def _encode(message: Any, type_: int, flags: int, what: str, kind: str | None = None) -> Message:
+    message["header"]["type"] = type_
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | flags
+    message.encode()
+    return Message(what, bytes(message.data), kind)
+
+
+def new_link(
+    kind: str,
+    name: str,
+    *,
+    index: int = 0,
+    netns: int | None = None,
+    link: int | None = None,
+    master: int | None = None,
+    mtu_bytes: int | None = None,
+    mac: str | None = None,
+    up: bool = True,
+    data: dict[str, Any] | None = None,
+    peer: dict[str, Any] | None = None,
+) -> Message:
+    """A request for a new interface, up from the start; `index` chosen by the caller saves asking for it
+    afterwards.
+
+    `netns` is the file descriptor of the namespace that it is made in, `link` the index of its lower device
+    in the namespace of the socket. `data` are the attributes of the kind (IFLA_INFO_DATA) by their kernel
+    names; `peer` the far end of a veth: name, index, netns; it is left down (veth_open refuses before its two
+    ends know each other).
+    """
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = IFF_UP
+    attributes = _link_attributes(name, netns, mtu_bytes, mac)
+    if link is not None:
+        attributes.append(("IFLA_LINK", link))
+    if master is not None:
+        attributes.append(("IFLA_MASTER", master))
+    info: list[tuple[str, Any]] = [("IFLA_INFO_KIND", kind)]
+    inner = list((data or {}).items())
+    if peer is not None:
+        far = {
+            "attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes, peer.get("mac")),
+            "index": peer.get("index", 0),
+        }
+        inner.append(("VETH_INFO_PEER", far))
+    if inner:
+        info.append(("IFLA_INFO_DATA", {"attrs": inner}))
+    attributes.append(("IFLA_LINKINFO", {"attrs": info}))
+    message["attrs"] = attributes
+    return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}", kind)
+
+
+def _link_attributes(
+    name: str, netns: int | None, mtu_bytes: int | None, mac: str | None
+) -> list[tuple[str, Any]]:
+    attributes: list[tuple[str, Any]] = [("IFLA_IFNAME", name)]
+    if mtu_bytes is not None:
+        attributes.append(("IFLA_MTU", mtu_bytes))
+    if netns is not None:
+        attributes.append(("IFLA_NET_NS_FD", netns))
+    if mac is not None:
+        attributes.append(("IFLA_ADDRESS", mac))
+    return attributes
+
+
+def set_link(
+    index: int, *, up: bool = True, mtu_bytes: int | None = None, hairpin: bool | None = None
+) -> Message:
+    """A request that changes an interface; `hairpin` lets a bridge port send a frame back out where it came
+    in (VEPA)."""
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = IFF_UP
+    attributes: list[tuple[str, Any]] = []
+    if mtu_bytes is not None:
+        attributes.append(("IFLA_MTU", mtu_bytes))
+    if hairpin is not None:
+        port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
+        attributes.append(
+            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", port)]})
+        )
+    message["attrs"] = attributes
+    return _encode(message, RTM_NEWLINK, 0, f"change interface {index}")
+
+
+def shut_link(index: int) -> Message:
+    """A request that takes an interface down; the far end of a veth loses its carrier, and the routes over the
+    interface go (`static_routes` keeps them)."""
+    message = ifinfmsg()
+    message["index"], message["change"] = index, IFF_UP
+    return _encode(message, RTM_NEWLINK, 0, f"take interface {index} down")
+
+
+def set_master(index: int, master: int) -> Message:
+    """A request that makes an interface a port of a bridge."""
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = [("IFLA_MASTER", master)]
+    return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
+
+
+def move_link(index: int, netns: int, new_index: int = 0) -> Message:
+    """A request that moves an interface into the namespace `netns` (a file descriptor); it is down there.
+
+    It keeps its index where that is free; `new_index` is one to take (Linux 5.13; older ones do not read it).
+    """
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = [("IFLA_NET_NS_FD", netns)]
+    if new_index:
+        message["attrs"].append(("IFLA_NEW_IFINDEX", new_index))
+    return _encode(message, RTM_NEWLINK, 0, f"move interface {index}")
+
+
+def delete_link(index: int) -> Message:
+    """A request that deletes an interface."""
+    message = ifinfmsg()
+    message["index"] = index
+    return _encode(message, RTM_DELLINK, 0, f"delete interface {index}")
+
+
+def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
+    """A request for an address, usable at once: duplicate address detection (1-2 s) is left out, the
+    addresses are ours."""
+    message = ifaddrmsg()
+    message["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    message["prefixlen"] = address.network.prefixlen
+    message["index"] = index
+    message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
+    if address.version == 6:
+        message["attrs"].append(("IFA_FLAGS", 0x02))  # IFA_F_NODAD
+    return _encode(message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, f"add address {address}")
+
+
+def new_neighbour(index: int, address: str, mac: str) -> Message:
+    """A request for a permanent neighbour entry.
+
+    All namespaces of a machine share one neighbour table of 1,024 learned entries (gc_thresh3), which four topologies
+    of 128 pairs fill; permanent entries do not count. One that was learned meanwhile is replaced.
+    """
+    message = ndmsg()
+    message["family"] = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+    message["ifindex"], message["state"] = index, NUD_PERMANENT
+    message["attrs"] = [("NDA_DST", address), ("NDA_LLADDR", mac)]
+    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, f"add neighbour {address}")
+
+
+def new_route(
+    to: str, hops: Sequence[tuple[int, str | None]], *, metric: int | None = None, family: int = 4
+) -> Message:
+    """A request for a route to a prefix, or to `default` of this family. `hops` are interfaces (by index), each with
+    the gateway behind it or None; several are of equal cost (ECMP). `metric`: the smallest is taken."""
+    message = rtmsg()
+    if to != "default":
+        network = ip_network(to)
+        family, message["dst_len"] = network.version, network.prefixlen
+        message["attrs"] = [("RTA_DST", str(network.network_address))]
+    message["family"] = socket.AF_INET if family == 4 else socket.AF_INET6
+    behind = any(gateway for _, gateway in hops)
+    message["table"], message["proto"], message["type"] = RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
+    message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
+    if metric is not None:
+        message["attrs"].append(("RTA_PRIORITY", metric))
+    ways = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
+    if len(ways) == 1:
+        [(index, gateway)] = ways
+        message["attrs"] += [*gateway, ("RTA_OIF", index)]
+    else:
+        # struct rtnexthop counts a hop's weight from 0
+        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in ways]
+        message["attrs"].append(("RTA_MULTIPATH", several))
+    by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
+    return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add route to {to} via {by}")
+
+
+def new_remote(index: int, remote: str) -> Message:
+    """A request for one more remote of a VXLAN interface, to which goes a copy of what has no other (head-end
+    replication): an entry of its forwarding database for the MAC address of zeros (drivers/net/vxlan)."""
+    message = ndmsg()
+    message["family"], message["ifindex"] = socket.AF_BRIDGE, index
+    message["state"], message["flags"] = NUD_NOARP | NUD_PERMANENT, NTF_SELF
+    message["attrs"] = [("NDA_LLADDR", NO_MAC), ("NDA_DST", remote)]
+    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, f"add remote {remote}")
+
+
+def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> Message:
+    """A request for a root queueing discipline."""
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0x10000, 0xFFFFFFFF
+    message["attrs"] = [("TCA_KIND", kind)]
+    if options:
+        message["attrs"].append(("TCA_OPTIONS", {"attrs": list(options.items())}))
+    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+
+
+def new_ingress(index: int, kind: str) -> Message:
+    """A request for `ingress` or `clsact`, the places for filters on arriving traffic: parent TC_H_INGRESS
+    (linux/pkt_sched.h)."""
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = (
+        0,
+        index,
+        0xFFFF0000,
+        0xFFFFFFF1,
+    )
+    message["attrs"] = [("TCA_KIND", kind)]
+    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")

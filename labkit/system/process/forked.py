@@ -1,0 +1,130 @@
+"""A copy of this process that does one thing beside it, without a second Python's start and without this one's GIL."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterable
+
+from labkit.common.errors import Failed
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Forked:
+    """A copy of this process that runs `work` with its end of a connection, and then ends. It dies with us, and Ctrl-C
+    does not reach it. Of our descriptors it has those of `keep`, and standard error.
+
+    To be made by a process of one thread (fork(2)): what other threads hold would be held in the copy for ever.
+    """
+
+    def __init__(self, work: Callable[[socket.socket], None], keep: Iterable[int] = ()) -> None:
+        self._ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(work, theirs, keep, parent)
+        theirs.close()
+        self._ended: int | None = None
+        self._heard = bytearray()
+
+    def tell(self, line: bytes) -> None:
+        """Send it a line. Raises Failed when it has ended."""
+        try:
+            self._ours.sendall(line + b"\n")
+        except OSError:
+            raise Failed(self._how()) from None
+
+    def hear(self, timeout_s: float) -> bytes:
+        """The next line that it writes. Raises Failed when it has ended, or is silent for so long and is killed."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._heard:
+            self._ours.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                part = self._ours.recv(1 << 16)
+            except TimeoutError:
+                self.kill()
+                raise Failed(f"did not answer within {timeout_s:g} s and was killed") from None
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise Failed(self._how())
+            self._heard += part
+        line, _, rest = bytes(self._heard).partition(b"\n")
+        self._heard = bytearray(rest)
+        return line
+
+    def _how(self) -> str:
+        """How it ended; one that has let go of the connection is ended now."""
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        self._wait()
+        assert self._ended is not None
+        return f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
+
+    def stop(self, timeout_s: float) -> bytes:
+        """Tell it to stop, by the end of what it is told, and hear all that it said until it ended. Raises Failed when
+        it was killed, or did not end in time and is now."""
+        self._ours.shutdown(socket.SHUT_WR)
+        self._ours.settimeout(timeout_s)
+        lines = bytearray()
+        try:
+            while part := self._ours.recv(1 << 16):
+                lines += part
+        except TimeoutError:
+            self.kill()
+            raise Failed(f"did not end within {timeout_s:g} s and was killed") from None
+        except ConnectionError:  # it was killed before it had read that it should stop
+            pass
+        self._wait()
+        assert self._ended is not None
+        if self._ended:
+            raise Failed(self._how())
+        return bytes(lines)
+
+    def _wait(self) -> None:
+        """Wait for its end: who has closed its end of the connection has nothing else to do."""
+        if self._ended is None:
+            self._ours.close()
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+
+
+def _become(
+    work: Callable[[socket.socket], None], theirs: socket.socket, keep: Iterable[int], parent: int
+) -> None:
+    """What the copy does; it never returns into what its parent was doing."""
+    code = 70  # EX_SOFTWARE
+    try:
+        gc.freeze()  # an object of the parent's that is finalized here might close a descriptor that is ours by then
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            _let_go({2, theirs.fileno(), *keep})
+            work(theirs)
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _let_go(keep: set[int]) -> None:
+    """Close all descriptors but these: a pipe that is held here would not end when the parent closes it."""
+    first = 0
+    for number in sorted(keep):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,81 @@
+"""The first file system of what is booted: a cpio archive, with busybox and the modules of the kernel."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from labkit.common.errors import Unsupported
+from labkit.system.qemu.kernels import Kernel
+
+Entry = tuple[int, bytes]  # mode and content
+
+
+def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
+    """A cpio archive in the form that the kernel unpacks ("newc"; Documentation/driver-api/early-userspace/
+    buffer-format.rst): path to mode and content."""
+    packed = bytearray()
+    for number, (name, (mode, content)) in enumerate([*entries.items(), ("TRAILER!!!", (0, b""))], 1):
+        path = name.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(path), 0)
+        packed += b"070701" + b"".join(b"%08x" % field for field in fields) + path
+        packed += bytes(-len(packed) % 4) + content
+        packed += bytes(-len(packed) % 4)
+    return bytes(packed)
+
+
+def load_order(modules: Path, names: Iterable[str]) -> list[Path]:
+    """The files of the modules and of those that they need, in the order in which they are loaded.
+
+    `modules` is the kernel's lib/modules/RELEASE, whose modules.dep and modules.builtin depmod(8) wrote. Raises
+    Unsupported for a module that this kernel does not have.
+    """
+    needs = {}
+    for line in (modules / "modules.dep").read_text().splitlines():
+        path, _, others = line.partition(":")
+        needs[path] = others.split()
+    by_name = {_name(path): path for path in needs}
+    builtin = {_name(path) for path in (modules / "modules.builtin").read_text().split()}
+    order: list[Path] = []
+    for name in names:
+        if name in builtin:
+            continue
+        if name not in by_name:
+            raise Unsupported(
+                f"the kernel {modules.name} has no {name}, without which what is booted cannot reach this machine:"
+                " take another one (labkit kernels)"
+            )
+        first = by_name[name]
+        # modules.dep lists what a module needs, direct needs first: backwards is the order of loading
+        order += [one for path in [*reversed(needs[first]), first] if (one := modules / path) not in order]
+    return order
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1].split(".ko")[0].replace("-", "_")
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix == ".xz":  # busybox's insmod does not unpack
+        content = lzma.decompress(content)
+    elif path.suffix != ".ko":
+        raise Unsupported(f"{path} is compressed in a way that labkit does not unpack; take another kernel")
+    return content
+
+
+def modules(kernel: Kernel, names: Iterable[str]) -> dict[str, Entry]:
+    """modules/NAME.ko of these modules and of those that they need, in the order in which they are loaded; nothing for
+    a kernel without modules. Raises Unsupported for one that this kernel does not have."""
+    files = load_order(kernel.modules, names) if kernel.modules else []
+    return {f"modules/{_name(path.name)}.ko": (0o100644, _content(path)) for path in files}
+
+
+def busybox() -> Entry:
+    """The static busybox. Raises Unsupported where there is none."""
+    result = next((path for name in ("busybox-static", "busybox") if (path := shutil.which(name))), None)
+    if result is None:
+        raise Unsupported("the program busybox is not here: install the Debian package busybox-static")
+    return 0o100755, Path(result).read_bytes()

@@ -1,0 +1,183 @@
+"""Kernels that a lab VM can boot: those of /boot, those in labkit's store, and image files.
+
+STORE/RELEASE/boot/vmlinuz-RELEASE
+              lib/modules/RELEASE/
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.common.errors import BadInput
+
+BOOT, MODULES = Path("/boot"), Path("/lib/modules")
+RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+# "cloud" has fewer drivers; the real-time flavour is never what `debian` means.
+_OF_DEBIAN = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
+_X86, _ARM = (
+    b"HdrS",
+    b"ARM\x64",
+)  # at 0x202 (Linux' Documentation/arch/x86/boot.rst) and 56 (arm64/booting.rst)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel image and its modules; `modules` is None when none are found (all that a guest needs may be built in).
+
+    `source` is "installed" (/boot), "store" (what `labkit kernels get` fetched) or "file".
+    """
+
+    release: str
+    image: Path
+    modules: Path | None
+    source: str
+
+    @property
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the image's SHA-256. Raises BadInput when it cannot be read."""
+        try:
+            status = self.image.stat()
+            return _digest(self.image, status.st_mtime_ns, status.st_size)
+        except OSError as error:
+            raise _unreadable(self.image, error) from None
+
+
+@functools.cache
+def _digest(image: Path, _mtime_ns: int, _size: int) -> str:
+    with open(image, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def store() -> Path:
+    """Where `labkit kernels get` puts kernels: labkit/kernels in $XDG_DATA_HOME, else in ~/.local/share."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(data) if data.startswith("/") else Path.home() / ".local/share") / "labkit/kernels"
+
+
+def in_store(release: str) -> Kernel:
+    """Where a release is in the store, whether it is there or not."""
+    folder = store() / release
+    return Kernel(release, folder / f"boot/vmlinuz-{release}", folder / "lib/modules" / release, "store")
+
+
+def installed() -> list[Kernel]:
+    """The kernels of /boot and of the store that have modules, newest last; the store's in the place of one of
+    /boot that this user cannot read."""
+    result: dict[str, Kernel] = {}
+    for image in BOOT.glob("vmlinuz-*"):
+        release = image.name.removeprefix("vmlinuz-")
+        result[release] = Kernel(release, image, MODULES / release, "installed")
+    for folder in store().glob("[0-9]*"):
+        there = result.get(folder.name)
+        if there is None or not os.access(there.image, os.R_OK) or not _has_modules(there):
+            result[folder.name] = in_store(folder.name)
+    bootable = [
+        each
+        for each in result.values()
+        if RELEASE.fullmatch(each.release) and each.image.is_file() and _has_modules(each)
+    ]
+    return sorted(bootable, key=lambda each: order(each.release))
+
+
+def _has_modules(kernel: Kernel) -> bool:
+    return kernel.modules is not None and (kernel.modules / "modules.dep").is_file()
+
+
+def order(release: str) -> tuple[object, ...]:
+    """A key that sorts releases as Debian sorts versions: numbers as numbers, ~ before the end; of one version,
+    Debian's full flavour last."""
+    named = flavour(release)
+    version = release.removesuffix(f"-{named}").replace("-rc", "~rc")
+    parts = []
+    for words, digits in re.findall(r"(\D*)(\d*)", version):
+        places = [-1 if letter == "~" else ord(letter) + 256 * (not letter.isalpha()) for letter in words]
+        parts.append(((*places, 0), int(digits or 0)))
+    return (*parts, ((0,), 0)), _OF_DEBIAN.get(named, -1), release
+
+
+def flavour(release: str) -> str:
+    """The word that ends a release (cloud-amd64, generic), or nothing."""
+    word = re.search(r"-(?!rc\d)([a-z][a-z0-9_-]*)$", release)
+    return word[1] if word else ""
+
+
+def find(name: str) -> Kernel:
+    """The kernel of a name: `debian` (the newest one of Debian's that is here), a release, or the absolute path of
+    an image. Raises BadInput with the list of what there is."""
+    if name.startswith("/"):
+        return _of_file(Path(name))
+    there = installed()
+    if name == "debian":
+        named = [each for each in there if flavour(each.release) in _OF_DEBIAN]
+        named.sort(key=lambda each: os.access(each.image, os.R_OK))  # stable: the newest readable one is last
+    else:
+        named = [each for each in there if each.release == name]
+    if named:
+        release_of(named[-1].image)
+        return named[-1]
+    what = "no kernel of Debian's" if name == "debian" else f"no kernel {name[:100]!r}"
+    have = f"there are {', '.join(each.release for each in there)}" if there else "there is none at all"
+    raise BadInput(
+        f"{what} can be booted here ({have}): `labkit kernels get` fetches one, and the absolute path of an image is"
+        " a name, too"
+    )
+
+
+def _of_file(image: Path) -> Kernel:
+    release = release_of(image)
+    places = [
+        MODULES / release,
+        store() / release / "lib/modules" / release,
+        image.parent / "../lib/modules" / release,
+    ]
+    with_them = [place.resolve() for place in places if (place / "modules.dep").is_file()]
+    return Kernel(release, image, with_them[0] if with_them else None, "file")
+
+
+def release_of(image: Path) -> str:
+    """The release that a kernel image says it is. Raises BadInput when it is not there, cannot be read, or is no
+    image that this machine's architecture boots."""
+    try:
+        if image.exists() and not image.is_file():
+            raise BadInput(f"{image} is no file, so it is no kernel image")
+        with open(image, "rb") as file:
+            head = file.read(1 << 16)
+            rest = file.read() if head[56:60] == _ARM else b""
+    except OSError as error:
+        raise _unreadable(image, error) from None
+    magic = {"amd64": head[0x202:0x206] == _X86, "arm64": head[56:60] == _ARM}
+    if not any(magic.values()):
+        raise BadInput(
+            f"{image} is no kernel image: name a vmlinuz or a bzImage (an ELF vmlinux is not booted)"
+        )
+    if not magic.get(ARCHITECTURE):
+        raise BadInput(
+            f"{image} is a kernel for {'amd64' if magic['amd64'] else 'arm64'}, and this is {ARCHITECTURE}"
+        )
+    if magic["amd64"]:
+        start = 0x200 + int.from_bytes(head[0x20E:0x210], "little")
+        words = head[start : start + 128].split(b"\0")[0].split()
+        release = words[0].decode(errors="replace") if words else ""
+    else:
+        lines = re.search(rb"Linux version (\S{1,128}) ", head + rest)
+        release = lines[1].decode(errors="replace") if lines else image.name.removeprefix("vmlinuz-")
+    if not RELEASE.fullmatch(release):
+        raise BadInput(f"{image} does not say which release it is: {release[:60]!r} is none")
+    return release
+
+
+def _unreadable(image: Path, error: OSError) -> BadInput:
+    if isinstance(error, PermissionError):
+        return BadInput(
+            f"only root may read the kernel {image}: run as root, or `labkit kernels get` fetches one that you may read"
+        )
+    if isinstance(error, FileNotFoundError):
+        return BadInput(f"there is no file {image}: `labkit kernels` lists what can be booted")
+    return BadInput(f"{image} cannot be read as a kernel: {error.strerror}")

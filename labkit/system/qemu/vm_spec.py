@@ -1,0 +1,112 @@
+"""What a lab VM is asked to be, as one word: its kernel, and options behind commas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from labkit.common.errors import BadInput
+
+PROFILES = ("traffic", "tracing")
+FORM = "vm:KERNEL[,cpus=N][,memory_mib=N][,profile=traffic|tracing][,append=WORD+WORD][,modules=NAME+NAME][,fresh]"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A lab VM that is asked for.
+
+    `kernel`: debian, a release, or the path of an image. `profile`: traffic (as many threads as CPUs), or tracing (one
+    thread for all CPUs, in which arming tracers is safe under emulation). `append`: words for the kernel's command
+    line. `modules`: loaded before anything runs. `fresh`: booted for every run instead of once for a sweep.
+    """
+
+    kernel: str
+    cpus: int = 2
+    memory_mib: int = 2048
+    profile: str = "traffic"
+    append: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    fresh: bool = False
+
+
+Read = Callable[[str], object]
+
+
+def number(least: int, most: int) -> Read:
+    """Reads a number within these bounds."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,6}", text) or not least <= int(text) <= most:
+            raise ValueError(f"a number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def one_of(*known: str) -> Read:
+    """Reads one of these words."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError(" or ".join(known))
+        return text
+
+    return read
+
+
+def words(form: str) -> Read:
+    """Reads words of a form with + between them."""
+
+    def read(text: str) -> tuple[str, ...]:
+        words = tuple(text.split("+"))
+        if not all(re.fullmatch(form, word) for word in words):
+            raise ValueError(f"words of the form {form}, with + between them")
+        return words
+
+    return read
+
+
+FIELDS: dict[str, Read] = {
+    "cpus": number(1, 64),
+    "memory_mib": number(512, 262144),
+    "profile": one_of(*PROFILES),
+    "append": words(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
+    "modules": words(r"[A-Za-z0-9_-]+"),
+}
+
+
+def parse(where: str) -> Shape:
+    """The shape that a `where` asks for. Raises BadInput in one sentence for what is none."""
+    kernel, given = read(
+        f"where={where}", "a lab VM", where.removeprefix("vm:"), {**FIELDS, "fresh": None}, FORM
+    )
+    return Shape(kernel, **given)  # type: ignore[arg-type]
+
+
+def read(
+    lines: str, what: str, text: str, fields: Mapping[str, Read | None], form: str
+) -> tuple[str, dict[str, object]]:
+    """The kernel and the options of a word of this form; an option that is None takes no value. `said` is what was
+    said, and `what` it is, for the error. Raises BadInput in one sentence."""
+    kernel, *rest = text.split(",")
+    if not re.fullmatch(r"[A-Za-z0-9_.+~/-]+", kernel):
+        raise BadInput(f"{lines}: {what} is asked for as {form}")
+    given: dict[str, object] = {}
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name in given:
+            raise BadInput(f"{lines}: {name} is given twice")
+        if name not in fields or bool(equals) != (fields[name] is not None):
+            raise BadInput(f"{lines}: {word!r} is none of {', '.join(fields)}; the form is {form}")
+        reads = fields[name]
+        try:
+            given[name] = True if reads is None else reads(value)
+        except ValueError as error:
+            raise BadInput(f"{lines}: {name} takes {error}") from None
+    return kernel, given
+
+
+def check(where: str) -> None:
+    """Raises BadInput unless `where` is of the form."""
+    parse(where)

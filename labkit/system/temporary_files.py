@@ -1,0 +1,113 @@
+"""Folders for a while. In memory, mounted in the experiment's own mount namespace, so that the kernel collects them:
+the run's where the caller's cannot be seen, of which what is written goes back as events, and one for what nobody
+keeps. One for sockets, and all of the machine's files, read-only."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit.common import run_folder, safe_files
+from labkit.common.errors import Failed, LabkitError
+from labkit.system import process
+
+LARGEST_BYTES = 64 << 20
+SHARED_MEMORY = Path("/dev/shm")  # every Linux has it to mount on, and nothing of ours uses it
+# linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
+SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+KEPT = ("environment.json", "artefacts")  # what goes back; rows are events already
+
+
+@functools.cache
+def in_memory() -> Path | None:
+    """A folder that goes with this process, PID 1 of its namespaces, however it ends; None where none can be made."""
+    try:
+        process.output(["mount", "-t", "tmpfs", "-o", "mode=1777", "labkit", str(SHARED_MEMORY)])
+    except LabkitError:
+        return None
+    return SHARED_MEMORY
+
+
+def prepare(folder: Path, finished: Mapping[str, str]) -> None:
+    """Make the folder; `finished` are the rows of points that were measured before, as their files have them."""
+    process.output(["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(folder.parent)])
+    for point, lines in finished.items():
+        run_folder.write(folder / "rows" / f"{point}.jsonl", lines.encode())
+
+
+def returned(events: Iterator[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+    """The events; in front of each that brings rows, and at the end, what was written into the folder since."""
+    try:
+        for event in events:
+            if event["event"] == "rows":
+                yield from _files(folder)
+            yield event
+    except LabkitError:
+        yield from _files(folder)
+        raise
+    yield from _files(folder)
+
+
+def _files(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(path for kept in KEPT for path in (folder / kept, *(folder / kept).rglob("*"))):
+        if not path.is_file() or path.name.startswith("."):
+            continue
+        name, size = path.relative_to(folder).as_posix(), path.stat().st_size
+        if size <= LARGEST_BYTES:
+            yield {"event": "file", "path": name, "content": path.read_bytes()}
+        else:
+            text = (
+                f"{name} has {size >> 20} MiB and is not brought back: {LARGEST_BYTES >> 20} MiB is the most"
+            )
+            yield {"event": "log", "text": text}
+        path.unlink()
+
+
+@contextmanager
+def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
+    """A folder for sockets, whose paths must be short (see `safe_files.own_folder`). `top` is where it is made, if not
+    where such folders usually are."""
+    with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
+        yield folder
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
+
+
+def bind_read_only(root: Path) -> None:
+    """All of the machine's files once more at `root`, read-only with all that is mounted below; in this mount namespace
+    alone. Raises Failed where the kernel cannot (Linux before 5.12)."""
+    process.output(["mount", "--make-rprivate", "/"])
+    process.output(["mount", "--rbind", "/", str(root)])
+    parameters = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = AT_RECURSIVE
+    path = os.fsencode(root)
+    if (
+        libc.syscall(
+            SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(parameters), ctypes.sizeof(parameters)
+        )
+        != 0
+    ):
+        words = os.strerror(ctypes.get_errno())
+        raise Failed(f"the machine's files cannot be shown read-only (mount_setattr: {words})")
+
+
+@contextmanager
+def machines_files() -> Iterator[Path]:
+    """All of the machine's files, read-only, in this mount namespace alone. Raises as `bind_read_only`."""
+    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-root-") as folder:
+        root = folder / "root"
+        root.mkdir()
+        try:
+            bind_read_only(root)
+            yield root
+        finally:
+            # Never removed with what is in it: that is the machine's. It is read-only, and of this namespace alone.
+            process.run(["umount", "--lazy", str(root)])

@@ -1,0 +1,159 @@
+"""Figures of what encapsulation costs, read back from their traces: what is drawn, in which units, and what never is on
+one axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made_rows
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import simulated
+from scipy.stats import gmean
+
+from labkit.analysis import figures
+from labkit.analysis import verdicts as verdict_tables
+from labkit.common.errors import BadInput
+
+ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.6, "vxlan_gre": 0.3}
+SIZES = (64, 512, 1400)
+LAYERS = {
+    "vxlan": [("IPv4", 20), ("UDP", 8), ("VXLAN", 8), ("Ethernet", 14)],
+    "vxlan_gre": [("IPv4", 20), ("GRE", 4), ("IPv4", 20), ("UDP", 8), ("VXLAN", 8), ("Ethernet", 14)],
+}
+PACKETS = 1000  # of a slice of veth
+
+
+def cost_rows(sizes: tuple[int, ...] = SIZES, **changes: Any) -> pd.DataFrame:
+    """Rows as a sweep over sizes has them, a run each; a slower arm takes as much CPU time, for fewer packets."""
+    result = []
+    for size in sizes:
+        own = made_rows.rows(
+            ARMS, whole=1, **{"protocol": "udp", "length_bytes": size, "run": f"of-{size}"} | changes
+        )
+        for row in own:
+            count = int(PACKETS * row["throughput_bps"] / 1e10)
+            row |= {
+                "part": "cost",
+                "folder": row["run"],
+                "received_count": count,
+                "throughput_pps": count / 0.07,
+            }
+            row |= {"cpu_s": 5e-6 * PACKETS, "softirq_s": 1e-6 * PACKETS, "received_bytes": count * size}
+        result += own
+    return pd.DataFrame(result)
+
+
+def header_rows(**changes: Any) -> pd.DataFrame:
+    """Rows of the part `headers`, in which one byte more was measured than computed."""
+    return pd.DataFrame(
+        [
+            {"part": "headers", "topology": name, "status": "ok", "computed_bytes": sum(size for _, size in layers)}
+            | {"measured_bytes": sum(size for _, size in layers) + 1.0}
+            | {"layers": [{"name": one, "header_bytes": size, "source": "RFC"} for one, size in layers]}
+            | changes
+            for name, layers in LAYERS.items()
+        ]
+    )  # fmt: skip
+
+
+def scatters(figure: go.Figure) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.type == "scatter"]
+
+
+def middles(figure: go.Figure, name: str) -> list[go.Scatter]:
+    return [trace for trace in scatters(figure) if trace.mode == "lines+markers" and trace.name == name]
+
+
+def test_throughput_packets_and_cpu_against_size() -> None:
+    rows = cost_rows()
+    figure = figures.cost(rows)
+    assert [axis.title.text for axis in figure.select_yaxes()] == ["Gbit/s", "kpps", "µs"]
+    assert [axis.ticktext for axis in figure.select_xaxes()] == [("64", "512", "1400")] * 3
+    assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
+        "throughput", "datagrams received", "CPU time of a datagram received, whole machine",
+    ]  # fmt: skip
+    for name, level in (("veth", 1.0), ("vxlan_gre", 0.3)):
+        throughput, rate, cpu = middles(figure, name)
+        assert list(throughput.y) == pytest.approx([10 * level] * 3, rel=0.03)
+        assert list(rate.y) == pytest.approx([PACKETS / 0.07 * level / 1e3] * 3, rel=0.03)
+        own = rows[rows["arm"].eq(name) & rows["method"].eq("slice") & rows["length_bytes"].eq(64)]
+        sums = own.groupby("round")[["cpu_s", "received_count"]].sum()
+        assert cpu.y[0] == pytest.approx(gmean(sums["cpu_s"] / sums["received_count"]) * 1e6)
+        assert cpu.error_y.array[0] > 0
+        assert "64 bytes" in cpu.hovertext[0]
+    xs = [middles(figure, name)[0].x[0] for name in ARMS]
+    assert len(set(xs)) == len(ARMS), "arms stand beside each other"
+
+
+def test_one_axis_only_where_all_else_is_equal() -> None:
+    rows = cost_rows()
+    assert len(simulated.titles(figures.cost(rows))) == 3
+    apart = pd.concat([rows, cost_rows(mtu_bytes=9000), cost_rows(kernel="6.12", accelerator="tcg")])
+    figure = figures.cost(apart)
+    assert len(simulated.titles(figure)) == 9
+    assert all(len(trace.x) == 3 for name in ("veth", "vxlan") for trace in middles(figure, name))
+    assert "(in part on an emulated CPU)" in figure.layout.title.text
+    pairs = figures.cost(pd.concat([rows, cost_rows(pairs=8)]))
+    assert len(simulated.titles(pairs)) == 6
+    with pytest.raises(
+        BadInput, match="rows that differ in sysctl_digest are not drawn on one axis: 5ca1ab1e and b"
+    ):
+        figures.cost(pd.concat([rows, cost_rows((256,), sysctl_digest="b")]))
+
+
+def test_what_a_packet_is_depends_on_the_protocol() -> None:
+    tcp = simulated.titles(figures.cost(cost_rows(protocol="tcp")))
+    assert "frames received" in tcp[1]
+    assert "CPU time of a frame" in tcp[2]
+    [ping] = simulated.titles(figures.cost(cost_rows(protocol="ping")))
+    assert "round-trip time" in ping
+
+
+def test_rows_without_a_size_are_left_out() -> None:
+    assert "nothing to draw" in simulated.notes(figures.cost(cost_rows(length_bytes=None)))
+    assert "nothing to draw" in simulated.notes(figures.cost(header_rows()))
+
+
+def test_headers_computed_and_measured() -> None:
+    rows = cost_rows(accelerator="tcg")
+    figure = figures.overhead(pd.concat([rows, header_rows()]), verdict_tables.verdicts(rows))
+    assert figure.layout.title.text.endswith("(emulated CPU)")
+    for name, layers in LAYERS.items():
+        bars = [trace for trace in figure.data if trace.type == "bar" and trace.y[0] == name]
+        assert [(trace.text.partition("<br>")[0], trace.x[0]) for trace in bars] == layers
+        [measured] = [
+            trace for trace in scatters(figure) if trace.mode == "markers+text" and trace.name == name
+        ]
+        whole = sum(size for _, size in layers)
+        assert measured.x[0] == whole + 1
+        assert measured.text == f"measured {whole + 1}, computed {whole}"
+
+
+def test_what_bytes_alone_would_cost_beside_what_was_measured() -> None:
+    rows = cost_rows()
+    verdicts = verdict_tables.verdicts(rows)
+    figure = figures.overhead(header_rows(), verdicts)
+    for name, added in (("vxlan", 50), ("vxlan_gre", 74)):
+        [line] = [trace for trace in scatters(figure) if trace.mode == "lines" and trace.name == name]
+        expected = [(size + 42) / (size + 42 + added) for size in line.x]
+        assert list(line.y) == pytest.approx(expected)
+        assert line.x[0] < SIZES[0] < SIZES[-1] < line.x[-1]
+        [points] = [t for t in scatters(figure) if t.mode == "markers" and t.name == name]
+        own = verdicts[verdicts["topology"].eq(name)].sort_values("length_bytes")
+        assert list(points.y) == pytest.approx(list(own["ratio"]))
+        assert "by bytes alone it would be" in points.hovertext[0].replace("<br>", " ")
+    assert not [trace for trace in figure.data if trace.name == "veth"]
+
+
+def test_a_tcp_packet_is_a_segment() -> None:
+    rows = cost_rows((131072,), protocol="tcp")
+    figure = figures.overhead(header_rows(), verdict_tables.verdicts(rows))
+    assert list(figure.select_xaxes())[-1].tickvals == (1448,)
+
+
+def test_headers_without_verdicts_and_verdicts_without_headers() -> None:
+    rows = cost_rows()
+    assert figures.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
+    assert not figures.overhead(rows, verdict_tables.verdicts(rows)).data

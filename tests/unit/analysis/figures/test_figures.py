@@ -1,0 +1,144 @@
+"""Figures over the number of pairs, read back from their traces: what is drawn, and in which units."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import simulated
+from scipy.stats import gmean
+from simulated import ROUNDS, SLICES
+
+from labkit.analysis import figures
+
+
+def lines(figure: go.Figure) -> list[go.Scatter]:
+    """The traces with geometric means and intervals."""
+    return [trace for trace in figure.data if trace.mode == "lines+markers"]
+
+
+def test_throughput_draws_every_round_and_their_middle() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(4,))
+    figure = figures.throughput(rows)
+    [raw] = [t for t in figure.data if t.mode == "markers" and t.name == "macvlan_bridge"]
+    assert len(raw.x) == ROUNDS + 1, "a point for each round's slices, and one for the whole run"
+    assert [symbol.endswith("-open") for symbol in raw.marker.symbol].count(True) == 1
+    [line] = [t for t in lines(figure) if t.name == "macvlan_bridge"]
+    slices = rows[(rows["arm"] == "macvlan_bridge") & (rows["method"] == "slice")]
+    middle = gmean(slices.groupby("round")["throughput_bps"].mean()) / 1e9
+    assert line.y[0] == pytest.approx(middle)
+    assert line.error_y.array[0] > 0
+    assert line.error_y.arrayminus[0] > 0
+    assert f"geometric mean {middle:.4g} Gbit/s, 5 rounds" in line.hovertext[0]
+    assert "95 % interval" in line.hovertext[0]
+
+
+def test_where_a_round_got_nothing_through_the_middle_is_a_median() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows.loc[rows["round"].eq(0), "throughput_bps"] = 0.0
+    [line] = [trace for trace in lines(figures.throughput(rows)) if trace.name == "macvlan_bridge"]
+    assert "<br>median " in line.hovertext[0]
+
+
+def test_a_strange_round_does_not_flatten_the_others() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")
+    rows.loc[whole, "throughput_bps"] = 900e9
+    figure = figures.throughput(rows)
+    top = next(figure.select_yaxes()).range[1]
+    assert top < 50
+    [raw] = [t for t in figure.data if t.mode == "markers" and t.name == "macvlan_bridge"]
+    [beyond] = [at for at, symbol in enumerate(raw.marker.symbol) if symbol == "arrow-up"]
+    assert raw.y[beyond] < top
+    assert "900 Gbit/s" in raw.hovertext[beyond]
+
+
+def test_axes_have_units_and_the_numbers_of_pairs() -> None:
+    figure = figures.throughput(simulated.rows(protocols=("udp", "tcp", "ping"), mtus=(9000, 1500)))
+    assert [axis.title.text for axis in figure.select_yaxes()] == 2 * [
+        *2 * ["throughput, Gbit/s"],
+        "round-trip time p50, µs",
+    ]
+    assert [title[3:-4] for title in simulated.titles(figure)] == [
+        f"{protocol} · MTU {mtu}" for mtu in (1500, 9000) for protocol in ("TCP", "UDP", "ping")
+    ]
+    for axis in figure.select_xaxes():
+        assert axis.type == "log"
+        assert axis.ticktext == ("1", "2", "8")
+        assert axis.tickvals == (1, 2, 8)
+    [ping] = [trace for trace in lines(figure) if trace.xaxis == "x3" and trace.name == "macvlan_bridge"]
+    assert ping.y[0] == pytest.approx(25)
+
+
+def test_udp_has_its_own_range() -> None:
+    rows = simulated.rows()
+    slow = rows["protocol"] == "udp"
+    rows.loc[slow, "throughput_bps"] /= 10
+    tcp, udp = (axis.range[1] for axis in figures.throughput(rows).select_yaxes())
+    assert tcp > 5 * udp
+
+
+def test_whole_runs_stand_in_for_slices() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    figure = figures.throughput(rows[rows["method"] != "slice"])
+    [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
+    assert line.error_y.array[0] == 0, "one run has no interval"
+
+
+def test_arms_do_not_cover_each_other() -> None:
+    drawn = [trace.x[0] for trace in lines(figures.throughput(simulated.rows(protocols=("tcp",))))]
+    assert len(set(drawn)) == 3
+    assert all(1 / math.sqrt(2) < x < math.sqrt(2) for x in drawn)
+
+
+def test_many_panels_go_below_each_other() -> None:
+    lengths = (64, 512, 1024, 1400)
+    rows = pd.concat([simulated.rows(protocols=("udp",)).assign(length_bytes=length) for length in lengths])
+    figure = figures.throughput(rows)
+    assert [title[3:-4] for title in simulated.titles(figure)] == [
+        f"UDP · MTU 1500 · {length} B each" for length in lengths
+    ]
+    assert len({axis.domain for axis in figure.select_xaxes()}) == 2
+
+
+def test_cpu_per_gigabyte_is_the_sum_by_the_sum() -> None:
+    rows = simulated.rows(protocols=("tcp", "ping"), pairs=(1,))
+    figure = figures.cpu_per_gigabyte(rows)
+    assert [title[3:6] for title in simulated.titles(figure)] == ["TCP"], "pings receive next to no bytes"
+    [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
+    slices = rows[
+        (rows["arm"] == "macvlan_bridge") & (rows["method"] == "slice") & (rows["protocol"] == "tcp")
+    ]
+    rounds = slices.groupby("round")[["cpu_s", "softirq_s", "received_bytes"]].sum()
+    assert line.y[0] == pytest.approx(gmean(rounds["cpu_s"] / rounds["received_bytes"]) * 1e9)
+    [part] = [trace for trace in figure.data if trace.mode == "lines" and trace.name == "macvlan_bridge"]
+    assert part.y[0] == pytest.approx((rounds["softirq_s"] / rounds["received_bytes"]).median() * 1e9)
+    assert "softirq" in line.hovertext[0]
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+def test_what_is_null_or_zero_is_no_trouble(value: float | None) -> None:
+    rows = simulated.rows()
+    for metric in ("throughput_bps", "received_bytes", "cpu_s", "softirq_s"):
+        less = rows.assign(**{metric: value})
+        figures.throughput(less)
+        figures.slices(less)
+        figure = figures.cpu_per_gigabyte(less)
+        assert metric != "softirq_s" or value is not None or not [t for t in figure.data if t.mode == "lines"]
+
+
+@pytest.mark.parametrize("role", ["baseline", "variant", "control"])
+def test_a_missing_arm_is_no_trouble(role: str) -> None:
+    rows = simulated.rows()
+    for draw in (figures.throughput, figures.slices, figures.cpu_per_gigabyte):
+        draw(rows[rows["role"] != role])
+        draw(rows[rows["role"] == role])
+
+
+def test_slices_are_compared_within_their_round() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]
+    assert {trace.name for trace in raw} == {"macvlan_bridge", "veth_bridge (again)"}
+    assert {len(trace.y) for trace in raw} == {ROUNDS * SLICES}

@@ -1,0 +1,64 @@
+"""The forest plot, read back from its traces, shapes and words."""
+
+from __future__ import annotations
+
+import pytest
+import simulated
+
+from labkit.analysis import figures
+
+
+def test_forest_has_a_line_for_each_ratio_and_a_band_for_each_group() -> None:
+    verdicts = simulated.verdicts(simulated.rows(variants=("macvlan_bridge", "vxlan")))
+    figure = figures.forest(verdicts)
+    assert len(figure.data) == 2 * 3 * 2
+    assert len([shape for shape in figure.layout.shapes if shape.type == "rect"]) == 2 * 3
+    assert all(axis.type == "log" and 1 in axis.tickvals for axis in figure.select_xaxes())
+    words = [note.text for note in figure.layout.annotations]
+    assert words.count("<b>faster</b>") == 6
+    assert words.count("<b>slower</b>") == 6
+    assert words.count("unsupported") == 2, "one line for all numbers of pairs, in each panel"
+    assert "1.10 [1.06, 1.14]" in words
+    labels = [label for axis in figure.select_yaxes() for label in axis.ticktext]
+    assert labels[:4] == [
+        "macvlan_bridge · 1 pair",
+        "vxlan · 1 pair",
+        "macvlan_bridge · 2 pairs",
+        "vxlan · 2 pairs",
+    ]
+    assert "veth_bridge" in list(figure.select_xaxes())[-1].title.text
+
+
+def test_forest_opens_the_symbol_where_the_interval_holds_1() -> None:
+    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=(1, 2)))
+    verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
+        1.01,
+        0.97,
+        1.05,
+    ]
+    sure, unsure = figures.forest(verdicts).data
+    assert not sure.marker.symbol.endswith("-open")
+    assert unsure.marker.symbol.endswith("-open")
+
+
+def test_forest_says_which_side_is_faster() -> None:
+    lines = simulated.titles(
+        figures.forest(simulated.verdicts(simulated.rows(protocols=("tcp", "ping"), pairs=(1,))))
+    )
+    assert "right of 1 is faster" in lines[0]
+    assert "left of 1 is faster" in lines[1]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_forest_gives_every_line_the_same_room(count: int) -> None:
+    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=tuple(range(1, count + 1))))
+    figure = figures.forest(verdicts)
+    plot = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    assert plot / (count + 1) == pytest.approx(22, abs=0.5)
+
+
+def test_a_wild_interval_does_not_hide_the_others() -> None:
+    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",)))
+    verdicts.loc[verdicts.index[-1], "high"] = 1e30
+    low, high = next(figures.forest(verdicts).select_xaxes()).range
+    assert high - low < 1

@@ -1,0 +1,187 @@
+"""The figures and tables of the experiment `overlay`, read back from what is drawn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import made_overlay
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from labkit.analysis.figures import overlay
+
+DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
+    (overlay.hops, "path", made_overlay.path),
+    (overlay.matrix, "reachability", made_overlay.reachability),
+    (overlay.failure, "failure", made_overlay.failure),
+]
+each_figure = pytest.mark.parametrize(("draw", "part", "made"), DRAWN, ids=[part for _, part, _ in DRAWN])
+
+
+def words(figure: go.Figure) -> str:
+    return "\n".join(one.text for one in figure.layout.annotations)
+
+
+def test_headers_stand_in_the_order_of_the_frame_and_end_together() -> None:
+    figure = overlay.hops(made_overlay.path(), packet=0)
+    [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
+             if name == "lc1_sc2 out"]  # fmt: skip
+    bars = [
+        (base, base + x, bar.name)
+        for bar in figure.data
+        for base, x, y in zip(bar.base, bar.x, bar.y, strict=True)
+        if y == row
+    ]
+    bars.sort()
+    assert [name for *_, name in bars] == [
+        "Ethernet", "IP", "GRE", "IP", "UDP", "VXLAN", "Ethernet", "IP", "ICMP", "payload",
+    ]  # fmt: skip
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(bars)), "no gap, no overlap"
+    assert bars[-1][1] == 0
+    assert bars[0][0] == -(172 - 56 + 16), "of the payload's 56 bytes 16 are drawn"
+
+
+def test_every_hop_has_its_bytes_and_times() -> None:
+    figure = overlay.hops(made_overlay.path())
+    names = list(figure.layout.yaxis.ticktext)
+    assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
+    assert names[16] == "cs5_br3 out", "the reply begins where the request ended"
+    assert len(names) == 32
+    lines = words(figure)
+    assert lines.count("172 B") == 8
+    assert lines.count("148 B") == 8
+    assert lines.count("134 B") == 4
+    assert lines.count("60.0 µs") == 2 + 2, "in the head, and at the last hop"
+    assert lines.count("<b>sc2</b>") == 2
+    hover = {text for bar in figure.data for text in bar.hovertext}
+    assert any("<b>VXLAN 30</b><br>8 bytes, 106 with what is inside" in text for text in hover)
+
+
+def test_no_header_is_told_by_its_colour_alone() -> None:
+    figure = overlay.hops(made_overlay.path())
+    assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
+    fills = {bar.name: bar.marker.color for bar in figure.data}
+    assert len(set(fills.values())) == len(fills) == 7
+
+
+def test_hop_table() -> None:
+    table = overlay.hop_table(made_overlay.path(), packet=0)
+    assert list(table["frame, B"]) == [98] * 3 + [148] * 2 + [134] + [172] * 4 + [134] + [148] * 2 + [98] * 3
+    assert set(table["packet"]) == {"echo request"}
+    assert table["headers, B"].iloc[7] == 172 - 56
+    assert table["step, µs"].iloc[1:].to_list() == pytest.approx([4.0] * 15)
+    html = overlay.wrapped(table).to_html()
+    assert "ICMP echo request" in html
+    assert "…" not in html
+    assert "white-space: normal" in html
+
+
+def test_dropped_packets_are_said() -> None:
+    rows = made_overlay.path()
+    rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
+    assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
+    table = overlay.hop_table(rows, packet=0).set_index("hop")
+    assert table["capture lacks, packets"].to_dict() == {
+        hop: 7 * (hop == "sc2:sc2_lc1") for hop in table.index
+    }
+    assert "capture lacks, packets" not in overlay.hop_table(made_overlay.path(), packet=0)
+
+
+def test_a_cell_that_is_not_as_expected_stands_out() -> None:
+    rows = made_overlay.reachability()
+    lossy = rows["source"].eq("cs2") & rows["target"].eq("cs1")
+    rows.loc[lossy, ["received_count", "as_expected"]] = [3, False]
+    wrong_ttl = rows["source"].eq("cs2") & rows["target"].eq("cs3")
+    rows.loc[wrong_ttl, ["ttl", "as_expected"]] = [60, False]
+    figure = overlay.matrix(rows)
+    lines = words(figure)
+    assert lines.count("≠ another path") == 2
+    assert lines.count("≠ 2 lost") == 1
+    assert lines.count("≠ TTL 60, not 62") == 1
+    widths = [shape.line.width for shape in figure.layout.shapes]
+    assert len(widths) == 20
+    assert sum(width > 2 for width in widths) == 4
+    [hover] = [point.hovertext[0] for point in figure.data if point.hovertext[0].startswith("cs1 to cs4")]
+    assert "seen: cs1 → con_ns1 → lc1 → sc1 → lc2 → con_ns2 → cs4" in hover
+    assert "expected: cs1 → con_ns1 → lc1 → sc2 → lc2 → con_ns2 → cs4" in hover
+    table = overlay.matrix_table(rows)
+    assert list(table["not as expected"]) == ["another path", "2 lost", "TTL 60, not 62", "another path"]
+    assert len(overlay.matrix_table(rows, all_of_it=True)) == 20
+
+
+def test_silence_that_was_promised_is_as_expected() -> None:
+    rows = made_overlay.reachability()
+    rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
+    rows["as_expected"] = True
+    assert overlay.matrix_table(rows).empty
+    assert "≠" not in words(overlay.matrix(rows))
+
+
+def test_each_kind_of_routes_has_a_matrix() -> None:
+    rows = pd.concat([made_overlay.reachability().assign(routes=routes) for routes in ("ecmp", "static")])
+    figure = overlay.matrix(rows)
+    assert len(figure.layout.shapes) == 40
+    lines = words(figure)
+    assert lines.index("<b>static</b>") < lines.index("<b>ecmp</b>")
+
+
+def test_failure_draws_every_probe_where_it_was_sent() -> None:
+    figure = overlay.failure(made_overlay.failure())
+    assert sum(len(trace.x) for trace in figure.data) == 6 * 150
+    lost = [trace for trace in figure.data if "lost" in trace.hovertext[0]]
+    assert [len(trace.x) for trace in lost] == [50, 50, 50]
+    assert len({y for trace in lost for y in trace.y}) == 1, "in one line"
+    late = max(y for trace in figure.data if trace not in lost for y in trace.y)
+    assert late == pytest.approx(1.0, abs=0.01)
+    assert late < lost[0].y[0], "above all that was answered"
+    bands = [shape for shape in figure.layout.shapes if (shape.x0, shape.x1) == (1.1, 2.1)]
+    assert len(bands) == 6
+    titles = [one.text for one in figure.layout.annotations if one.text.startswith("<b>")]
+    assert "<b>static: carrier, linkdown ignored</b><br>no answer for 1 s, 50 of 150 lost" in titles
+    assert "<b>metric: carrier, linkdown ignored</b><br>no outage, 0 of 150 lost" in titles
+    assert "<b>static: carrier</b><br>no answer for 1 s, 0 of 150 lost" in titles
+
+
+def test_failure_table_has_expected_and_seen() -> None:
+    table = overlay.failure_table(made_overlay.failure())
+    [metric] = table[table["routes"].eq("metric") & table["linkdown ignored"]].to_dict("records")
+    assert (metric["before"], metric["during"], metric["expected during"]) == ("sc2", "sc1", "sc1")
+    [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
+    assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 50)
+    assert "host" not in table
+
+
+@each_figure
+def test_emulated_rows_are_marked(
+    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
+) -> None:
+    assert "emulated CPU" in draw(made(**made_overlay.EMULATED)).layout.title.text
+    assert "emulated" not in draw(made()).layout.title.text
+
+
+@each_figure
+def test_what_is_not_there_is_said(
+    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
+) -> None:
+    assert "this kernel has no gre" in words(draw(made_overlay.unsupported(part)))
+    assert "the table is empty" in words(draw(made().iloc[:0]))
+    both = pd.concat([made(), made_overlay.unsupported(part)], ignore_index=True)
+    figure = draw(both)
+    assert "this kernel has no gre" in words(figure)
+    assert figure.data
+
+
+@each_figure
+def test_hosts_and_runs_are_not_mixed(
+    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
+) -> None:
+    rows = pd.concat([made(run="a"), made(run="b", **made_overlay.EMULATED)], ignore_index=True)
+    one, two = draw(made()), draw(rows)
+    if part == "path":
+        assert "first of 2 runs" in words(two)
+        assert len(two.data) == len(one.data)
+    else:
+        assert two.layout.height > 1.7 * one.layout.height
+        assert "Linux 6.12.9-amd64, emulated" in words(two)

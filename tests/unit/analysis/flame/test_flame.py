@@ -1,0 +1,309 @@
+"""Folded stacks, their tree, the table that adds up, and what is said of profiles."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import made_profiles as made
+import numpy as np
+import pandas as pd
+import pytest
+from simulated import EVIL
+
+from labkit.analysis import figures, flame
+from labkit.analysis.flame import folded_stacks, frame_tree, load_profiles, speedscope
+from labkit.common.errors import BadInput
+
+SCHEMA = Path(__file__).parents[3] / "samples" / "speedscope-1.25.0-file-format-schema.json"
+IDLE = "swapper;do_idle_[k];pv_native_safe_halt_[k]"
+
+
+def arm(name: str, *rounds: dict[str, int], event: str = "cpu-clock", **work: Any) -> flame.Arm:
+    """An arm with these stacks, whose rounds each brought 1,000 packets and took a second of CPU."""
+    known = {"received_count": 1000.0, "received_bytes": 64e3, "cpu_s": 1.0} | work
+    return flame.Arm(name, [flame.Round(each, 0.001, **known) for each in rounds], event)
+
+
+def test_folded_files_are_read_and_written(tmp_path: Path) -> None:
+    text = "iperf3;main 3\n# a comment\n\nKVM/0 (x86);a b;c_[k] 4\niperf3;main 2\n"
+    for path, content in (("a.folded", text.encode()), ("a.folded.gz", gzip.compress(text.encode()))):
+        (tmp_path / path).write_bytes(content)
+        result = flame.read(tmp_path / path)
+        assert result == {"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4}
+        assert folded_stacks.parsed(flame.text(result).splitlines()) == result
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("no.folded", None, "there are no folded stacks"),
+        ("x.folded", b"a;b 4\na;b\n", "line 2, is no folded stack"),
+        ("x.folded", b"a;b -4\n", "line 1"),
+        ("x.folded", b"a;b 4.5\n", "line 1"),
+        ("x.folded", b"42\n", "line 1"),
+        ("x.folded", b"\xff\xfe\x00", "bytes that are no text"),
+        ("x.folded.gz", b"a;b 4\n", "cannot be read to its end"),
+        ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read to its end"),
+    ],
+)
+def test_what_are_no_folded_stacks_is_one_sentence(
+    tmp_path: Path, name: str, content: bytes | None, why: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=why) as error:
+        flame.read(tmp_path / name)
+    assert name in str(error.value)
+
+
+def test_a_tree_sums_up_rounds_apart() -> None:
+    grown = frame_tree.grown([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
+    where = {}
+    for frame in range(len(grown)):
+        above = where.get(int(grown.parent[frame]), "")
+        where[frame] = f"{above};{grown.names[grown.name[frame]]}".lstrip(";")
+    assert {where[at]: total.tolist() for at, total in enumerate(grown.total)} == {
+        "all": [3, 12], "all;p": [3, 4], "all;p;a": [3, 4], "all;p;a;b": [1, 4], "all;q": [0, 8], "all;q;b": [0, 8],
+    }  # fmt: skip
+    assert grown.idle.tolist() == [9, 0]
+    by_name = dict(zip(grown.names, grown.by_name(grown.own).tolist(), strict=True))
+    assert by_name == {"all": [0, 0], "p": [0, 0], "a": [2, 0], "b": [1, 12], "q": [0, 0]}
+    assert frame_tree.grown([{IDLE: 9}], idle=True).total[0] == 9
+
+
+def test_recursion_counts_once_and_a_function_may_be_called_all() -> None:
+    grown = frame_tree.grown([{"p;all;x;all": 3, "p;x;x;x": 4}])
+    inclusive = dict(
+        zip(
+            [f"{at} {name}" for at, name in enumerate(grown.names)],
+            grown.by_name(grown.total, grown.outermost())[:, 0],
+            strict=True,
+        )
+    )
+    assert inclusive == {"0 all": 7, "1 p": 7, "2 all": 7 - 4, "3 x": 3 + 4}
+    one = flame.difference(arm("l", {"p;all": 3}), arm("r", {"p;all": 9}))
+    assert one.functions()["function"].tolist()[:1] == ["all"]
+
+
+def test_the_table_adds_up() -> None:
+    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+    for rows in (1, 12, 5000):
+        table = one.functions(rows)
+        *_, rest, whole = table.index
+        assert table["function"][rest].startswith("everything else")
+        for column in ("left_s", "right_s", "difference_s", "share_ratio", "samples_count"):
+            assert table[column][:-1].sum() == pytest.approx(table[column][whole], rel=1e-12)
+        assert (table["right_s"] - table["left_s"]).tolist() == pytest.approx(table["difference_s"].tolist())
+    measured = np.mean(
+        [sum(each.stacks.values()) * each.period_s / (each.received_count or 0) for each in one.right.rounds]
+    )
+    assert table["right_s"][whole] == pytest.approx(measured, rel=1e-12)
+
+
+def test_samples_are_those_of_both_sides() -> None:
+    """Not the control's; and of a whole difference of nothing no function has a share."""
+
+    def arm(name: str, count: int) -> flame.Arm:
+        return flame.Arm(name, [flame.Round({"p;a": count, "p;b": 100}, 1e-9, 1)] * 3)
+
+    alike = flame.difference(arm("l", 7), arm("r", 7), arm("l (again)", 50))
+    table = alike.functions()
+    assert dict(zip(table["function"], table["samples_count"], strict=True))["a"] == 2 * 3 * 7
+    [hover] = [
+        point.hovertext[0] for point in figures.functions(table).data if "a user" in point.hovertext[0]
+    ]
+    assert hover.endswith("42 samples")
+    assert "nan" not in hover
+
+
+def test_what_is_printed_adds_up_to_the_last_digit() -> None:
+    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+    shown = flame.shown(one)
+    numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
+    assert (numbers.iloc[:-1].sum() == numbers.iloc[-1]).all()
+    assert (numbers.iloc[:, 1] - numbers.iloc[:, 0] == numbers.iloc[:, 2]).all()
+    assert shown.index[0] == "planted"
+    assert shown.columns.tolist() == ["a, ns", "b, ns", "difference, ns", "share", "stands out"]
+    inclusive = flame.shown(one, inclusive=True)
+    assert inclusive.index[-1] == "total"
+    assert not any("everything else" in name for name in inclusive.index)
+    assert "process1 (process)" in inclusive.index
+
+
+def test_sentences_say_what_was_found() -> None:
+    left = made.arm("no rules", 1)
+    dear = flame.difference(left, made.arm("rules", 2, planted={"process1;nft_do_chain_[k]": 3e-5}))
+    assert flame.sentence(dear).startswith("rules takes ")
+    assert "more CPU per packet that arrived than no rules" in flame.sentence(dear)
+    assert "nft_do_chain explains" in flame.sentence(dear)
+    back = flame.difference(dear.right, left)
+    assert " less CPU " in flame.sentence(back)
+    assert "no evidence" in flame.sentence(flame.difference(left, made.arm("no rules (again)", 3)))
+
+
+@pytest.mark.parametrize("per", flame.PER)
+def test_costs_are_per_work(per: str) -> None:
+    known = flame.PER[per]
+    one = flame.difference(
+        arm("l", {"p;a": 100}, {"p;a": 110}), arm("r", {"p;a": 200}, {"p;a": 210}), per=per
+    )
+    work = {"packet": 1000, "gigabyte": 64e3 / 1e9, "cpu_second": 1}[per]
+    assert one.functions()["left_s"].iloc[-1] == pytest.approx(0.105 / work)
+    assert known.words in flame.sentence(one)
+
+
+@pytest.mark.parametrize("count", [None, 0, float("nan")])
+def test_without_the_work_nothing_is_said(count: float | None) -> None:
+    with pytest.raises(BadInput, match=r"round 1 of r has no received_count"):
+        flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}, received_count=count))
+    with pytest.raises(BadInput, match="not per mile"):
+        flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}), per="mile")
+    with pytest.raises(BadInput, match="has no profile"):
+        flame.graph(flame.Arm("l", []))
+    with pytest.raises(BadInput, match="not one sample"):
+        flame.graph(arm("l", {IDLE: 7}))
+
+
+def test_processes_are_chosen_and_the_others_told() -> None:
+    one = arm("l", {"iperf3;a": 60, "python;b": 30, "qemu;c": 10}).only("iperf3|swapper.*")
+    assert one.rounds[0].stacks == {"iperf3;a": 60}
+    assert one.left_out.startswith("40 % of the samples of l are in other processes (python, qemu")
+    assert one.left_out in flame.graph(one).data["notes"]
+    assert one.only("iperf3") == one
+    for wrong, why in (("nginx", "there are iperf3"), ("(", "no regular expression")):
+        with pytest.raises(BadInput, match=why):
+            one.only(wrong)
+
+
+def test_distortions_are_told_where_they_are_drawn() -> None:
+    stacks = {"p;x_[k];_raw_spin_unlock_irqrestore_[k]": 24, "p;x_[k]": 74, "p;[unknown]": 9, IDLE: 5}
+    clock = flame.graph(arm("l", stacks, cpu_s=0.05)).data
+    notes = " ".join(clock["notes"])
+    assert "cannot interrupt code that runs with interrupts off" in notes
+    assert "22 % of the samples, most of them in _raw_spin_unlock_irqrestore" in notes
+    assert "idle CPUs are left out: 4.5 %" in notes
+    assert "8.4 % of the samples are in functions whose names are not known" in notes
+    assert "make up 214 % of the CPU time" in notes
+    assert [clock["names"][at] for at in clock["odd"]] == ["_raw_spin_unlock_irqrestore"]
+    cycles = flame.graph(arm("l", stacks, event="cycles")).data
+    assert not cycles["odd"]
+    assert "interrupts off" not in " ".join(cycles["notes"])
+
+
+def test_drawn_frames_are_a_tree_in_preorder_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made.arm("a", 1)
+    monkeypatch.setattr("labkit.analysis.flame.flame_graph.MOST_FRAMES", 300)
+    data = flame.graph(one, "packet").data
+    assert len(data["name"]) == len(data["left"]) == 300
+    assert any("smallest frames are not drawn" in note for note in data["notes"])
+    open_: list[float] = []
+    for depth, value in zip(data["depth"], data["left"], strict=True):
+        assert depth <= len(open_)
+        del open_[depth:]
+        if open_:
+            open_[-1] -= value
+            assert open_[-1] > -0.001 * data["left"][0], "children are no larger than their parent"
+        open_.append(value)
+    assert set(data["name"]) == set(range(len(data["names"])))
+
+
+def test_words_from_elsewhere_cannot_end_the_script() -> None:
+    evil = f"</script>{EVIL}<!--"
+    one = flame.graph(arm(evil, {f"{evil.replace(' ', '')};a": 3}))
+    page = one.html()
+    assert "alert" not in page.replace(page.split('application/json">')[1].split("</script>")[0], "")
+    bundle = one._repr_mimebundle_()
+    assert bundle["text/html"] == page
+    json.dumps(bundle[flame.MIME], allow_nan=False)
+
+
+def test_speedscope_opens_it(tmp_path: Path) -> None:
+    """Its own schema says so."""
+    there = [made.arm(name, seed, rounds=2) for seed, name in enumerate(("a", "b"))]
+    document = json.loads(speedscope.write(there, tmp_path / "x.speedscope.json").read_text())
+    jsonschema.Draft7Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert [profile["name"] for profile in document["profiles"]] == [
+        "a, round 1", "a, round 2", "b, round 1", "b, round 2",
+    ]  # fmt: skip
+    for profile, one in zip(document["profiles"], [r for each in there for r in each.rounds], strict=True):
+        assert profile["endValue"] == sum(profile["weights"]) == sum(one.stacks.values()) * 1_000_000
+        stacks = {
+            ";".join(document["shared"]["frames"][at]["name"] for at in sample): weight // 1_000_000
+            for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
+        }
+        assert stacks == {stack.replace("_[k]", ""): count for stack, count in one.stacks.items()}
+
+
+def test_the_figure_of_functions_tells_what_the_table_does() -> None:
+    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+    table = one.functions()
+    figure = figures.functions(table)
+    assert [trace.x[0] for trace in figure.data] == pytest.approx((table["difference_s"] * 1e9).tolist())
+    assert figure.layout.yaxis.ticktext[0] == "planted"
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "the first stands at the top"
+    open_ = [trace.marker.symbol.endswith("-open") for trace in figure.data]
+    assert open_ == (~table["stands_out"]).tolist()
+    assert "ns" in figure.layout.xaxis.title.text
+    single = flame.difference(made.arm("a", 1, rounds=1), made.arm("b", 2, rounds=1))
+    assert figures.functions(single.functions()).data
+
+
+def test_profiles_that_do_not_count_are_told_by_their_reasons() -> None:
+    row = {
+        "observer": "perf_record",
+        "status": "invalid",
+        "reason": "the flows ran together for only 0.07 of 1 s",
+    }
+    rows = pd.DataFrame(
+        [{**row, "artefact": "a.gz"}, {**row, "status": "ok", "reason": None, "artefact": None}]
+    )
+    with pytest.raises(
+        BadInput, match=r"no profile of it counts: invalid \(the flows .*; ok \(without a file"
+    ):
+        load_profiles.arm(rows, "veth_bridge")
+    with pytest.raises(BadInput, match="was not profiled"):
+        load_profiles.arm(rows[:0], "veth_bridge")
+
+
+def profiled(name: str, **functions: int) -> flame.Arm:
+    """An arm of iperf3 and a foreign program, with slightly different rounds."""
+    rounds = [
+        {f"{path.replace('__', ';')}_[k]": count + number for path, count in functions.items()}
+        for number in range(5)
+    ]
+    return flame.Arm(name, [flame.Round(each, 1e-6, 1000.0) for each in rounds])
+
+
+def test_a_foreign_program_does_not_head_the_table() -> None:
+    one = flame.difference(
+        profiled("a", iperf3__udp_sendmsg=1000, khugepaged__page_vma_mapped_walk=100),
+        profiled("b", iperf3__udp_sendmsg=1500, khugepaged__page_vma_mapped_walk=9000),
+    )
+    table = one.functions()
+    assert table["function"].iloc[0] == "udp_sendmsg"
+    assert table["function"].iloc[-3] == "other programs (khugepaged)"
+    assert "page_vma_mapped_walk" not in set(table["function"])
+    total = table.iloc[-1]
+    for column in ("left_s", "right_s", "difference_s"):
+        assert table[column].iloc[:-1].sum() == pytest.approx(total[column])
+
+
+def test_without_a_known_load_no_program_is_foreign() -> None:
+    one = flame.difference(profiled("a", mystery__f=1000), profiled("b", mystery__f=2000))
+    assert one.functions()["function"].iloc[0] == "f"
+
+
+def test_of_a_total_that_may_be_nothing_there_are_no_shares() -> None:
+    """Two functions that differ in opposite ways made shares of -800 % of their sum."""
+    one = flame.difference(
+        profiled("a", iperf3__f=1000, iperf3__g=2000), profiled("b", iperf3__f=2000, iperf3__g=1001)
+    )
+    table = one.functions()
+    assert table["stands_out"].iloc[:2].all()
+    assert not table["stands_out"].iloc[-1]
+    assert table["share_ratio"].isna().all()
+    assert (flame.shown(one)["share"] == "–").all()

@@ -1,0 +1,134 @@
+"""What stands out between two sides: nothing of an arm against itself, and what was planted; with the numbers told."""
+
+from __future__ import annotations
+
+import made_profiles as made
+import numpy as np
+import pytest
+from scipy.stats import false_discovery_control, ttest_ind
+
+from labkit.analysis import flame, stats
+from labkit.analysis.flame import significance
+
+BEFORE = made.PERIOD_S * 20_000 / made.PACKETS  # what a packet costs in the simulation, in seconds
+PLACE = "process1;function3_[k];planted_[k]"
+AGAIN = 20
+
+
+def coloured(one: flame.Difference) -> set[str]:
+    return {one.tree.names[name] for name in one.tree.name[one.frames.stands_out]}
+
+
+@pytest.mark.parametrize("common", [0.05, 0.2])
+def test_an_arm_against_itself_is_hardly_coloured(common: float) -> None:
+    """Of 20 comparisons of 2,000 frames under fresh noise 5 % may err: 4 or more would by chance in 2 %. One that errs
+    may colour many frames at once, where what errs is noise that all of them share."""
+    result = [
+        flame.difference(made.arm("a", 2 * seed, common=common), made.arm("b", 2 * seed + 1, common=common))
+        for seed in range(AGAIN)
+    ]
+    assert sum(bool(coloured(one)) for one in result) < 4
+    frames = sum(len(one.tree) for one in result)
+    assert sum(int(one.frames.stands_out.sum()) for one in result) < 0.02 * frames
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2])
+def test_a_planted_cause_is_named_first(share: float) -> None:
+    """A function that costs so much of a packet's time more, in nearly all of 20 comparisons; and little else is
+    coloured but what is above it."""
+    first, others = 0, 0
+    for seed in range(AGAIN):
+        right = made.arm("b", 2 * seed + 1, planted={PLACE: share * BEFORE})
+        one = flame.difference(made.arm("a", 2 * seed), right)
+        row = one.functions().iloc[0]
+        if row["function"] == "planted" and row["stands_out"]:
+            first += 1
+            assert row["difference_s"] == pytest.approx(share * BEFORE, rel=0.35)
+            assert row["left_s"] == 0
+        others += len(coloured(one) - {"planted_[k]", "function3_[k]", "process1", "all"})
+    assert first >= AGAIN - 2
+    assert others <= 3
+
+
+def test_what_became_cheaper_stands_out_as_well() -> None:
+    left = made.arm("a", 1, planted={PLACE: 0.2 * BEFORE})
+    table = flame.difference(left, made.arm("b", 2)).functions()
+    assert table["function"][0] == "planted"
+    assert table["difference_high_s"][0] < 0
+
+
+def test_intervals_hold_the_truth() -> None:
+    """The 95 % interval of a planted cost of 5 % holds it in about 95 % of 60 comparisons."""
+    held = 0
+    for seed in range(60):
+        right = made.arm("b", 2 * seed + 1, planted={PLACE: 0.05 * BEFORE}, frames=50)
+        table = flame.difference(made.arm("a", 2 * seed, frames=50), right).functions(60)
+        row = table[table["function"] == "planted"].iloc[0]
+        # noise of e^x with this deviation has a mean of so much more than 1
+        truth = 0.05 * BEFORE * np.exp((0.05**2 + 0.1**2) / 2)
+        held += row["difference_low_s"] <= truth <= row["difference_high_s"]
+    assert held >= 52
+
+
+def test_the_control_takes_away_what_differs_by_itself() -> None:
+    left = made.arm("a", 1)
+    right = made.arm("b", 2, planted={PLACE: 0.1 * BEFORE})
+    again = made.arm("a (again)", 3, planted={PLACE: 0.12 * BEFORE})
+    assert "planted_[k]" in coloured(flame.difference(left, right))
+    assert "planted_[k]" in coloured(flame.difference(left, right, made.arm("a (again)", 3)))
+    assert "planted_[k]" not in coloured(flame.difference(left, right, again))
+
+
+def test_a_single_round_colours_nothing() -> None:
+    one = flame.difference(made.arm("a", 1, rounds=1), made.arm("b", 2, planted={PLACE: BEFORE}))
+    assert not coloured(one)
+    table = one.functions()
+    assert table[["difference_low_s", "p"]].isna().all(axis=None)
+    assert table["difference_s"].iloc[-1] == pytest.approx(BEFORE, rel=0.5)
+    assert "single round" in flame.sentence(one)
+    assert "no spread" in flame.drawn(one).data["notes"][0]
+    assert "half" not in flame.drawn(one).data
+
+
+def test_numbers_are_those_of_the_books() -> None:
+    """Many samples in every round: then the spread between rounds is all, and scipy's t test says the same."""
+    chance = np.random.default_rng(5)
+    left, right = (chance.poisson(1e6 * np.exp(chance.normal(0, 0.1, (40, 5)))) for _ in range(2))
+    each = np.full(5, 1e-3)
+    result = significance.compared(left, each, right, each)
+    assert result.p == pytest.approx(ttest_ind(left, right, axis=1).pvalue)
+    unequal = significance.compared(left, each, right[:, :3], each[:3])
+    assert unequal.p == pytest.approx(ttest_ind(left, right[:, :3], axis=1, equal_var=False).pvalue)
+    for one, rounds, same in ((result, 5, True), (unequal, 3, False)):
+        there = ttest_ind(left * 1e-3, right[:, :rounds] * 1e-3, axis=1, equal_var=same).confidence_interval()
+        assert one.difference - one.half == pytest.approx(-there.high)
+        assert one.difference + one.half == pytest.approx(-there.low)
+
+
+def test_what_stands_out_has_an_interval_without_zero() -> None:
+    """Three rounds a side, of which one scatters ten times as much: Welch's interval would hold 0."""
+    sides = []
+    for name, count, by in (("a", 20_000, 200), ("b", 22_000, 1_200)):
+        each = [{"x;work_[k]": samples} for samples in (count - by, count, count + by)]
+        sides.append(flame.Arm(name, [flame.Round(stacks, 1e-9, 1) for stacks in each]))
+    result = flame.difference(*sides)
+    whole = result.functions().iloc[-1]
+    assert whole["stands_out"]
+    assert 0 < whole["difference_low_s"] < whole["difference_s"] < whole["difference_high_s"]
+    assert f"[{whole['difference_low_s'] * 1e9:.3g} ns" in flame.sentence(result)
+
+
+def test_counting_is_the_least_spread() -> None:
+    """Rounds that agree by chance do not make a frame of a few samples certain."""
+    left, right = np.full((1, 5), 6), np.full((1, 5), 7)
+    result = significance.compared(left, np.ones(5), right, np.ones(5))
+    assert not result.stands_out[0]
+    assert result.left.variance[0] == pytest.approx(6 / 5)
+
+
+def test_discoveries_are_those_of_scipy() -> None:
+    chance = np.random.default_rng(2)
+    for real in (0, 3, 30):
+        p = np.concatenate([chance.uniform(size=500), chance.uniform(0, 1e-4, size=real)])
+        assert (stats.discoveries(p) == (false_discovery_control(p) <= significance.FALSE_SHARE)).all()
+    assert not stats.discoveries(np.array([])).any()

@@ -1,0 +1,237 @@
+"""The cost of a datagram by its size, from rows with a known one: fits, differences, sentences, figures."""
+
+from __future__ import annotations
+
+import made_sizes
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import simulated
+from made_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
+
+from labkit.analysis import figures, verdicts
+from labkit.analysis.figures import line_chart
+from labkit.analysis.findings import packet_size
+from labkit.analysis.linear_fit import Estimate
+from labkit.analysis.packet_cost import cost_model
+from labkit.analysis.packet_cost.cost_model import Curve
+from labkit.common.errors import BadInput
+from labkit.measure import experiments
+
+
+def of(result: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:
+    [one] = [curve for curve in result if (curve.arm, curve.cost) == (arm, cost)]
+    return one
+
+
+def covers(one: Estimate | None, value: float) -> bool:
+    return one is not None and one.low is not None and one.high is not None and one.low <= value <= one.high
+
+
+@pytest.mark.parametrize(
+    ("size", "mtu", "family", "count"),
+    [
+        (16, 1500, 4, 1), (1472, 1500, 4, 1), (1473, 1500, 4, 2), (2952, 1500, 4, 2), (2953, 1500, 4, 3),
+        (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1452, 1500, 6, 1), (1453, 1500, 6, 2),
+        # an MTU of which not all is of use to a fragment that is not the last (RFC 791: multiples of 8 bytes)
+        (1398, 1426, 4, 1), (1399, 1426, 4, 2), (2798, 1426, 4, 2), (2799, 1426, 4, 3),
+    ],
+)  # fmt: skip
+def test_fragments(size: int, mtu: int, family: int, count: int) -> None:
+    assert cost_model.fragments_count(size, mtu, family) == count
+    assert (size <= cost_model.largest_whole(mtu, family)) == (count == 1)
+
+
+def test_costs_that_were_planted_are_found() -> None:
+    result = cost_model.curves(made_sizes.rows(rounds=8))
+    assert [(one.arm, one.cost) for one in result[:4]] == [
+        (arm, "cpu_per_packet_s") for arm in ("veth", "veth_bridge", "vxlan", "veth (again)")
+    ]
+    veth, twice = of(result, "veth"), of(result, "veth", "cpu_per_packet_s")
+    for part, planted in zip(cost_model.PARTS, (FIXED, BYTE, FIRST, FRAGMENT), strict=True):
+        assert getattr(veth, part).value == pytest.approx(planted, rel=0.25)
+        assert getattr(twice, part).value == pytest.approx(2 * getattr(veth, part).value), "two busy CPUs"
+    assert covers(of(result, "vxlan").byte, BYTE + 6e-9)
+    assert not any(fit.misfits for one in result for fit in (one.line, one.steps) if fit is not None)
+    assert veth.at(np.array([400.0, 4000.0]), np.array([1.0, 3.0])) == pytest.approx(
+        [FIXED + 400 * BYTE, FIRST + 2 * FRAGMENT], rel=0.1
+    )
+
+
+def test_a_line_that_does_not_fit_is_told() -> None:
+    rows = made_sizes.rows(rounds=8)
+    rows.loc[rows["length_bytes"].eq(64), "received_bytes"] *= 0.7
+    result = cost_model.curves(rows)
+    assert of(result, "veth").line.misfits  # type: ignore[union-attr]
+    lines = packet_size.fits([of(result, "veth")])
+    assert lines[1].startswith(
+        "    - But what travels whole is on no straight line: the fit misses by up to +"
+    )
+    assert "at 64 bytes" in lines[1]
+    table = packet_size.table(result)
+    assert list(table["datapath"])[:2] == ["veth", "veth_bridge"]
+    assert table["does not fit"].str.contains("the fit misses by up to").all()
+
+
+def test_too_few_sizes_and_rounds_that_lack_one() -> None:
+    [few, *_] = cost_model.curves(made_sizes.rows((16, 1472, 4000)))
+    assert few.why == "a line needs 3 sizes that fit the MTU, and there are 2"
+    assert few.fixed is None
+    assert "not fitted: a line needs 3 sizes" in packet_size.fits([few])[0]
+    rows = made_sizes.rows()
+    gone = rows["length_bytes"].eq(400) & rows["round"].eq(2)
+    seldom = rows["length_bytes"].eq(800) & rows["round"].gt(1)
+    one = of(cost_model.curves(rows[~gone & ~seldom]), "veth")
+    assert 800 not in one.lengths
+    assert one.fixed is not None
+    assert one.fixed.rounds_count == 4
+    assert one.left_out == [
+        "800 bytes left out: measured in 2 of 5 rounds only",
+        "1 of 5 rounds left out: 400 bytes were not measured",
+    ]
+    rows.loc[rows["length_bytes"].eq(65507) & rows["round"].eq(3), "received_bytes"] = 0.0
+    one = of(cost_model.curves(rows), "veth", "cpu_per_packet_s")
+    assert one.left_out == ["1 of 5 rounds left out: nothing arrived of 65507 bytes"]
+    assert packet_size.fits([one])[-1] == f"    - {one.left_out[0]}."
+    assert packet_size.table([one])["does not fit"].tolist() == one.left_out
+    one = of(cost_model.curves(made_sizes.rows((16, 400, 1472, 4000))), "veth")
+    assert (one.fragment, one.steps) == (None, None), "one number of fragments is no line"
+    assert np.isnan(one.at(np.array([4000.0]), np.array([3.0]))).all()
+    assert cost_model.curves(made_sizes.rows().iloc[:0]) == []
+
+
+def test_how_datagrams_travelled() -> None:
+    rows = made_sizes.rows(lost=0.3)
+    text = " ".join(packet_size.travelled(rows))
+    for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
+                  "As many were counted", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
+        assert words in text
+    assert "the sender, one process, is the limit" not in text
+    whole = made_sizes.rows(mtu_bytes=65535)
+    text = " ".join(packet_size.travelled(whole))
+    assert "fragments" not in text
+    assert "At 30 points all that was sent arrived: there the sender" in text
+    text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
+    assert "At 1 point all" in text
+    rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
+    assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, "there the sender, one process, is the limit"),
+        ({"rate_bps": 1e6}, "arrived: the time between datagrams is that of the rate that was asked for."),
+        (
+            {"pairs": 8},
+            "there the senders are the limit, and the time between datagrams is the time from one",
+        ),
+        ({"streams": 4}, "there the senders are the limit"),
+    ],
+)
+def test_who_was_the_limit(parameters: dict[str, float], words: str) -> None:
+    rows = made_sizes.rows(mtu_bytes=65535, **parameters)
+    [lines] = [one for one in packet_size.travelled(rows) if "all that was sent arrived" in one]
+    assert words in lines
+
+
+def test_pings_have_round_trip_times() -> None:
+    rows = made_sizes.rows(protocol="ping", method="whole")
+    rows["latency_p50_s"] = 50e-6 + 1e-9 * rows["length_bytes"]
+    rows[["received_bytes", "sent_count"]] = np.nan
+    result = cost_model.curves(rows)
+    assert {one.cost for one in result} == {"rtt_s"}
+    assert result[0].byte is not None
+    assert result[0].byte.value == pytest.approx(1e-9)
+    assert figures.fitted(rows, result).data
+
+
+def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.mode == mode and trace.name == name]
+
+
+def test_the_fit_is_drawn_to_the_mtu_and_in_steps_beyond() -> None:
+    rows = made_sizes.rows(accelerator="tcg")
+    curves = cost_model.curves(rows)
+    figure = figures.fitted(rows, curves)
+    assert "(emulated CPU)" in figure.layout.title.text
+    line, steps = scatters(figure, "lines", "veth")[:2]
+    assert line.x[-1] <= 1472 < steps.x[0]
+    assert len(set(np.round(steps.y, 6))) == 44, "a step for each number of fragments"
+    assert [axis.type for axis in figure.select_yaxes()] == ["log", None, "log", None]
+    axes = list(figure.select_xaxes())
+    assert axes[0].ticktext == (
+        "16",
+        "64",
+        "200",
+        "400",
+        "800",
+        "1472<br>1473 ×2",
+        "4000<br>×3",
+        "16000<br>×11",
+        "65507<br>×45",
+    )
+    measured = scatters(figure, "markers", "veth")
+    assert len(measured) == 6, "of two costs: rounds, means, and what is left over"
+    rules = [shape for shape in figure.layout.shapes if shape.x0 == 1472.5]
+    assert len(rules) == 4
+    figure = figures.fitted(rows.iloc[:0], [])
+    assert "nothing to draw" in simulated.notes(figure)
+
+
+def test_rates_against_size() -> None:
+    rows = made_sizes.rows()
+    figure = figures.rates(rows)
+    assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
+        "throughput", "datagrams received", "CPUs of the machine that are busy",
+    ]  # fmt: skip
+    busy = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"][2]
+    assert list(busy.y) == pytest.approx([2.0] * len(SIZES))
+    hosts = pd.concat([rows, made_sizes.rows(kernel="6.12", accelerator="tcg")])
+    assert len(simulated.titles(figures.rates(hosts))) == 6
+    assert len(scatters(figures.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
+
+
+def test_a_doubt_about_many_sizes_is_one_sentence() -> None:
+    lines = verdicts.doubts(made_sizes.rows((16, 400, 1472), rounds=2))
+    [few] = [line for line in lines if "fewer than 5 fresh" in line]
+    assert few.startswith(
+        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; as usual): fewer than 5 fresh set-ups"
+    )
+
+
+def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
+    rows = made_sizes.rows(rounds=2, noise=0.4)
+    bars = [
+        (trace.error_y.array, trace.hovertext)
+        for figure in (figures.fitted(rows, cost_model.curves(rows)), figures.rates(rows))
+        for trace in figure.data
+        if trace.name == "veth" and trace.error_y.array is not None
+    ]
+    assert len(bars) == 7
+    assert any((np.asarray(length) == 0).any() for length, _ in bars)
+    assert all(len(lines) == len(length) for length, lines in bars), "hover texts have them"
+    few = line_chart.no_bar(np.array([1.0, 4.0]), np.array([9.0, 6.0]), (0.0, 10.0), is_log=False)
+    assert few.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"half_width": 0.5}, r"^half_width=0\.5: not used: all rounds are measured$"),
+        (
+            {"nodes": "two", "peer": "here", "parent": "a,b"},
+            "^nodes=two: not used: sizes are measured on one",
+        ),
+    ],
+)
+def test_what_sizes_do_not_use_is_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        experiments.find("packet_size").parameters.of(given)
+
+
+def test_what_nothing_uses_is_no_parameter_of_sizes() -> None:
+    of = experiments.find("packet_size").parameters.of
+    assert "half_width" not in of({}).asdict()
+    assert of(of({}).asdict()) == of({})

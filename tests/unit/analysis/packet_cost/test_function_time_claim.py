@@ -1,0 +1,101 @@
+"""How long functions took by size, and whether a claim about it is supported, contradicted, or cannot be told."""
+
+from __future__ import annotations
+
+import made_rows
+import made_sizes
+import pandas as pd
+import pytest
+
+from labkit.analysis import figures
+from labkit.analysis.findings import packet_size
+from labkit.analysis.packet_cost import function_time_claim
+from labkit.measure.observers.ftrace.histogram import Distribution
+
+HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
+
+
+@pytest.mark.parametrize(
+    ("took_s", "more", "word", "why"),
+    [
+        (HALF, {}, "supported", ""),
+        (SAME, {}, "contradicted", ""),
+        ({400: 20e-6, 800: 13e-6}, {"noise": 0.1}, "cannot be told", "the interval reaches into 0.4 to 0.62"),
+        (HALF, {"rounds": 1}, "cannot be told", "one round has no interval"),
+        (SAME, {"again": 1.5}, "cannot be told", "the baseline differs from itself (ratio 1.5"),
+    ],
+)
+def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
+    profiles = made_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
+    [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
+    assert (result.arm, result.word) == ("veth", word)
+    assert result.why.startswith(why)
+    [claim, lines] = packet_size.functions(profiles)
+    assert claim.startswith("Claimed (ECE 792 report")
+    assert claim.endswith("pulls the ratio found towards 1.")
+    assert lines.startswith(f"    - **{word}** at veth: ")
+    assert "tracing left 93 % of the speed" in lines
+
+
+def test_each_host_is_judged_by_itself() -> None:
+    there = made_rows.HOSTS["vm:6.1"]
+    both = pd.concat([made_sizes.profiles(HALF), made_sizes.profiles(SAME, **there)])
+    assert sorted(one.word for one in function_time_claim.judge_claim(function_time_claim.times(both))) == [
+        "contradicted",
+        "supported",
+    ]
+    lines = packet_size.functions(both)
+    assert len(lines) == 3
+    assert "6.1.0-37-amd64" in " ".join(lines)
+
+
+def test_where_nothing_was_timed_one_sentence_says_why() -> None:
+    refused = made_sizes.profiles(
+        HALF, status="unsupported", reason="this kernel traces no functions", observed=None
+    )
+    [lines] = packet_size.functions(refused)
+    assert lines.endswith("cannot be told here: this kernel traces no functions.")
+    for none in (
+        refused.iloc[:0],
+        made_sizes.profiles({400: 1e-6}),
+        refused.drop(columns="observed").iloc[:0],
+    ):
+        [lines] = packet_size.functions(none)
+        assert "was not asked to see it at both sizes" in lines
+    assert not len(function_time_claim.times(refused))
+
+
+def test_a_median_of_no_time_has_no_ratio() -> None:
+    """Where the trace clock is jiffies, most calls take 0 ns."""
+    profiles = made_sizes.profiles({400: 0.0, 800: 10e-6})
+    assert function_time_claim.judge_claim(function_time_claim.times(profiles)) == []
+    [lines] = packet_size.functions(profiles)
+    assert lines.endswith("cannot be told here: a median was 0 s, so the kernel's clock is too coarse.")
+
+
+def test_calls_of_no_time_are_drawn_as_the_octave_below_the_first() -> None:
+    shown = Distribution()
+    for value_ns, count in ((0, 60), (500, 40)):
+        shown.add(value_ns, count)
+    report = {"functions": {"ip_rcv": shown.report()}}
+    figure = figures.function_times({"veth": (made_sizes.profiles(HALF), [report])})
+    [line] = [trace for trace in figure.data if trace.name == "veth"]
+    assert (line.x[0], line.x[1]) == (5e-10, 1e-9)
+    assert line.y[0] == pytest.approx(0.6 / 8)
+
+
+def test_times_and_their_figure() -> None:
+    result = function_time_claim.times(made_sizes.profiles(HALF))
+    assert len(result) == 20
+    assert set(result["per_packet"]) == {2.0}
+    assert set(result["function"]) == {"ip_rcv"}, "what was never called has no times"
+    figure = figures.timed(result)
+    assert "function_graph's cost included" in figure.layout.title.subtitle.text
+    by_bpf = {"tracer": "bpf", "window_s": 5.0, "functions": {"ip_rcv": {**result.iloc[0], "count": 500}}}
+    other = function_time_claim.times(made_sizes.profiles(HALF, observed=by_bpf, window_s=4.0))
+    assert "bpf's cost included" in figures.timed(other).layout.title.subtitle.text
+    assert set(other["per_packet"]) == {1.6}, "of 312.5 packets that arrived while it was traced"
+    [line] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"]
+    assert list(line.y) == pytest.approx([20, 10], rel=0.05)
+    [raw] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "markers"]
+    assert raw.hovertext[0].split("<br>")[1].startswith("round 0 (whole run): "), "a profile has no slices"

@@ -1,0 +1,147 @@
+"""What a copy costs: found in made-up rounds whose cost is known, and withheld where it cannot be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit.analysis import figures, load
+from labkit.analysis.findings import virtual_tap
+from labkit.analysis.packet_cost import mirror_tax
+
+MIRRORS = (0, 1, 2, 4, 8)
+FIXED_S, COPY_S = 5e-6, 2e-6
+PACKETS = 1000
+
+
+def row(
+    round_: int, mirrors: int, cost_s: float, *, switch: str = "ovs_netdev", options: str = "", **given: Any
+) -> dict[str, Any]:
+    name = switch + (f"+mirrors={mirrors}{options}" if mirrors else "")
+    return {
+        "experiment": "virtual_tap", "run": "made", "point": f"1-r{round_}", "method": "slice", "arm": name,
+        "role": "variant" if mirrors else "baseline", "where": "here", "topology": name, "protocol": "udp",
+        "status": "ok", "kernel": "6.1", "nodes": "one", "endpoint": "namespace", "round": round_, "pairs": 1,
+        "mtu_bytes": 1500, "length_bytes": 64, "family": 4, "streams": 1, "switched_count": PACKETS,
+        "switch_cpu_s": cost_s * PACKETS, "cpu_s": 4 * cost_s * PACKETS, "received_count": PACKETS, "window_s": 0.07,
+        "copies_count": mirrors * PACKETS, "copies_expected_count": mirrors * PACKETS, "copies_unread_count": 0,
+        **given,
+    }  # fmt: skip
+
+
+def rounds(count: int = 6, *, bend: float = 0.0, options: str = "", **given: Any) -> pd.DataFrame:
+    """Rounds that differ as set-ups do, with a little noise in every arm."""
+    rng = np.random.default_rng(1)
+    result = []
+    for number in range(count):
+        common = rng.normal(1, 0.05)
+        for mirrors in MIRRORS:
+            cost = (FIXED_S + COPY_S * mirrors + bend * COPY_S * mirrors**2) * common * rng.normal(1, 0.01)
+            result += [row(number, mirrors, cost, options=options, **given)] * 2
+    return load.complete(pd.DataFrame(result))
+
+
+def of(taxes: list[mirror_tax.Tax], cost: str) -> mirror_tax.Tax:
+    [result] = [one for one in taxes if one.cost == cost]
+    return result
+
+
+def test_the_cost_of_a_packet_and_of_a_copy_is_found() -> None:
+    result = of(mirror_tax.taxes(rounds()), "switch_per_packet_s")
+    assert list(result.copies) == list(MIRRORS)
+    assert result.fixed is not None
+    assert result.copy is not None
+    assert result.line is not None
+    for estimate, true in ((result.fixed, FIXED_S), (result.copy, COPY_S)):
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low < true < estimate.high
+        assert estimate.value == pytest.approx(true, rel=0.1)
+    assert not result.line.misfits
+    assert of(mirror_tax.taxes(rounds()), "cpu_per_packet_s").copy.value == pytest.approx(4 * COPY_S, rel=0.1)  # type: ignore[union-attr]
+
+
+def test_points_on_no_line_are_said_to_be_on_none() -> None:
+    result = of(mirror_tax.taxes(rounds(bend=0.2)), "switch_per_packet_s")
+    assert result.line is not None
+    assert result.line.misfits
+    assert "the points are on no line" in virtual_tap.tax_sentences([result])[0]
+
+
+def test_copies_that_were_counted_count_and_not_the_mirrors() -> None:
+    """Mirrors that copy only half of the packets make half of the copies, each at its own price."""
+    table = rounds()
+    halved = table.assign(
+        copies_count=table["copies_count"] / 2, copies_expected_count=table["copies_count"] / 2
+    )
+    result = of(mirror_tax.taxes(halved), "switch_per_packet_s")
+    assert list(result.copies) == [mirrors / 2 for mirrors in MIRRORS]
+    assert result.copy is not None
+    assert result.copy.value == pytest.approx(2 * COPY_S, rel=0.1)
+
+
+def test_readers_and_loads_have_taxes_of_their_own_and_share_the_baseline() -> None:
+    read = rounds(options="+readers=count")
+    other = rounds(length_bytes=512)
+    result = mirror_tax.taxes(
+        pd.concat([rounds(), read[read["role"].eq("variant")], other], ignore_index=True)
+    )
+    assert {(one.curve, one.of["length_bytes"]) for one in result} == {
+        ("ovs_netdev", 64), ("ovs_netdev+readers=count", 64), ("ovs_netdev", 512),
+    }  # fmt: skip
+    assert {tuple(one.arms) for one in result} == {("0", "1", "2", "4", "8")}
+
+
+def test_the_kernels_datapath_has_no_cost_of_ovs_vswitchd() -> None:
+    result = mirror_tax.taxes(rounds().replace({"topology": "ovs_netdev"}, "ovs", regex=True))
+    assert {one.cost for one in result} == {"cpu_per_packet_s"}
+
+
+def test_a_round_without_packets_is_left_out_and_told() -> None:
+    table = rounds()
+    empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
+    result = of(
+        mirror_tax.taxes(table.assign(switched_count=table["switched_count"].mask(empty, 3))),
+        "switch_per_packet_s",
+    )
+    assert result.left_out == ["1 of 6 rounds left out: fewer than 100 packets at one of the arms"]
+    assert len(result.values) == 5
+
+
+def test_two_numbers_of_mirrors_are_no_line() -> None:
+    table = rounds()
+    result = mirror_tax.taxes(table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])])
+    assert result == []
+    few = table[table["topology"].isin(["ovs_netdev+mirrors=1", "ovs_netdev+mirrors=2"])]
+    assert {one.why for one in mirror_tax.taxes(few)} == {
+        "a line needs 3 numbers of mirrors, and there are 2"
+    }
+
+
+def test_missing_and_unread_copies_are_told() -> None:
+    table = rounds()
+    eight = table["topology"].eq("ovs_netdev+mirrors=8")
+    worse = table.assign(
+        copies_count=table["copies_count"].mask(eight, 0.5 * table["copies_count"]),
+        copies_unread_count=table["copies_unread_count"].mask(eight, 0.1 * table["copies_count"]),
+    )
+    sentences = virtual_tap.copies(worse)
+    assert sentences[0].startswith("At 3 of 4 points (arm and load) every mirror made all its copies")
+    assert "50 % of the copies arrived" in sentences[1]
+    assert "the reader did not get 20 % of the copies" in sentences[2]
+    assert len(sentences) == 3
+
+
+def test_the_figure_has_a_panel_for_each_load_and_cost() -> None:
+    table = pd.concat([rounds(), rounds(length_bytes=512)], ignore_index=True)
+    taxes = mirror_tax.taxes(table)
+    figure = figures.mirror_tax(table, taxes)
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    assert len(lines) == len(taxes) == 4
+    for trace, tax in zip(lines, taxes, strict=True):
+        assert tax.copy is not None
+        slope = (trace.y[1] - trace.y[0]) / (trace.x[1] - trace.x[0])
+        assert slope * 1e-6 == pytest.approx(tax.copy.value)

@@ -1,0 +1,159 @@
+"""Two runs point by point: drift cancels where there is a common baseline, and what is not comparable is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_rows import PREPARED, Row, rows, save
+
+from labkit.analysis.compare_runs import COLUMNS, compare
+from labkit.analysis.load import GROUP, PROVENANCE
+from labkit.common.errors import BadInput
+
+ALONE = {"veth_bridge": 1.0}
+
+
+def drifted(some: list[Row], factor: float) -> list[Row]:
+    """The same rows on a machine that is `factor` times as fast today."""
+    return [row | {"throughput_bps": row["throughput_bps"] * factor} for row in some]
+
+
+def compared(tmp_path: Path, left: list[Row], right: list[Row]) -> tuple[Any, str]:
+    """The comparison by topology, and all doubts as one text."""
+    table, doubts = compare(save(tmp_path / "monday", left), save(tmp_path / "tuesday", right))
+    return table.set_index("topology"), "\n".join(doubts)
+
+
+def test_drift_cancels_where_there_is_a_common_baseline(tmp_path: Path) -> None:
+    table, doubts = compared(tmp_path, rows(rounds=8), drifted(rows(rounds=8, seed=4), 0.95))
+    arm, baseline = table.loc["macvlan_bridge"], table.loc["veth_bridge"]
+    assert arm["word"] == "no difference beyond 5 %"
+    assert arm["ratio"] == pytest.approx(0.95, rel=0.01)
+    assert arm["relative_ratio"] == pytest.approx(1, rel=0.01)
+    assert arm["sentence"].startswith(
+        "tcp, 1 pair, MTU 1500: no difference beyond 5 % between"
+        " macvlan_bridge to veth_bridge in tuesday and in monday: ratio "
+    )
+    assert arm["how"] == "Welch's t over 8 and 8 set-ups"
+    assert baseline["word"] == "no evidence"  # 5 % is what drift does
+    assert math.isnan(baseline["relative_ratio"])
+    assert (baseline["left_setups_count"], baseline["method"]) == (8, "slice")
+    assert baseline["left_median"] == pytest.approx(1e10, rel=0.01)
+    assert "1 of 2 points have no common baseline: 2 to 5 % of drift between runs is normal" in doubts
+    assert "not interleaved" in doubts
+
+
+def test_change_against_the_baseline_is_found(tmp_path: Path) -> None:
+    right = drifted(rows(PREPARED | {"macvlan_bridge": 1.1}, rounds=8, seed=4), 1.03)
+    table, _ = compared(tmp_path, rows(rounds=8), right)
+    assert table.loc["macvlan_bridge", "word"] == "slower"
+    assert table.loc["macvlan_bridge", "relative_ratio"] == pytest.approx(1.1 / 1.2, rel=0.02)
+    assert "macvlan_bridge to veth_bridge in tuesday is 8" in str(table.loc["macvlan_bridge", "sentence"])
+
+
+def test_plain_ratio_needs_more_than_drift(tmp_path: Path) -> None:
+    words = {}
+    for factor in (1.03, 1.2, 0.8):
+        right = drifted(rows(ALONE, rounds=8, seed=4), factor)
+        table, _ = compared(tmp_path / str(factor), rows(ALONE, rounds=8), right)
+        words[factor] = table.loc["veth_bridge", "word"]
+        assert "widened by 5 % for drift" in str(table.loc["veth_bridge", "how"])
+    assert words == {1.03: "no evidence", 1.2: "faster", 0.8: "slower"}
+
+
+def test_latency_is_better_when_lower(tmp_path: Path) -> None:
+    ping: dict[str, Any] = {"protocol": "ping", "slices": 0, "whole": 8, "rounds": 8}
+    table, _ = compared(tmp_path, rows(**ping), rows(PREPARED | {"macvlan_bridge": 0.9}, seed=4, **ping))
+    assert (table.loc["macvlan_bridge", "word"], table.loc["macvlan_bridge", "method"]) == ("faster", "whole")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "rounds", "says"),
+    [
+        (PREPARED | {"veth_bridge (again)": 1.2}, 8, "in tuesday the baseline differs from itself"),
+        ({"veth_bridge": 1.0, "macvlan_bridge": 1.2}, 8, "in tuesday veth_bridge was not measured twice"),
+        (PREPARED, 1, "one of the two has a single set-up, thus no interval"),
+    ],
+)
+def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says: str) -> None:
+    table, _ = compared(tmp_path, rows(rounds=8), rows(ratios, rounds, seed=4))
+    assert table.loc["macvlan_bridge", "word"] == "no evidence"
+    assert says in str(table.loc["macvlan_bridge", "sentence"])
+
+
+def test_no_change_seldom_alarms(tmp_path: Path) -> None:
+    """60 comparisons, set-ups that differ by 5 %, a drift of 4 %: 3 false alarms are expected of either kind."""
+    rng, both = np.random.default_rng(7), []
+    for seed, drift in ((1, 1.0), (2, 1.04)):
+        some: list[Row] = []
+        for pairs in range(1, 61):
+            few = rows(rounds=4, slices=3, noise=0.1, seed=1000 * seed + pairs, pairs=pairs)
+            setups = {key: rng.normal(0, 0.05) for key in {(row["arm"], row["round"]) for row in few}}
+            some += [
+                row
+                | {
+                    "throughput_bps": drift
+                    * row["throughput_bps"]
+                    * math.exp(setups[row["arm"], row["round"]])
+                }
+                for row in few
+            ]
+        both.append(some)
+    table, _ = compared(tmp_path, both[0], both[1])
+    assert len(table) == 120
+    assert table.loc["macvlan_bridge", "word"].isin(["faster", "slower"]).sum() <= 7
+    assert table.loc["veth_bridge", "word"].isin(["faster", "slower"]).sum() <= 5
+
+
+@pytest.mark.parametrize("name", PROVENANCE)
+def test_other_machines_are_refused(tmp_path: Path, name: str) -> None:
+    another: dict[str, Any] = {name: "another"}
+    with pytest.raises(
+        BadInput, match=f"monday and tuesday are not comparable, they differ in {name}: .* and another"
+    ):
+        compared(tmp_path, rows(rounds=2), rows(rounds=2, **another))
+
+
+def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    left, right = rows(rounds=2), rows({"loopback": 1}, rounds=2, mtu_bytes=9000)
+    with pytest.raises(BadInput) as error:
+        compared(tmp_path, left, right)
+    assert "no point in common: they differ in mtu_bytes (1500 and 9000), topology (veth_bridge" in str(
+        error.value
+    )
+    with pytest.raises(BadInput, match="slices here and whole runs there"):
+        compared(tmp_path / "b", left, rows(rounds=2, slices=0, whole=2))
+    with pytest.raises(BadInput, match="no valid measurement"):
+        compared(tmp_path / "c", left, [row | {"status": "failed"} for row in right])
+    with pytest.raises(BadInput, match="there is no run folder"):
+        compare(tmp_path / "monday", tmp_path / "never")
+
+
+def test_doubts_of_both_are_told(tmp_path: Path) -> None:
+    right = rows(rounds=2, labkit="0.2.0", doubts="load was high") + rows({"loopback": 1}, rounds=2, pairs=8)
+    _, doubts = compared(tmp_path, rows(), right)
+    for doubt in (
+        "monday and tuesday differ in labkit: 0.1.0 and 0.2.0",
+        "1 of 3 points are in tuesday only: loopback (tcp, 8 pairs, MTU 1500)",
+        "tuesday: macvlan_bridge: load was high (in 24 of 24 rows)",
+        "2 of 2 points have fewer than 5 fresh set-ups on a side",
+    ):
+        assert doubt in doubts
+
+
+def test_sweeps(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for mtu in (1500, 9000):
+            save(tmp_path / name / str(mtu), rows(run=name, mtu_bytes=mtu, seed=mtu))
+        (tmp_path / name / "sweep.json").write_text(json.dumps({"points": ["1500", "9000"]}))
+    table, _ = compare(str(tmp_path / "a"), tmp_path / "b")
+    assert list(table.columns) == [*GROUP, *COLUMNS]
+    assert sorted(table["mtu_bytes"]) == [1500, 1500, 9000, 9000]
+    assert table["ratio"].tolist() == pytest.approx([1.0] * 4)
+    itself, _ = compare(tmp_path / "a", tmp_path / "a")
+    assert not itself["word"].isin(["faster", "slower"]).any()

@@ -1,0 +1,205 @@
+"""Drawings of made states: the text of DOT and Mermaid, and where the boxes and lines of a figure are."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from conftest import ROOT
+from made_states import LO, bridged, overlay, tunnelled, veth
+
+from labkit.analysis import drawing
+from labkit.analysis.drawing import figure
+from labkit.analysis.drawing.flat_layout import Layout, TextBox
+from labkit.analysis.drawing.folded_layout import Levels, places
+from labkit.common.topology_state import Namespace, Place
+from labkit.measure.topologies import State
+
+
+def test_joins_are_found_once() -> None:
+    assert [join.way for join in drawing.joins(tunnelled())].count("veth") == 1
+    ways = sorted(join.way for join in drawing.joins(tunnelled()))
+    assert ways == ["lower", "lower", "tunnel", "veth"]
+    assert sorted(join.way for join in drawing.joins(bridged(2))) == ["port"] * 4 + ["veth"] * 4
+
+
+def test_dot() -> None:
+    text = drawing.dot(tunnelled())
+    assert text.startswith('graph "vxlan" {\n  label="vxlan, 1 pair, Linux 6.1"')
+    assert '    "client0/eth0" [label="eth0 · vxlan 42\\n10.1.0.1/8"];' in text
+    assert '  "client0/eth0" -- "server0/eth0" [style=bold, tooltip="tunnel"];' in text
+    assert '  "client0/under" -- "server0/under" [style=solid, tooltip="veth pair"];' in text
+    assert '"client0/eth0" -- "client0/under" [style=dashed' in text
+    assert text.count("{") == text.count("}") == 3
+    assert "lo" not in [line.split("/")[-1].split('"')[0] for line in text.splitlines()]
+
+
+def test_mermaid() -> None:
+    text = drawing.mermaid(tunnelled())
+    assert text.splitlines()[1] == "flowchart LR"
+    assert '  subgraph n0["client0"]\n    n0i100["eth0 · vxlan 42<br/>10.1.0.1/8"]' in text
+    assert "  n0i100 == tunnel === n1i100" in text
+    assert "  n0i101 --- n1i101" in text
+    assert "  n1i100 -. lower .- n1i101" in text
+    assert '["120 more pairs are not drawn"]' in drawing.mermaid(bridged(128))
+    assert drawing.mermaid(bridged(128)).count(" --- ") == 16
+
+
+def test_names_that_would_be_syntax() -> None:
+    name = 'a"<b>\\#'
+    state = msgspec.structs.replace(
+        tunnelled(),
+        topology=name,
+        pairs=[],
+        namespaces=[Namespace(name, [veth(name, 2, Place("x", "y"))], [])],
+    )
+    assert 'graph "a\\"<b>\\\\#" {' in drawing.dot(state)
+    assert 'n0["a#quot;#lt;b#gt;\\#35;"]' in drawing.mermaid(state)
+    text = next(trace for trace in figure.topology(state).data if trace.mode == "text").text[0]
+    assert text == '<b>a"&lt;b&gt;\\#</b>'
+
+
+def test_tree() -> None:
+    lines = drawing.tree(bridged(1)).splitlines()
+    assert lines[0] == "veth_bridge, 1 pair, Linux 6.1"
+    assert "  eth0    veth    MTU 1500   10.1.0.1/8; peer between/port0" in lines
+    assert "  port0   veth    MTU 1500   peer client0/eth0; port of bridge" in lines
+    assert lines[-1] == "  route default via 10.9.9.9 dev bridge"
+    down = msgspec.structs.replace(LO, name="eth1", kind="dummy", carrier=False)
+    state = msgspec.structs.replace(bridged(1), namespaces=[Namespace("one", [down], [])])
+    assert "eth1  dummy  MTU 65536  no carrier" in drawing.tree(state)
+
+
+def test_what_serves_only_pairs_that_are_left_out_is_left_out() -> None:
+    state, more = drawing.first(drawing.shown(bridged(128)), 3)
+    assert more == 125
+    assert [space.name for space in state.namespaces][-3:] == ["client2", "server2", "between"]
+    assert [one.name for one in state.namespaces[-1].interfaces] == [
+        "bridge",
+        *(f"port{n}" for n in range(6)),
+    ]
+
+
+def overlap(one: TextBox, other: TextBox) -> bool:
+    return one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
+
+
+def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
+    """Whether a line runs through the inside of a box, looked at closely."""
+    steps = [step / 200 for step in range(201)]
+    for (x0, y0), (x1, y1) in itertools.pairwise(line):
+        for at in steps:
+            x, y = x0 + (x1 - x0) * at, y0 + (y1 - y0) * at
+            if box.x + 1 < x < box.right - 1 and box.y + 1 < y < box.bottom - 1:
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("state", "places_of"),
+    [
+        (tunnelled(), Layout),
+        (bridged(1), Layout),
+        (bridged(8), places),
+        (overlay(), Layout),
+        (overlay(), places),
+    ],
+    ids=["vxlan", "1 pair", "8 pairs", "overlay", "overlay, folded"],
+)
+def test_nothing_overlaps_and_no_line_runs_over_a_label(
+    state: State, places_of: Callable[[State], Layout | Levels]
+) -> None:
+    places = places_of(drawing.shown(state))
+    boxes = list(places.interfaces.values())
+    assert len(boxes) == sum(len(space.interfaces) for space in drawing.shown(state).namespaces)
+    assert not any(overlap(*two) for two in itertools.combinations(boxes, 2))
+    assert not any(overlap(*two) for two in itertools.combinations(places.namespaces.values(), 2))
+    assert not any(crosses(line, box) for _, line in places.lines for box in boxes)
+    for place, box in places.interfaces.items():
+        run_context = places.namespaces[place.namespace]
+        assert run_context.x < box.x < box.right < run_context.right
+        assert run_context.y < box.y < box.bottom < run_context.bottom
+        assert 0 <= run_context.y <= run_context.bottom <= places.height
+
+
+def test_leaves_and_spines_stand_between_the_containers() -> None:
+    places = Layout(drawing.shown(overlay()))
+    columns: dict[float, list[str]] = {}
+    for name, box in sorted(places.namespaces.items(), key=lambda item: (item[1].x, item[1].y)):
+        columns.setdefault(box.x, []).append(name)
+    assert list(columns.values()) == [
+        ["cs1", "cs2"], ["con_ns1"], ["lc1"], ["sc1", "sc2"], ["lc2"], ["con_ns3", "con_ns2"], ["cs5", "cs3", "cs4"],
+    ]  # fmt: skip
+    below = [max(y for _, y in line) for join, line in places.lines if join.way == "tunnel"]
+    boxes = [box.bottom for box in places.namespaces.values()]
+    assert len(set(below)) == 2
+    assert max(boxes) < min(below) < max(below) < places.height
+
+
+def test_a_deep_network_is_folded_so_that_it_fits_a_report() -> None:
+    folded = places(drawing.shown(overlay()))
+    assert isinstance(folded, Levels)
+    assert figure.topology(overlay()).layout.width < 900
+    levels: dict[float, list[str]] = {}
+    for name, box in sorted(folded.namespaces.items(), key=lambda item: (item[1].y, item[1].x)):
+        levels.setdefault(box.y, []).append(name)
+    assert list(levels.values()) == [
+        ["sc1", "sc2"], ["lc1", "lc2"], ["con_ns1", "con_ns3", "con_ns2"], ["cs1", "cs2", "cs5", "cs3", "cs4"],
+    ]  # fmt: skip
+    tunnels = [line for join, line in folded.lines if join.way == "tunnel"]
+    assert [len(line) for line in tunnels] == [2, 2], "straight from end to end"
+    assert all(one[1] == other[1] for one, other in tunnels)
+    titles = [
+        TextBox([], len(box.lines[0]) * 7.0, 16, box.x + box.title_px + 4, box.y + 4)
+        for box in folded.namespaces.values()
+    ]
+    assert not any(crosses(line, box) for _, line in folded.lines for box in titles)
+
+
+def test_what_is_narrow_or_could_not_be_read_is_not_folded() -> None:
+    assert isinstance(places(drawing.shown(bridged(8))), Layout)
+    long = "a_container_whose_name_fills_its_box"
+    text = msgspec.json.encode(overlay()).decode().replace('"cs5"', f'"{long}"')
+    state = msgspec.json.decode(text, type=State)
+    wide = places(drawing.shown(state))
+    narrow = Levels(drawing.shown(state), Layout(drawing.shown(state)))
+    assert not narrow.is_clear(), "the line from above runs over the name"
+    assert isinstance(wide, Layout)
+
+
+def test_what_the_tree_says_of_the_overlay() -> None:
+    lines = drawing.tree(overlay()).splitlines()
+    assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
+    assert "  route 23.0.0.0/24 dev gretun-cont" in lines
+    assert "gre0" not in drawing.tree(overlay())
+    assert ' "con_ns1/vxlan-cont" -- "con_ns3/vxlan-cont" [style=bold' in drawing.dot(overlay())
+    assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
+
+
+def test_a_figure_has_each_way_of_joining_once_in_its_legend() -> None:
+    drawn = figure.topology(tunnelled())
+    lines = [trace for trace in drawn.data if trace.mode == "lines"]
+    assert [trace.name for trace in lines] == ["veth pair", "made on a lower device", "tunnel"]
+    assert len({(trace.line.dash, trace.line.color) for trace in lines}) == 3
+    words = [text for trace in drawn.data if trace.mode == "text" for text in trace.text]
+    assert "eth0 · vxlan 42<br>10.1.0.1/8" in words
+    assert "<b>server0</b>" in words
+    assert drawn.layout.title.text == "vxlan, 1 pair"
+
+
+def test_a_figure_of_many_pairs_says_how_many_more() -> None:
+    drawn = figure.topology(bridged(128))
+    assert drawn.layout.title.text == "veth_bridge, 128 pairs"
+    assert drawn.layout.title.subtitle.text.endswith("; 120 more pairs are not drawn")
+    assert drawn.layout.height < 1000
+    assert "not drawn" not in figure.topology(bridged(8)).layout.title.subtitle.text
+
+
+def test_the_figure_does_without_pandas() -> None:
+    """An emulated machine takes half a minute for it."""
+    code = "import sys; from labkit.analysis.drawing import figure; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

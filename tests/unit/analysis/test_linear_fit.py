@@ -1,0 +1,104 @@
+"""Straight lines through simulated rounds: intervals cover what was planted as often as they say, a cost per byte that
+was planted is found, and points that lie on no line are told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labkit.analysis import linear_fit
+from labkit.common.errors import BadInput
+
+SIZES = np.array([16.0, 64, 200, 400, 800, 1472])
+LINE = np.column_stack([np.ones_like(SIZES), SIZES])
+FIXED, BYTE = 5e-6, 0.3e-9  # s, s a byte
+
+
+def rounds(
+    rng: np.random.Generator,
+    expected: linear_fit.Floats,
+    count: int = 5,
+    noise: float = 0.04,
+    mood: float = 0.05,
+) -> linear_fit.Floats:
+    """Rounds of an expected cost: the noise grows with the cost, and each round has a mood of its own."""
+    each = 1 + mood * rng.standard_normal((count, 1)) + noise * rng.standard_normal((count, expected.size))
+    return expected * each
+
+
+def test_intervals_cover_what_was_planted_as_often_as_they_say() -> None:
+    rng, hits, trials = np.random.default_rng(7), np.zeros(2), 600
+    for _ in range(trials):
+        result = linear_fit.fit(LINE, rounds(rng, FIXED + BYTE * SIZES))
+        for place, planted in enumerate((FIXED, BYTE)):
+            one = linear_fit.mean(result.coefficients[:, place])
+            assert one.low is not None
+            assert one.high is not None
+            hits[place] += one.low <= planted <= one.high
+    # 95 %, within 3.4 standard deviations of a count of 600
+    assert np.all(np.abs(hits / trials - 0.95) < 0.03), hits / trials
+
+
+def test_a_line_is_said_to_be_none_as_seldom_as_it_should_and_a_bend_is_seen() -> None:
+    rng, trials = np.random.default_rng(8), 600
+    bent = FIXED + BYTE * SIZES + 1.2e-6 * (SIZES < 100)  # small ones are dearer
+    alarms = sum(linear_fit.fit(LINE, rounds(rng, FIXED + BYTE * SIZES)).misfits for _ in range(trials))
+    seen = sum(linear_fit.fit(LINE, rounds(rng, bent)).misfits for _ in range(100))
+    assert alarms <= 14, "1 % of 600 are 6"
+    assert seen > 80
+
+
+def test_a_planted_cost_per_byte_is_found_between_two_arms() -> None:
+    """0.5 ns a byte more of 0.3; and where nothing was planted, nothing is found in 95 %."""
+    rng, result, false = np.random.default_rng(9), 0, 0
+    for _ in range(200):
+        one, same, dear = (
+            linear_fit.fit(LINE, rounds(rng, FIXED + byte * SIZES, count=10)).coefficients[:, 1]
+            for byte in (BYTE, BYTE, BYTE + 0.5e-9)
+        )
+        difference = linear_fit.mean(dear - one)
+        result += difference.excludes_zero and difference.value > 0
+        false += linear_fit.mean(same - one).excludes_zero
+    assert result > 180
+    assert false < 20
+
+
+def test_weights_keep_the_large_from_drowning_the_small() -> None:
+    """With 4 % of noise at every size, 65507 bytes scatter by more than all that 16 bytes cost."""
+    rng = np.random.default_rng(10)
+    sizes = np.array([16.0, 400, 1472, 9000, 65507])
+    design = np.column_stack([np.ones_like(sizes), sizes])
+    errors = []
+    for _ in range(100):
+        values = rounds(rng, 1e-6 + 1e-9 * sizes, mood=0)
+        weighted = linear_fit.fit(design, values).coefficients[:, 0].mean()
+        plain = np.linalg.lstsq(design, values.T, rcond=None)[0][0].mean()
+        errors.append((abs(weighted - 1e-6), abs(plain - 1e-6)))
+    weighted_s, plain_s = np.mean(errors, axis=0)
+    assert weighted_s < 0.1e-6
+    assert weighted_s < plain_s / 3
+
+
+def test_exact_points_give_exact_coefficients() -> None:
+    values = np.array([FIXED + BYTE * SIZES, 2 * (FIXED + BYTE * SIZES)])
+    result = linear_fit.fit(LINE, values)
+    assert result.coefficients == pytest.approx(np.array([[FIXED, BYTE], [2 * FIXED, 2 * BYTE]]))
+    assert result.misfit_p is None
+    assert not result.misfits
+    bent = values + np.array([1e-6, 0, 0, 0, 0, 0])
+    assert linear_fit.fit(LINE, bent).misfits
+
+
+def test_what_cannot_be_fitted() -> None:
+    with pytest.raises(BadInput, match="2 sizes do not tell 3 coefficients apart"):
+        linear_fit.fit(np.ones((2, 3)), np.ones((4, 2)))
+    with pytest.raises(BadInput, match="6 sizes do not tell 2 coefficients apart"):
+        linear_fit.fit(np.column_stack([np.ones(6), np.full(6, 400.0)]), np.ones((4, 6)))
+    with pytest.raises(BadInput, match="above 0"):
+        linear_fit.fit(LINE, np.zeros((4, 6)))
+    for none in ([], [1.0, np.nan]):
+        with pytest.raises(BadInput, match="at least one value"):
+            linear_fit.mean(none)
+    one = linear_fit.mean([3.0])
+    assert (one.value, one.low, one.high, one.excludes_zero) == (3.0, None, None, False)
+    assert linear_fit.fit(LINE, (FIXED + BYTE * SIZES)[None, :]).misfit_p is None

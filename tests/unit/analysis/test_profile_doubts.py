@@ -1,0 +1,127 @@
+"""Doubts about profiles: told in notebooks, for each observer and arm, and nothing that is not the observer's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_rows import ROW, rows, save
+
+from labkit import notebook
+from labkit.analysis import load, profile_doubts
+from labkit.analysis.findings import container_vs_vm
+from labkit.commands import terminal_tables
+
+ENDS = {"endpoint": "guest", "guest_kernel": "6.12.9", "guest_accelerator": "kvm"}
+
+
+def profile(number: int, observer: str | None, doubts: str | None = None, **changes: Any) -> dict[str, Any]:
+    own = {
+        "method": "profile",
+        "observer": observer,
+        "doubts": doubts,
+        "round": number,
+        "point": f"1-p{number}",
+    }
+    return (
+        ROW
+        | {"protocol": "udp", "length_bytes": 800, "arm": "veth_bridge", "topology": "veth_bridge"}
+        | own
+        | changes
+    )
+
+
+def test_a_notebook_tells_doubts_of_each_observer(tmp_path: Path) -> None:
+    measured = rows({"veth_bridge": 1.0, "macvlan_bridge": 1.0}, protocol="udp", length_bytes=800)
+    measured[0]["doubts"] = "a clock is wrong"
+    seen = [profile(number, None, "datagrams were lost") for number in range(3)]
+    for number in range(3):
+        seen.append(profile(number, "perf_record", f"perf lost {number}00 samples, of 1,{number}00,000"))
+        seen.append(profile(number, "function_times", "datagrams were lost"))
+    seen[2]["doubts"] = "datagrams were lost"
+    seen.append(profile(3, "perf_record", "a clock is wrong", status="invalid", reason="too short"))
+    seen.append(profile(3, "perf_stat", status="failed", reason="perf ended"))
+    lines = notebook.Shown(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
+    report = [line for line in lines if "perf_" in line or "function_times" in line]
+    assert report == [
+        "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000 (for example) (in 3 of 3 rows)",
+        "- perf_record, veth_bridge: 1 of 4 rows left out as invalid: too short",
+    ]
+
+
+def test_hosts_are_told_apart() -> None:
+    seen = [profile(0, "perf_record", "perf lost 9 samples, of 99"), profile(0, None)]
+    there = [row | {"kernel": kernel} for row in seen for kernel in ("6.1.0", "6.12.9")]
+    lines = profile_doubts.profile_doubts(pd.DataFrame(there), pd.DataFrame(seen[1:]))
+    assert [line.split(",")[0] for line in lines] == ["Linux 6.1.0", "Linux 6.12.9"]
+    assert profile_doubts.profile_doubts(pd.DataFrame(there).iloc[:0], pd.DataFrame(seen)) == []
+
+
+def test_times_by_bpf_are_doubted() -> None:
+    """Its bins are coarse, and it does not tell what it lost; whether `observed` is an object or its text."""
+    seen = [
+        profile(0, "function_times", observed={"tracer": "bpf", "functions": {}}),
+        profile(1, "function_times", observed='{"tracer": "bpf", "functions": {}}'),
+        profile(2, "function_times", observed={"tracer": "function_graph", "functions": {}}),
+    ]
+    [lines] = profile_doubts.profile_doubts(pd.DataFrame(seen), pd.DataFrame([profile(0, None)]))
+    assert lines.startswith("function_times, veth_bridge: times are by BPF, not by function_graph")
+    assert lines.endswith("(in 2 of 3 rows)")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (["may panic: guest=debian,profile=tracing"], "Nothing was seen by guest_function_times: may panic"),
+        (["may panic", "may panic", "no tracer"], "guest_function_times: may panic; no tracer."),
+        ([], "Not looked at: `observe=guest_function_times"),
+    ],
+)
+def test_the_report_says_why_no_function_was_timed(
+    tmp_path: Path, reasons: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = [
+        profile(number, "guest_function_times", status="unsupported", reason=reason, **ENDS)
+        for number, reason in enumerate(reasons)
+    ]
+    place = save(tmp_path / "run", [*rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=800), *refused])
+    profiles = load.profiles(place)
+    assert words in container_vs_vm._missing(profiles, container_vs_vm.TIMERS)
+    container_vs_vm.ContainerVsVm(place, load.load(place)).functions()
+    assert "Markdown object" in capsys.readouterr().out
+
+
+BOOT = "client0 did not boot in time"
+
+
+def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
+    """Profiles of one arm, whose last round failed before any observer ran."""
+    seen = [profile(number, observer) for number in range(rounds) for observer in (None, "perf_record")]
+    return [*seen, profile(rounds, None, status="failed", reason=BOOT)]
+
+
+def test_a_round_that_was_not_set_up_is_told() -> None:
+    result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(2)), pd.DataFrame(rows()))
+    assert result == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles failed in the set-up: {BOOT}"]
+
+
+def test_profiles_that_all_failed_are_told() -> None:
+    result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(0)), pd.DataFrame(rows()))
+    assert result == [f"veth_bridge: {BOOT} (1 round of profiles failed in the set-up)"]
+
+
+def test_a_run_that_failed_without_an_observer_is_no_failed_set_up() -> None:
+    some = pd.DataFrame(with_a_failed_round(2)[:4]).assign(folder="run")
+    some.loc[0, ["status", "reason"]] = ["failed", "iperf3: no route"]
+    assert profile_doubts.not_set_up(some) == []
+
+
+def test_the_terminal_tells_of_failed_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = [*with_a_failed_round(1), profile(0, "perf_stat", status="failed", reason="perf ended")]
+    terminal_tables.show_profiles(load.profiles(save(tmp_path / "run", some)))
+    assert capsys.readouterr().out.splitlines() == [
+        f"- veth_bridge: {BOOT} (1 round of profiles failed in the set-up)",
+        "- veth_bridge: perf ended (1 profile failed)",
+    ]

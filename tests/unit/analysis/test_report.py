@@ -1,0 +1,310 @@
+"""A report is read as the text that a browser gets: what is in it, what is escaped, and that nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import simulated
+from nbformat import v4
+from plotly.offline import get_plotlyjs
+from simulated import EVIL
+
+from labkit.analysis import figures, report
+from labkit.common.errors import BadInput
+
+RUN = {
+    "experiment": "datapaths",
+    "run": "20261121-091200-ab12",
+    "parameters": {
+        "topology": ["veth_bridge", "macvlan_bridge"],
+        "pairs": [1, 8],
+        "note": EVIL,
+        "rate_bps": None,
+    },
+    "seed": 42,
+    "created": "2026-11-21T09:12:00Z",
+    "finished": "2026-11-21T09:15:00Z",
+    "measuring_s": 183.2,
+    "why_stopped": {"8": "half-width 1.9 % is below 2 %"},
+}
+ENVIRONMENT = {
+    "kernel": "6.18.5",
+    "accelerator": "kvm",
+    "sysctls": {f"net.core.{n}": str(n) for n in range(20)},
+}
+
+
+def run_folder(folder: Path, run: dict[str, Any] = RUN, environment: dict[str, Any] = ENVIRONMENT) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "environment.json").write_text(json.dumps(environment))
+    return folder
+
+
+def reported(folder: Path, document: nbformat.NotebookNode) -> str:
+    """The page without plotly.js."""
+    nbformat.write(document, folder / "notebook.ipynb")
+    page = report.html(folder / "notebook.ipynb", folder / "report.html").read_text()
+    assert page.count(get_plotlyjs()) == 1
+    return page.replace(get_plotlyjs(), "")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = run_folder(tmp_path_factory.mktemp("data") / "run")
+    return reported(folder, simulated.notebook(simulated.rows(pairs=(1, 2))))
+
+
+def test_title_date_kernel_and_accelerator_stand_at_the_top(page: str) -> None:
+    assert "<title>How do veth and macvlan compare?</title>" in page
+    top = page[page.index("<header>") : page.index("</header>")]
+    for fact in (
+        "<h1>How do veth and macvlan compare?</h1>",
+        "2026-11-21 09:12:00 UTC",
+        "kernel 6.18.5",
+        "kvm",
+    ):
+        assert fact in top
+    assert page.count("<h1>") == 1
+    assert "emulated" not in top
+
+
+def test_figures_come_as_data_and_not_as_their_html(page: str) -> None:
+    result = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert len(result) == len(simulated.FIGURES)
+    for text in result:
+        assert {"data", "layout"} <= json.loads(text).keys()
+    assert "big()" not in page
+
+
+def test_nothing_is_fetched(page: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'")
+    assert "http" not in policy[1]
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']?+(?!data:|#)""", page)
+    assert "example.org" not in page
+    assert "MathJax" not in page
+    assert "require" not in page
+
+
+def test_only_the_pages_own_scripts_may_run(page: str) -> None:
+    nonce = re.search(r"script-src 'nonce-([\w-]+)'", page)
+    assert nonce is not None
+    scripts = re.findall(r"<script[^>]*>", page)
+    assert set(scripts) == {'<script type="application/json">', f'<script nonce="{nonce[1]}">'}
+
+
+def test_words_from_elsewhere_are_escaped(page: str) -> None:
+    """In a parameter, an error, a traceback, computed prose, standard error, and in a figure's data."""
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
+    assert "red &lt;b&gt;bold&lt;/b&gt;" in page
+    assert "\x1b" not in page
+
+
+def test_a_figure_cannot_end_its_script(tmp_path: Path) -> None:
+    bundle = {
+        "application/vnd.plotly.v1+json": {"data": [], "layout": {"title": {"text": f"</script>{EVIL}<!--"}}}
+    }
+    cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
+    page = reported(tmp_path, v4.new_notebook(cells=[cell]))
+    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert json.loads(text)["layout"]["title"]["text"] == f"</script>{EVIL}<!--"
+    assert "alert" not in page.replace(text, "")
+
+
+NAVIGATES = [
+    '<meta http-equiv="refresh" content="0;url=https://example.net/">',
+    '<META HTTP-EQUIV=refresh CONTENT="0;url=//example.net">',
+    '<base href="https://example.net/">',
+    '<form action="https://example.net/"><button>send</button></form>',
+    '<iframe src="https://example.net/"></iframe>',
+    '<object data="https://example.net/"></object>',
+    '<embed src="https://example.net/">',
+    '<link rel="preconnect" href="https://example.net/">',
+    '<svg><use href="https://example.net/a.svg#x"/></svg>',
+    '<svg><a xlink:href="javascript:example.net"><text>x</text></a></svg>',
+    '<a href="javascript:example.net">x</a>',
+    '<a href=" JaVaScRiPt:example.net">x</a>',
+    '<a href="data:text/html,example.net">x</a>',
+    '<img src="https://example.net/x.png" onerror="example.net">',
+    '<p style="background: url(https://example.net/)">x</p>',
+    '<style>@import "https://example.net/";</style>',
+    '<math><maction actiontype="statusline" xlink:href="javascript:example.net">x</maction></math>',
+]
+
+
+@pytest.mark.parametrize("html", NAVIGATES)
+def test_nothing_that_an_output_or_a_cell_brings_navigates(html: str, tmp_path: Path) -> None:
+    shown = [v4.new_output("display_data", data={kind: html}) for kind in ("text/html", "text/markdown")]
+    cells = [v4.new_code_cell("f", outputs=shown), v4.new_markdown_cell(html)]
+    page = reported(tmp_path, v4.new_notebook(cells=cells))
+    result = re.findall(r"<[^>]*example\.net[^>]*>", page)
+    assert result == []
+    for tag in ("meta", "link", "base"):  # as many as the page itself has
+        assert len(re.findall(f"(?i)<{tag}", page)) == {"meta": 4, "link": 1, "base": 0}[tag]
+
+
+def test_tables_images_and_links_stay(tmp_path: Path) -> None:
+    html = (
+        '<table border="1" class="dataframe"><tr style="text-align: right;"><td colspan="2"><b>1</b></td></tr></table>'
+        '<img src="data:image/png;base64,AAAA"><a href="https://example.net/paper">paper</a>'
+    )
+    output = v4.new_output("display_data", data={"text/html": html})
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
+    for kept in (
+        '<table class="dataframe">', '<tr style="text-align:right">', '<td colspan="2"><b>1</b></td>',
+        '<img src="data:image/png;base64,AAAA">', '<a href="https://example.net/paper"',
+    ):  # fmt: skip
+        assert kept in page
+
+
+def test_a_figure_does_not_send_itself_anywhere(tmp_path: Path) -> None:
+    config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
+    bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
+    cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
+    page = reported(tmp_path, v4.new_notebook(cells=[cell]))
+    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert json.loads(text)["config"] == {"displayModeBar": False}
+
+
+def test_code_is_folded_and_empty_cells_are_not_there(page: str) -> None:
+    folded = re.findall(r'<details class="code"><summary>([^<]+)</summary>', page)
+    assert folded[:3] == ["code: parameters and their defaults", "code: parameters of this run", "code"]
+    assert len(folded) == 4 + len(simulated.FIGURES) + 4
+    assert "<details open" not in page
+    assert page.count("<pre class=") == 1, "blank output is none"
+
+
+def test_outputs_are_rendered(page: str) -> None:
+    assert "<strong>question</strong>" in page
+    assert 'class="dataframe"' in page
+    assert "plain table" not in page
+    assert "100 %\nred" in page, "of an overwritten line the last state counts"
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in page
+    assert "<strong>ZeroDivisionError</strong>" in page
+
+
+def test_parameters_and_provenance_stand_at_the_end(page: str) -> None:
+    end = page[page.index("<footer>") :]
+    for words in ("Parameters", "veth_bridge, macvlan_bridge", "1, 8", "Provenance", "6.18.5", "net.core.19"):
+        assert words in end
+    assert "half-width 1.9 % is below 2 %" in end
+    assert "3 min 3 s" in end
+
+
+@pytest.mark.parametrize("of", [{"accelerator": "tcg"}, {"peer": {"machine": {"accelerator": "tcg"}}}])
+def test_emulation_is_said_at_the_top(tmp_path: Path, of: dict[str, Any]) -> None:
+    folder = run_folder(tmp_path / "run", environment=ENVIRONMENT | of)
+    assert "<strong>emulated CPU" in reported(folder, v4.new_notebook(cells=[v4.new_markdown_cell("x")]))
+
+
+def test_rows_tell_the_kernel_if_nothing_else_does(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", environment={})
+    (folder / "rows").mkdir()
+    (folder / "rows" / "1-r0.jsonl").write_text('{"kernel": "6.1.0", "accelerator": "tcg"}\n')
+    page = reported(folder, v4.new_notebook())
+    assert "kernel 6.1.0" in page
+    assert "<strong>emulated CPU" in page
+
+
+def test_a_sweep_tells_once_what_is_alike_and_each_what_differs(tmp_path: Path) -> None:
+    for mtu in (1500, 9000):
+        run_folder(tmp_path / f"tcp-{mtu}", RUN | {"parameters": RUN["parameters"] | {"mtu_bytes": mtu}})
+    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["tcp-1500", "tcp-9000", "not-yet"]}))
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
+    words = re.sub(r"<[^>]+>|\s+", " ", page[page.index("<footer>") :])
+    assert re.search(r"mtu_bytes +tcp-1500: +1500 +tcp-9000: +9000", words)
+    assert words.count("veth_bridge, macvlan_bridge") == 1
+    assert "not-yet" not in words
+
+
+def test_several_notebooks_become_one_page(tmp_path: Path) -> None:
+    paths = []
+    for name in ("one", "two"):
+        folder = run_folder(tmp_path / name)
+        nbformat.write(
+            v4.new_notebook(cells=[v4.new_markdown_cell(f"# {name}\n\nthe {name}")]), folder / "n.ipynb"
+        )
+        paths.append(folder / "n.ipynb")
+    page = report.html(paths, tmp_path / "report.html").read_text()
+    assert "<title>one</title>" in page
+    assert "the one" in page
+    assert "<h1>two</h1>" in page
+
+
+def test_a_notebook_alone_says_what_it_does_not_know(tmp_path: Path) -> None:
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("no heading")]))
+    assert "<title>notebook</title>" in page
+    assert "parameters and provenance are not known" in page
+
+
+def test_size_is_that_of_plotly_and_the_data(tmp_path: Path) -> None:
+    assert len(reported(tmp_path, simulated.notebook(simulated.rows())).encode()) < 300_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "rubbish", "{}", '{"cells": 3, "nbformat": 4}', "\x00", '{"cells": ["x"], "nbformat": 4}'],
+)
+def test_what_is_no_notebook_is_one_sentence(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "x.ipynb"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadInput, match=r"x\.ipynb"):
+        report.html(path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+# --- images ---
+
+
+def program(path: Path, source: str) -> str:
+    path.write_text(f"#!/bin/sh\n{source}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def no_browser(tmp_path: Path) -> str:
+    return str(tmp_path / "none")
+
+
+def broken_browser(tmp_path: Path) -> str:
+    return program(tmp_path / "broken", "exit 1")
+
+
+def hung_browser(tmp_path: Path) -> str:
+    return program(tmp_path / "hung", "exec sleep 600")
+
+
+@pytest.mark.parametrize(
+    ("browser", "why"),
+    [(no_browser, "there is no browser"), (broken_browser, "drew none"), (hung_browser, "drew none")],
+)
+def test_without_a_browser_there_is_html_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str
+) -> None:
+    monkeypatch.setenv("BROWSER_PATH", browser(tmp_path))
+    figure = figures.throughput(simulated.rows(pairs=(1,)))
+    written = report.images(figure, tmp_path / "figures" / "throughput.v1", deadline_s=1.5)
+    assert written == [tmp_path / "figures" / "throughput.v1.html"]
+    assert figure.layout.title.text in written[0].read_text()
+    assert why in capfd.readouterr().err
+
+
+@pytest.mark.needs("chromium")
+def test_with_a_browser_there_are_png_and_svg(tmp_path: Path) -> None:
+    nbformat.write(simulated.notebook(simulated.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
+    written = report.images(tmp_path / "notebook.ipynb", tmp_path / "figures")
+    assert len(written) == 3 * len(simulated.FIGURES)
+    name = "01-throughput-against-number-of-pairs"
+    assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "macvlan_bridge" in (tmp_path / "figures" / f"{name}.svg").read_text()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in written}

@@ -1,0 +1,304 @@
+"""Rows of several kernels and machines: side by side in tables and figures, never pooled, never compared by speed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from made_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
+
+from labkit.analysis import figures, load
+from labkit.analysis import verdicts as verdict_tables
+from labkit.analysis.compare_runs import compare
+from labkit.analysis.load import HOST, PEER_RAN_ON, RAN_ON
+from labkit.commands import terminal_tables
+from labkit.common.errors import BadInput
+from labkit.notebook import Part, Shown
+
+NAMES = [
+    "Linux 6.1.0-37-amd64, emulated",
+    "Linux 6.12.9-amd64, emulated",
+    "Linux 6.18.5, machine m1, Some CPU",
+    "Linux 6.18.5, machine m2, Another CPU",
+]
+WITH_IPVLAN = PREPARED | {"ipvlan_l2": 0.9}
+
+
+def report(**given: Any) -> pd.DataFrame:
+    """Rows of all hosts with what figures want beside throughput."""
+    table = load.complete(pd.DataFrame(on_hosts(whole=1, **given)))
+    received = table["throughput_bps"] * table["window_s"] / 8
+    return table.assign(received_bytes=received, cpu_s=0.1, softirq_s=0.05)
+
+
+def sweep(folder: Path, *names: str, **changes: Any) -> Path:
+    """A sweep with a point for each host."""
+    for name in names:
+        parameters = {"protocol": "tcp", "mtu_bytes": 1500, "where": HOSTS[name].get("where", "here")}
+        some = on_hosts(name, whole=1, ratios=WITH_IPVLAN, **changes)
+        save(folder / name, some, parameters=parameters, why_stopped={"1": "all 5 rounds were measured"})
+    (folder / "sweep.json").write_text(json.dumps({"points": list(names)}))
+    return folder
+
+
+# --- tables ---
+
+
+def test_hosts_are_named_by_what_tells_them_apart_and_sorted_by_version() -> None:
+    assert [name for name, _ in load.hosts(report())] == NAMES
+    assert [name for name, _ in load.hosts(pd.DataFrame(rows()))] == ["Linux 6.1.0"]
+    emulated_twice = rows() + rows(accelerator="tcg", where="vm:a") + rows(accelerator="tcg", where="vm:b")
+    assert [name for name, _ in load.hosts(pd.DataFrame(emulated_twice))] == [
+        "Linux 6.1.0",
+        "Linux 6.1.0, emulated, vm:a",
+        "Linux 6.1.0, emulated, vm:b",
+    ]
+    builds = rows(kernel_build=None) + rows(kernel_build="#2 SMP")  # a row without is an older one
+    names = ["Linux 6.1.0, build #2 SMP", "Linux 6.1.0, unknown build"]
+    assert [name for name, _ in load.hosts(load.complete(pd.DataFrame(builds)))] == names
+    kernels = ["6.9.1", None, "6.12.0-rc1", "6.12.0"]
+    many = [row for kernel in kernels for row in rows(rounds=1, kernel=kernel)]
+    result = [name for name, _ in load.hosts(pd.DataFrame(many))]
+    assert result == ["unknown kernel", "Linux 6.9.1", "Linux 6.12.0", "Linux 6.12.0-rc1"]
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_hosts_are_judged_apart(name: str) -> None:
+    """Each with its own rows alone, although all have one `where`, as a fleet's have, and speeds far apart."""
+    another: dict[str, Any] = {name: "another"}
+    left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
+    judged = [verdict_tables.verdicts(pd.DataFrame(some)) for some in (left + right, left, right)]
+    both, *alone = [result.fillna(dict.fromkeys(["peer", *PEER_RAN_ON], "none")) for result in judged]
+    pd.testing.assert_frame_equal(
+        both.sort_values("ratio", ignore_index=True),
+        pd.concat(alone).sort_values("ratio", ignore_index=True),
+        check_dtype=False,
+    )
+
+
+def test_a_doubt_names_its_host() -> None:
+    lines = verdict_tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
+    assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in lines)
+    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios are not a real one's" in lines
+
+
+def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:
+    for name, value in {"nodes": "two", "link_rate_bps": 1e8, "link_delay_s": 0.01}.items():
+        changed: dict[str, Any] = {name: value}
+        result = verdict_tables.verdicts(pd.DataFrame(rows() + rows(run="b", **changed)))
+        assert len(result) == 2, name
+        assert result["nodes"].iloc[0] == "one"
+
+
+def test_datagrams_that_fill_the_mtu_are_as_usual() -> None:
+    for length, words in ((1472, []), (64, ["64 bytes each"])):
+        table = load.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))
+        [(key, _)] = load.groups(table)
+        assert load.unusual(dict(zip(load.GROUP, key, strict=True))) == words
+
+
+def test_a_table_in_the_terminal_is_of_one_host(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal_tables.show_rows(report())
+    out = capsys.readouterr().out
+    medians, verdicts = out.split("Verdicts", 1)
+    for number, name in enumerate(NAMES):
+        part = medians.split("Medians: ")[number + 1]
+        assert part.startswith(name)
+        assert f"Verdicts: {name}" in f"Verdicts{verdicts}"
+        units = {word for word in part.split() if word.endswith("bit/s")}
+        assert units == {("Mbit/s", "kbit/s", "Gbit/s", "Tbit/s")[number]}
+    terminal_tables.show_rows(pd.DataFrame(rows(accelerator="tcg")))
+    out = capsys.readouterr().out
+    assert "Medians: Linux 6.1.0, emulated" in out
+    assert "Verdicts: Linux 6.1.0, emulated" in out
+    terminal_tables.show_rows(pd.DataFrame(rows()))
+    assert "Linux" not in capsys.readouterr().out
+
+
+# --- figures ---
+
+
+def panels(figure: go.Figure) -> dict[str, tuple[str, list[float]]]:
+    """By y axis: its title, and every y that is drawn on it."""
+    result: dict[str, tuple[str, list[float]]] = {}
+    for trace in figure.data:
+        axis = figure.layout[f"yaxis{trace.yaxis.removeprefix('y')}"]
+        assert axis.matches is None
+        title, values = result.setdefault(trace.yaxis, (str(axis.title.text), []))
+        values += [float(y) for y in trace.y if not math.isnan(float(y))]
+        assert title == str(axis.title.text)
+    return result
+
+
+@pytest.mark.parametrize("name", ["throughput", "cpu_per_gigabyte", "slices", "forest", "kernels"])
+def test_no_axis_has_speeds_of_two_hosts(name: str) -> None:
+    """Hosts are a factor of 1,000 apart, arms of one host less than 3: an axis that spans more would mix them."""
+    table = report()
+    draw = getattr(figures, name)
+    figure = draw(verdict_tables.verdicts(table) if name in ("forest", "kernels") else table)
+    for title, values in panels(figure).values():
+        if name != "forest":  # its y axis counts lines
+            assert max(values) < 3 * min(value for value in values if value > 0), title
+    if name not in ("kernels", "forest", "slices"):
+        assert len(panels(figure)) == len(HOSTS)
+    texts = "\n".join(note.text for note in figure.layout.annotations)
+    ticks = " ".join(str(axis.ticktext) for axis in figure.select_xaxes())
+    assert (texts + ticks).count("emulated") >= 2
+    assert "in part on an emulated CPU" in figure.layout.title.text
+
+
+def test_each_host_has_panels_below_those_of_the_one_before() -> None:
+    table = pd.concat([report(), report(protocol="udp")], ignore_index=True)
+    figure = figures.throughput(table)
+    titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
+    assert titles == [
+        f"<b>{protocol} · MTU 1500</b><br>{name}" for name in NAMES for protocol in ("TCP", "UDP")
+    ]
+    tops = [axis.domain[1] for axis in figure.select_yaxes()]
+    assert tops[::2] == tops[1::2] == sorted(tops[::2], reverse=True)
+    assert len(set(tops)) == len(NAMES)
+
+
+def test_kernels_stand_side_by_side_in_order_of_version() -> None:
+    table = report(ratios=WITH_IPVLAN)
+    table.loc[table["topology"].eq("ipvlan_l2") & table["where"].eq("here"), ["status", "reason"]] = [
+        "unsupported",
+        "this kernel has no ipvlan",
+    ]
+    figure = figures.kernels(verdict_tables.verdicts(table))
+    [axis] = figure.select_xaxes()
+    assert [text.split("<br>")[0] for text in axis.ticktext] == [
+        "6.1.0-37-amd64",
+        "6.12.9-amd64",
+        "6.18.5",
+        "6.18.5",
+    ]
+    [macvlan, ipvlan] = figure.data
+    assert (macvlan.name, ipvlan.name) == ("macvlan_bridge", "ipvlan_l2")
+    assert [round(x) for x in macvlan.x] == [0, 1, 2, 3]
+    assert [round(x) for x in ipvlan.x] == [0, 1]
+    assert list(macvlan.y) == pytest.approx([1.2] * 4, rel=0.02)
+    assert list(ipvlan.y) == pytest.approx([0.9] * 2, rel=0.02)
+    assert all(macvlan.error_y.array) and all(macvlan.error_y.arrayminus)  # noqa: PT018
+    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert [round((band.x0 + band.x1) / 2) for band in bands] == [0, 1, 2, 3]
+    assert all(band.y0 < 1 < band.y1 for band in bands)
+    [note] = [note.text for note in figure.layout.annotations if note.name == "notes"]
+    assert (
+        note.replace("<br>", " ") == f"ipvlan_l2 (on {NAMES[2]} and on {NAMES[3]}): this kernel has no ipvlan"
+    )
+
+
+def test_kernels_has_a_panel_for_each_protocol_and_number_of_pairs() -> None:
+    given = [{"protocol": protocol, "pairs": pairs} for protocol in ("tcp", "udp") for pairs in (1, 8)]
+    table = pd.concat([report(**one) for one in given], ignore_index=True)
+    figure = figures.kernels(verdict_tables.verdicts(table))
+    titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
+    assert [title[3:-4].replace(" · MTU 1500", "") for title in titles] == [
+        "TCP · 1 pair", "TCP · 8 pairs", "UDP · 1 pair", "UDP · 8 pairs",
+    ]  # fmt: skip
+    assert len({axis.range for axis in figure.select_yaxes()}) == 1
+    assert [trace.showlegend for trace in figure.data].count(True) == 1
+
+
+# --- two runs ---
+
+
+def other_host(name: str, value: str, **changes: Any) -> list[Row]:
+    return rows(PREPARED | {"macvlan_bridge": 1.1}, rounds=8, seed=4, **{name: value}, **changes)
+
+
+@pytest.mark.parametrize("name", RAN_ON)
+def test_ratios_of_two_hosts_are_compared_and_speeds_are_not(tmp_path: Path, name: str) -> None:
+    there = [row | {"throughput_bps": row["throughput_bps"] / 50} for row in other_host(name, "another")]
+    for row in there:
+        row |= {"sysctl_digest": "0ther", "kernel_config_digest": "0ther"}
+    table, doubts = compare(save(tmp_path / "monday", rows(rounds=8)), save(tmp_path / "tuesday", there))
+    [line] = table.to_dict("records")
+    assert (line["topology"], line["baseline"], line["word"]) == ("macvlan_bridge", "veth_bridge", "slower")
+    assert line["relative_ratio"] == pytest.approx(1.1 / 1.2, rel=0.02)
+    absent = ("ratio", "low", "high", "left_median", "right_median")
+    assert all(math.isnan(line[column]) for column in absent)
+    assert line[name] is None
+    assert line["left_host"] != line["right_host"]
+    assert f"in tuesday ({line['right_host']}) is 8" in line["sentence"]
+    assert "different hosts, so ratios to the baseline are compared, and speeds are not" in "\n".join(doubts)
+    assert not any("only:" in doubt and "macvlan" in doubt for doubt in doubts)
+
+
+def test_two_hosts_without_a_common_baseline_are_refused(tmp_path: Path) -> None:
+    left = save(tmp_path / "monday", rows({"veth_bridge": 1.0}))
+    right = save(tmp_path / "tuesday", rows({"veth_bridge": 1.0}, kernel="6.18.5"))
+    with pytest.raises(BadInput, match="of different hosts, whose speeds are not compared"):
+        compare(left, right)
+
+
+def test_sweeps_over_kernels_are_compared_kernel_by_kernel(tmp_path: Path) -> None:
+    left = sweep(tmp_path / "left", "here", "vm:6.1")
+    right = sweep(tmp_path / "right", "here", "vm:6.1", seed=9)
+    table, _ = compare(left, right)
+    assert (table["left_host"] == table["right_host"]).all()
+    assert table.groupby("left_host").size().tolist() == [3, 3]
+    assert table["ratio"].notna().all()
+    # the same, after this machine's kernel and the lab VM's have become newer: `where` tells which is which
+    right = sweep(tmp_path / "newer", "here", "vm:6.1", kernel="7.0")
+    table, _ = compare(left, right)
+    assert {tuple(pair) for pair in table[["left_host", "right_host"]].to_numpy()} == {
+        ("Linux 6.18.5", "Linux 7.0"),
+        ("Linux 6.1.0-37-amd64, emulated", "Linux 7.0, emulated"),
+    }
+    assert table["ratio"].isna().all()
+
+
+# --- the notebook's prose ---
+
+
+def test_the_headline_names_every_host(tmp_path: Path) -> None:
+    shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
+    lines = str(shown.headline().data)
+    assert "Measured on 2 hosts. Between them only ratios are compared, never speeds:" in lines
+    assert "- Linux 6.18.5 on Some CPU, 2 CPUs (a virtual machine under kvm)." in lines
+    assert (
+        "- `vm:6.1`: Linux 6.1.0-37-amd64 on QEMU Virtual CPU, 2 CPUs (emulated by QEMU). **Emulated" in lines
+    )
+    assert "1 pair: all 5 rounds were measured (tcp at MTU 1500 in vm:6.1)" in lines
+    result = str(shown.findings(verdict_tables.verdicts(shown.rows)).data)
+    here, emulated = (result.index(f"**{name}**") for name in ("Linux 6.18.5", NAMES[0]))
+    assert emulated < result.index("- **TCP, MTU 1500:** macvlan_bridge against veth_bridge: faster") < here
+
+
+def test_local_and_switched_are_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (
+        rows(rounds=2),
+        rows(rounds=2, nodes="two", peer="vm:6.1", where="vm:6.1", run="b", link_rate_bps=1e9),
+    )
+    both = Shown(save(tmp_path / "both", one + two)).parts()
+    assert [part.heading for part in both] == ["Local: one node", "Switched: two nodes"]
+    assert [len(part.rows) for part in both] == [len(one), len(two)]
+    assert [len(part.verdicts) for part in both] == [1, 1]
+    [local] = Shown(save(tmp_path / "one", one)).parts()
+    [switched] = Shown(save(tmp_path / "two", two)).parts()
+    assert (local.heading, switched.heading) == ("", "Switched: two nodes")
+    shown: list[Any] = []
+    monkeypatch.setattr("labkit.notebook.display", shown.append)
+    figure = figures.throughput(switched.rows)
+    switched.show(None, figure)
+    assert [getattr(one, "data", None) for one in shown] == ["## Switched: two nodes", figure.data]
+    result = str(Shown(tmp_path / "two").findings(switched.verdicts).data)
+    assert (
+        "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result
+    )
+
+
+def test_kernels_are_drawn_where_a_point_was_measured_in_several() -> None:
+    several = Part("", report()).kernels()
+    assert several is not None
+    assert "kernel" in several.layout.title.text
+    assert Part("", pd.DataFrame(rows())).kernels() is None
+    # two machines of a fleet that shared the work: nothing to put side by side
+    assert Part("", pd.DataFrame(rows() + rows(machine="m2", pairs=8))).kernels() is None

@@ -1,0 +1,355 @@
+"""Verdicts on data with a known effect and with none, counted; on normal noise and on recorded, heavy-tailed noise."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import ROOT
+from scipy.special import stdtrit
+from scipy.stats import kruskal, rankdata, wilcoxon
+
+from labkit.analysis import stats
+from labkit.analysis.stats import Effect, Floats
+from labkit.common import units
+from labkit.common.errors import BadInput
+
+COUNT = 1000
+FOUND = {"faster", "slower"}
+QUIET = Effect(1.0, 0.99, 1.01, 10, "Student's t over 10 rounds", wide_low=0.98, wide_high=1.02)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20261121)
+
+
+@functools.cache
+def recorded(slice_s: float) -> tuple[Floats, Floats]:
+    """Log-ratios of the recorded slices: (macvlan_bridge to veth_bridge, veth_bridge to itself)."""
+    table = pd.read_csv(ROOT / "tests" / "samples" / "noise_slices.csv", comment="#")
+    some = table[table["slice_s"] == slice_s]
+    m, a1, a2 = (some[f"{name}_Gbps"].to_numpy(float) for name in ("m", "a1", "a2"))
+    return stats.log_ratios(m, a1, a2)
+
+
+def normal_rounds(rng: np.random.Generator, rounds: int, noise: float, ratio: float) -> tuple[Floats, Floats]:
+    """Log-ratios of arms with independent log-normal noise, the arm `ratio` times the baseline."""
+    arm, baseline, control = np.exp(rng.normal(0, noise, (3, rounds)))
+    return stats.log_ratios(ratio * arm, baseline, control)
+
+
+def resampled(rng: np.random.Generator, slice_s: float, setups: int, slices: int) -> tuple[Floats, Floats]:
+    """Log-ratios of `setups` blocks of consecutive recorded slices, made a true null: no effect, and heavy tails.
+
+    Without effect the labels of what is compared mean nothing, so each slice's are swapped at random (the sign of the
+    log-ratio, after macvlan's own effect is taken away). Blocks keep what neighbours have in common.
+    """
+    arm, control = recorded(slice_s)
+    starts = rng.integers(0, arm.size - slices, setups)
+    places = (starts[:, None] + np.arange(slices)).ravel()
+    signs = rng.choice([-1.0, 1.0], (2, places.size))
+    return (arm - stats.centre(arm))[places] * signs[0], control[places] * signs[1]
+
+
+Make = Callable[[], tuple[Floats, Floats]]
+
+
+def words(count: int, make: Make, setups: list[int] | None = None) -> Iterator[str]:
+    slices = setups is not None
+    for _ in range(count):
+        arm, control = make()
+        yield stats.verdict(stats.effect(arm, setups, slices), stats.effect(control, setups, slices)).word
+
+
+@pytest.mark.parametrize("rounds", [5, 10, 20])
+def test_no_effect_seldom_alarms(rng: np.random.Generator, rounds: int) -> None:
+    alarms = sum(word in FOUND for word in words(COUNT, lambda: normal_rounds(rng, rounds, 0.03, 1)))
+    assert alarms / COUNT <= 0.07
+
+
+@pytest.mark.parametrize("ratio", [1.1, 1 / 1.1])
+def test_ten_percent_under_three_percent_noise_is_found(rng: np.random.Generator, ratio: float) -> None:
+    result = list(words(COUNT, lambda: normal_rounds(rng, 10, 0.03, ratio)))
+    assert result.count("faster" if ratio > 1 else "slower") / COUNT >= 0.95
+    assert result.count("slower" if ratio > 1 else "faster") == 0
+
+
+def test_control_at_95_percent_would_lose_what_it_is_to_protect(rng: np.random.Generator) -> None:
+    """The reason for CONTROL_CONFIDENCE: with the same noise a veto at 95 % takes away 5 % of all findings."""
+    controls = [stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1]) for _ in range(COUNT)]
+    assert sum(stats.vetoes(control) for control in controls) / COUNT < 0.02
+    assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
+
+
+@pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("setups", [5, 10])
+def test_recorded_noise_seldom_alarms(rng: np.random.Generator, slice_s: float, setups: int) -> None:
+    labels = [number for number in range(setups) for _ in range(12)]
+    alarms = sum(word in FOUND for word in words(COUNT, lambda: resampled(rng, slice_s, setups, 12), labels))
+    assert alarms / COUNT <= 0.07
+
+
+@pytest.mark.parametrize("rounds", [5, 10, 20, 40])
+def test_t_interval_holds_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
+    """Heavy tails make Student's t cautious, not bold, also for 15 rounds and more: it needs no replacement there."""
+    effects = [stats.effect(resampled(rng, 0.2, rounds, 1)[0]) for _ in range(COUNT)]
+    assert 0.02 <= sum(not holds_one(effect) for effect in effects) / COUNT <= 0.065
+
+
+@pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
+def test_recorded_effect_is_found(slice_s: float) -> None:
+    arm, control = recorded(slice_s)
+    setups = [place * 5 // arm.size for place in range(arm.size)]
+    for labels in (None, setups):
+        result = stats.verdict(stats.effect(arm, labels, True), stats.effect(control, labels, True))
+        assert result.word == "faster"
+    assert stats.half_width(stats.effect(arm, slices=True)) < 0.04
+
+
+def test_recorded_effect_in_words() -> None:
+    arm, control = (stats.effect(x, slices=True) for x in recorded(0.1))
+    assert stats.verdict(arm, control, arm="macvlan_bridge", baseline="veth_bridge").sentence == (
+        "macvlan_bridge is 9.9 % faster than veth_bridge [6.7 %, 13 %] (Hodges-Lehmann over 150 slices)"
+    )
+
+
+def setups_effects(
+    rng: np.random.Generator, setups: int, between: float, count: int
+) -> Iterator[tuple[Effect, Effect]]:
+    """Effects of 12 recorded slices a set-up, with a standard deviation between set-ups: (with labels, without)."""
+    labels = np.repeat(np.arange(setups), 12)
+    for _ in range(count):
+        x = resampled(rng, 0.1, 1, setups * 12)[0] + rng.normal(0, between, setups)[labels]
+        yield stats.effect(x, labels.tolist(), slices=True), stats.effect(x, slices=True)
+
+
+@pytest.mark.parametrize("setups", [5, 10])
+def test_setups_that_differ_do_not_decide(rng: np.random.Generator, setups: int) -> None:
+    result = list(setups_effects(rng, setups, 0.05, 800))
+    alarms, pooled = (np.mean([not holds_one(pair[which]) for pair in result]) for which in (0, 1))
+    assert alarms < 0.08
+    assert pooled > 0.1  # what it would be if set-ups were not looked at
+    report = [effect for effect, _ in result if effect.disagree]
+    assert all(f"Student's t over {setups} set-ups, which disagree, of" in effect.how for effect in report)
+
+
+@pytest.mark.parametrize(("setups", "wider"), [(5, 1.3), (10, 1.15)])
+def test_setups_that_agree_cost_little(rng: np.random.Generator, setups: int, wider: float) -> None:
+    result = list(setups_effects(rng, setups, 0, 400))
+    widths = np.array([[stats.half_width(effect) for effect in pair] for pair in result])
+    assert widths[:, 0].mean() / widths[:, 1].mean() < wider
+    assert np.median(widths[:, 0]) / np.median(widths[:, 1]) < 1.1
+
+
+def holds_one(effect: Effect) -> bool:
+    return effect.low is not None and effect.high is not None and effect.low <= 1 <= effect.high
+
+
+@pytest.mark.parametrize("n", [8, 11, 30, 50, 51, 200])
+def test_interval_is_the_one_of_the_signed_rank_test(rng: np.random.Generator, n: int) -> None:
+    """Just inside the interval Wilcoxon's test (scipy's) does not reject at 5 %, just outside it does."""
+    x = 0.2 * rng.standard_t(3, n) + 0.1
+    result = stats.effect(x, slices=True)
+    assert result.low
+    assert result.high
+
+    def p(shift: float) -> float:
+        exact = n <= stats.EXACT_UP_TO
+        return float(wilcoxon(x - shift, correction=not exact, method="exact" if exact else "approx").pvalue)
+
+    for end, outwards in ((math.log(result.low), -1e-7), (math.log(result.high), 1e-7)):
+        assert p(end + outwards) <= 0.0501
+        assert p(end - outwards) > 0.0499
+
+
+def test_disagreement_is_kruskal_wallis(rng: np.random.Generator) -> None:
+    seen = set()
+    for _ in range(50):
+        groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded: with ties
+        seen.add(disagree := stats.setups_disagree(groups))
+        assert disagree == (kruskal(*groups).pvalue < stats.DISAGREE_BELOW)
+    assert seen == {True, False}
+    assert not stats.setups_disagree(groups[:1])
+
+
+def test_hodges_lehmann_by_hand() -> None:
+    assert stats.centre(np.array([1.0, 2.0, 6.0])) == 2.75  # of 1, 1.5, 2, 3.5, 4, 6
+    assert stats.centre(np.array([3.0])) == 3
+
+
+def test_t_interval_by_hand() -> None:
+    result = stats.effect([0.1, 0.2, 0.3])
+    assert result.ratio == pytest.approx(math.exp(0.2))
+    assert result.low == pytest.approx(math.exp(0.2 - 4.302653 * 0.1 / math.sqrt(3)))
+    assert result.how == "Student's t over 3 rounds"
+    assert stats.half_width(result) == pytest.approx(math.exp(4.302653 * 0.1 / math.sqrt(3)) - 1)
+
+
+def test_two_thousand_slices_are_quick_and_modest(rng: np.random.Generator) -> None:
+    x, setups = rng.standard_t(3, 2000), [place // 100 for place in range(2000)]
+    begin = time.process_time()
+    stats.effect(x, setups, slices=True)
+    took_s = time.process_time() - begin
+    tracemalloc.start()
+    stats.effect(x, setups, slices=True)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert took_s < 0.2
+    assert peak_bytes < 50e6
+
+
+def test_small_samples() -> None:
+    with pytest.raises(BadInput, match="at least one"):
+        stats.effect([])
+    with pytest.raises(BadInput, match="finite"):
+        stats.effect([0.1, math.nan])
+    with pytest.raises(BadInput, match="set-up each"):
+        stats.effect([0.1, 0.2], [1])
+    one = stats.effect([0.1])
+    assert (one.low, one.high, stats.half_width(one)) == (None, None, math.inf)
+    assert stats.effect([0.1, 0.2, 0.15], slices=True).how == "Student's t over 3 slices"
+    same = stats.effect([0.1] * 20, [0] * 10 + [1] * 10, slices=True)
+    assert same.low == same.high == pytest.approx(math.exp(0.1))
+    wild = stats.effect([-600.0, 600.0])
+    assert (wild.low, wild.ratio, stats.half_width(wild)) == (0, 1, math.inf)
+
+
+def test_whole_runs_of_one_setup_count_once() -> None:
+    result = stats.effect([0.1, 0.3, 0.2, 0.4], ["a", "a", "b", "b"])
+    assert result.low == pytest.approx(stats.effect([0.2, 0.3]).low)
+
+
+def test_baseline_measured_twice_is_averaged(rng: np.random.Generator) -> None:
+    arm, control = stats.log_ratios([8.0, 8.0, 8.0], [1.0, math.nan, 2.0], [4.0, 2.0, math.nan])
+    assert np.exp(arm) == pytest.approx([4, 4, 4])
+    assert np.exp(control[:1]) == pytest.approx([4])
+    assert np.isnan(control[1:]).all()
+    ratio, again = normal_rounds(rng, 20000, 0.03, 1)
+    assert ratio.var() / again.var() == pytest.approx(0.75, rel=0.05)
+    assert abs(np.corrcoef(ratio, again)[0, 1]) < 0.03
+    with pytest.raises(BadInput, match="no ratio"):
+        stats.log_ratios([1.0], [0.0])
+    with pytest.raises(BadInput, match="as many"):
+        stats.log_ratios([1.0], [1.0, 2.0])
+
+
+def effect(ratio: float, low: float | None, high: float | None, setups: int | None = None) -> Effect:
+    return Effect(ratio, low, high, 10, "Student's t over 10 rounds", setups_count=setups)
+
+
+@pytest.mark.parametrize(
+    ("result", "higher", "word", "says"),
+    [
+        (effect(1.09, 1.06, 1.13), True, "faster", "m is 9 % faster than v [6 %, 13 %]"),
+        (effect(0.91, 0.87, 0.94), True, "slower", "m is 9 % slower than v [6 %, 13 %]"),
+        (effect(0.8, 0.7, 0.9), False, "faster", "m is faster than v: it takes 20 % less time [10 %, 30 %]"),
+        (effect(1.2, 1.1, 1.3), False, "slower", "m is slower than v: it takes 20 % more time [10 %, 30 %]"),
+        (effect(1.02, 1.01, 1.03), True, "faster", "(Student's t over 10 rounds), a difference below 5 %"),
+        (effect(1.01, 0.98, 1.04), True, "no difference beyond 5 %", "no difference beyond 5 % between m and v:"),
+        (effect(1.01, 0.9, 1.1), True, "no evidence", "no evidence of a difference between m and v: ratio 1.01 ["),
+        (effect(1.01, None, None), True, "no evidence", "a single measurement has no interval; measured ratio 1.01"),
+        (effect(1.2, 1.1, 1.3, setups=1), True, "no evidence", "all slices come from one set-up"),
+    ],
+)  # fmt: skip
+def test_words(result: Effect, higher: bool, word: str, says: str) -> None:
+    verdict = stats.verdict(result, QUIET, 0.05, higher, arm="m", baseline="v")
+    assert verdict.word == word
+    assert says in verdict.sentence
+
+
+def test_control_vetoes() -> None:
+    result = effect(1.5, 1.4, 1.6)
+    differs = replace(QUIET, ratio=1.1, wide_low=1.01, wide_high=1.2)
+    for control, says in (
+        (None, "v was not measured twice"),
+        (replace(QUIET, low=None, high=None, wide_low=None, wide_high=None), "measured twice only once"),
+        (differs, "v differs from itself (ratio 1.1 [1.01, 1.2] at 99 %)"),
+        (replace(differs, low=1.01, high=1.2, wide_low=None, wide_high=None), "v differs from itself"),
+    ):
+        verdict = stats.verdict(result, control, arm="m", baseline="v")
+        assert verdict.word == "no evidence"
+        assert says in verdict.sentence
+        assert "1.5" in verdict.sentence
+    with pytest.raises(BadInput, match="margin"):
+        stats.verdict(result, QUIET, 1)
+
+
+def test_welch_by_hand() -> None:
+    result = stats.difference([0.0, 0.2], [0.5, 0.7, 0.6])
+    assert result.ratio == pytest.approx(math.exp(0.5))
+    error, freedom = math.sqrt(0.01 + 0.01 / 3), (0.01 + 0.01 / 3) ** 2 / (0.0001 + (0.01 / 3) ** 2 / 2)
+    assert result.low == pytest.approx(math.exp(0.5 - stdtrit(freedom, 0.975) * error))
+    assert stats.difference([0.1], [0.2, 0.3]).low is None
+    with pytest.raises(BadInput):
+        stats.difference([], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.153, "15 %"), (0.0153, "1.5 %"), (0.05, "5 %"), (0, "0 %"), (9, "900 %"), (-0.153, "-15 %")],
+)
+def test_percent(share: float, text: str) -> None:
+    assert units.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "band", "word"),
+    [
+        (1.07, (0.9, 1.12), "no evidence"),  # sure by itself, but the baseline differs from itself by as much
+        (1.07, (0.95, 1.06), "faster"),
+        (0.94, (0.93, 1.05), "no evidence"),
+        (0.94, (0.96, 1.05), "slower"),
+    ],
+)
+def test_a_difference_counts_only_outside_the_band_of_the_control(
+    ratio: float, band: tuple[float, float], word: str
+) -> None:
+    result = replace(QUIET, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01)
+    control = replace(QUIET, low=band[0], high=band[1], wide_low=0.8, wide_high=1.2)
+    lines = stats.verdict(result, control, arm="m", baseline="v")
+    assert lines.word == word
+    assert ("differs from itself by as much" in lines.sentence) == (word == "no evidence")
+
+
+@pytest.mark.parametrize(
+    ("middle", "half", "text"),
+    [
+        (0.0123, 2e-05, "0.012300 ± 0.000020"),
+        (1234.5, 17.0, "1,234 ± 17"),
+        (2.0, 0.0, "2.0000"),
+        (2.5, math.nan, "2.5000"),
+        (math.nan, 1.0, "–"),
+    ],
+)
+def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: float, text: str) -> None:
+    assert units.give_or_take(middle, half) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.9, 1.1, "ratio 1 [0.9, 1.1]"),
+        (1e-4, 36, "ratio 1 [wider than a factor of 100]"),
+        (None, None, "ratio 1"),
+    ],
+)
+def test_an_interval_without_use_is_not_printed(low: float | None, high: float | None, text: str) -> None:
+    assert stats.ratio_text(1.0, low, high) == text
+
+
+def test_equal_values_share_the_mean_of_their_ranks(rng: np.random.Generator) -> None:
+    for values in (
+        np.array([]),
+        np.array([3.0]),
+        np.array([2.0, 1.0, 2.0, -1.0, 2.0]),
+        rng.integers(0, 9, 50) / 7,
+    ):
+        assert stats.average_ranks(values).tolist() == rankdata(values).tolist()

@@ -1,0 +1,137 @@
+"""What holds of every figure: its looks come from the template, and nothing that is missing is missing silently."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pandas as pd
+import plotly.io as pio
+import pytest
+import simulated
+from simulated import FIGURES, NO_IPVLAN
+
+from labkit.analysis import theme
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2.2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_are_seen_on_paper_and_on_a_dark_screen() -> None:
+    for colour in theme.PALETTE:
+        assert min(contrast(colour, "#ffffff"), contrast(colour, "#000000")) >= 3, colour
+    text = pio.templates["labkit"].layout.font.color
+    assert min(contrast(text, "#ffffff"), contrast(text, "#000000")) >= 4.5
+
+
+def test_no_topology_is_told_by_colour_alone() -> None:
+    styles = {name: theme.arm_style(name) for name in theme._ARMS}
+    styles |= {"the baseline": theme.BASELINE, "the control": theme.CONTROL}
+    assert len({style.symbol for style in styles.values()}) == len(styles)
+
+
+def test_an_arm_looks_alike_whatever_is_drawn_with_it() -> None:
+    assert theme.arm_style("macvlan_bridge") == theme.arm_style("macvlan_bridge", "variant")
+    assert (
+        theme.arm_style("anything", "baseline")
+        == theme.arm_style("veth_bridge", "baseline")
+        == theme.BASELINE
+    )
+    assert theme.arm_style("veth_bridge (again)", "control") == theme.CONTROL
+    assert theme.arm_style("a new one") == theme.arm_style("a new one")
+    assert theme.arm_style("a new one").symbol not in {style.symbol for style in theme._ARMS.values()}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_looks_come_from_the_template(name: str) -> None:
+    """Beside the template there is no font and no background, and no colour but those of the arms."""
+    figure = FIGURES[name](simulated.rows())
+    assert figure.layout.template.layout.colorway == theme.PALETTE
+    drawn = json.loads(figure.to_json())
+    del drawn["layout"]["template"]
+    for path, value in simulated.leaves(drawn):
+        assert ".font" not in path, (path, value)
+        if "color" in path or re.match(r"#[0-9a-fA-F]{3,8}$|rgba?\(", str(value)):
+            assert value in {*theme.PALETTE, theme.GREY}, (path, value)
+
+
+# --- no silent gaps ---
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_is_not_supported_is_said(name: str) -> None:
+    assert simulated.notes(FIGURES[name](simulated.rows())).startswith(f"ipvlan_l2: {NO_IPVLAN}")
+
+
+def test_what_is_left_out_is_counted_and_placed() -> None:
+    rows = simulated.rows()
+    bad = rows["protocol"].eq("udp") & rows["pairs"].eq(8) & rows["arm"].eq("macvlan_bridge")
+    rows.loc[bad, ["status", "reason"]] = ["invalid", "generator-limited"]
+    lines = simulated.notes(FIGURES["throughput"](rows))
+    counted = f"{bad.sum()} of {6 * bad.sum()} rows left out"
+    assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in lines
+
+
+def test_reasons_that_differ_in_numbers_are_one() -> None:
+    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    mine = rows["arm"].eq("macvlan_bridge")
+    rows.loc[mine, "status"] = "invalid"
+    rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
+    lines = simulated.notes(FIGURES["throughput"](rows))
+    assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s (for example)"
+
+
+def test_one_reason_of_several_arms_is_said_once() -> None:
+    rows = simulated.rows()
+    other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
+    assert (
+        simulated.notes(FIGURES["throughput"](pd.concat([rows, other])))
+        == f"ipvlan_l2, ipvlan_l3: {NO_IPVLAN}"
+    )
+
+
+def test_many_reasons_are_cut_short_and_that_is_said() -> None:
+    rows = simulated.rows()
+    mine = rows["arm"].eq("macvlan_bridge")
+    rows.loc[mine, "status"] = "failed"
+    rows.loc[mine, "reason"] = [f"failed in way {'x' * number}" for number in range(mine.sum())]
+    lines = simulated.notes(FIGURES["throughput"](rows))
+    assert lines.count("failed in way") == 3
+    assert "more reasons of that kind" in lines
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_to_draw_is_said(name: str) -> None:
+    rows = simulated.rows()
+    assert "nothing to draw" in simulated.notes(FIGURES[name](rows.iloc[:0]))
+    assert NO_IPVLAN in simulated.notes(FIGURES[name](rows[rows["status"] != "ok"]))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_emulated_is_in_the_title(name: str) -> None:
+    assert "emulated CPU" not in FIGURES[name](simulated.rows(accelerator="kvm")).layout.title.text
+    assert "emulated CPU" in FIGURES[name](simulated.rows(accelerator="tcg")).layout.title.text
+    either = simulated.rows(accelerator="none", peer_accelerator="tcg")
+    assert "emulated CPU" in FIGURES[name](either).layout.title.text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_words_from_elsewhere_are_not_obeyed(name: str) -> None:
+    evil = "<script>alert(1)</script><a href='x'>y</a> & <b>z</b>"
+    rows = simulated.rows()
+    rows.loc[rows["arm"] == "macvlan_bridge", ["arm", "topology"]] = evil
+    rows["reason"] = rows["reason"].where(rows["status"] == "ok", evil)
+    figure = FIGURES[name](rows)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in simulated.notes(figure)
+    for path, value in simulated.leaves(json.loads(figure.to_json())):
+        if not path.endswith("legendgroup"):  # is not shown
+            assert not re.search(r"<script|<a |<b>z", str(value)), path

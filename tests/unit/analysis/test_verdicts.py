@@ -1,0 +1,365 @@
+"""Tables of rows with known effects: loading, pairing, verdicts, doubts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_rows import ROW, Row, rows, save
+
+from labkit.analysis import verdicts
+from labkit.analysis.load import PEER_RAN_ON, PROVENANCE, RAN_ON
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+
+
+def verdict(some: list[Row], **given: Any) -> Any:
+    """The only verdict of some rows."""
+    result = verdicts.verdicts(pd.DataFrame(some), **given)
+    assert len(result) == 1
+    return result.iloc[0]
+
+
+def test_slices_decide() -> None:
+    result = verdict(rows())
+    assert list(verdicts.verdicts(pd.DataFrame(rows())).columns) == [*verdicts.GROUP, *verdicts.VERDICTS]
+    assert (result["word"], result["topology"], result["baseline"]) == (
+        "faster",
+        "macvlan_bridge",
+        "veth_bridge",
+    )
+    assert result["low"] < 1.2 < result["high"]
+    assert (result["n_count"], result["rounds_count"], result["pairs"]) == (60, 5, 1)
+    assert result["control_low"] < 1 < result["control_high"]
+    assert math.isnan(result["whole_ratio"])
+    assert "% faster than veth_bridge [" in result["sentence"]
+    assert result["sentence"].endswith("(Hodges-Lehmann over 60 slices in 5 set-ups)")
+
+
+def test_whole_runs_decide_where_there_are_no_slices() -> None:
+    result = verdict(rows(slices=0, rounds=10, whole=10))
+    assert (result["word"], result["how"]) == ("faster", "Student's t over 10 rounds")
+    ping = verdict(rows(slices=0, rounds=10, whole=10, protocol="ping"))
+    assert (ping["word"], ping["ratio"]) == ("slower", pytest.approx(result["ratio"]))
+
+
+def test_whole_runs_may_contradict_the_slices() -> None:
+    some = rows(whole=4)
+    result = verdict(some)
+    assert result["word"] == "faster"
+    assert result["whole_low"] < 1.2 < result["whole_high"]
+    for row in some:
+        if row["method"] == "whole" and row["role"] == "variant":
+            row["throughput_bps"] /= 1.5
+    result = verdict(some)
+    assert result["word"] == "no evidence"
+    assert "slices and whole runs contradict each other, ratio 1" in result["sentence"]
+    assert "slices in 5 set-ups) and ratio 0." in result["sentence"]
+    assert any("contradict" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
+
+
+def test_no_control_no_evidence() -> None:
+    result = verdict(rows({"veth_bridge": 1, "macvlan_bridge": 1.2}))
+    assert result["word"] == "no evidence"
+    assert "veth_bridge was not measured twice" in result["sentence"]
+    assert math.isnan(result["control_ratio"])
+    assert 1.15 < result["ratio"] < 1.25
+
+
+def test_control_vetoes() -> None:
+    some = rows({"veth_bridge": 1, "veth_bridge (again)": 1.1, "macvlan_bridge": 1.3})
+    assert verdict(some)["word"] == "no evidence"
+    assert verdict(some)["vetoed"]
+    assert any("the baseline differs from itself" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
+
+
+def test_one_setup_cannot_decide() -> None:
+    assert "one set-up" in verdict(rows(rounds=1, slices=100))["sentence"]
+    assert verdict(rows(rounds=1, slices=100))["word"] == "no evidence"
+
+
+def test_setups_that_disagree_are_told() -> None:
+    some = rows()
+    for row in some:
+        row["throughput_bps"] *= 1 + 0.1 * row["round"] * (row["role"] == "variant")
+    assert verdict(some)["disagree"]
+    assert "tcp, 1 pair, MTU 1500: the set-ups disagree" in " ".join(verdicts.doubts(pd.DataFrame(some)))
+
+
+def test_pairs_are_those_of_one_run_round_and_slice() -> None:
+    some = rows(rounds=3, slices=4) + rows(rounds=2, slices=4, run="b", seed=2)
+    result = verdicts.ratios(pd.DataFrame(some))
+    assert len(result) == 5 * 4
+    assert result["setup"].nunique() == 5
+    one = {row["arm"]: math.log(row["throughput_bps"]) for row in some[:3]}
+    mean = (one["veth_bridge"] + one["veth_bridge (again)"]) / 2
+    first = result[result["setup"].eq("a:0") & result["slice"].eq(0)].iloc[0]
+    assert first["log_ratio"] == pytest.approx(one["macvlan_bridge"] - mean)
+    assert first["log_control"] == pytest.approx(one["veth_bridge (again)"] - one["veth_bridge"])
+
+
+def test_only_valid_rows_enter() -> None:
+    some = rows()
+    for place in (0, 3):  # two measurements of the baseline
+        some[place] |= {"status": "invalid", "reason": "generator-limited", "throughput_bps": 1.0}
+    some[5] |= {"throughput_bps": 0.0}
+    result = verdict(some)
+    assert result["n_count"] == 60, (
+        "the slice in which nothing arrived stays in, or starvation would not count"
+    )
+    assert 1.18 < result["low"] < 1.2 < result["high"] < 1.22
+    lines = verdicts.doubts(pd.DataFrame(some))
+    assert "veth_bridge: 2 of 120 rows left out as invalid: generator-limited" in lines
+    said_of_starved = "next to nothing arrived; each counts as the slowest of the others"
+    assert f"macvlan_bridge: in 1 of 60 rows {said_of_starved}" in lines
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "sentence"),
+    [
+        ("unsupported", "unsupported", "this kernel has no ipvlan"),
+        ("isolated", "isolated", "this kernel has no ipvlan"),
+        ("failed", "failed", "this kernel has no ipvlan"),
+        (
+            "invalid",
+            "no evidence",
+            "no evidence about ipvlan_l2: ipvlan_l2 has no valid measurement (this kernel",
+        ),
+    ],
+)
+def test_what_was_not_measured_says_why(status: str, word: str, sentence: str) -> None:
+    absent = ROW | {
+        "topology": "ipvlan_l2",
+        "arm": "ipvlan_l2",
+        "status": status,
+        "reason": "this kernel has no ipvlan",
+    }
+    result = verdicts.verdicts(pd.DataFrame([*rows(), absent])).set_index("topology")
+    assert list(result["word"]) == ["faster", word]
+    assert str(result.loc["ipvlan_l2", "sentence"]).startswith(sentence)
+    assert result["ratio"].isna().tolist() == [False, True]
+    assert not result["vetoed"].any()
+    assert not result["disagree"].any()
+    alone = verdicts.verdicts(pd.DataFrame([absent, absent | {"topology": "ipvlan_l3"}]))
+    assert list(alone["word"]) == ["no evidence"] * 2 if word == "no evidence" else [word] * 2
+
+
+def test_baseline_that_was_not_measured() -> None:
+    some = rows()
+    for row in some:
+        if row["topology"] == "veth_bridge":
+            row |= {"status": "failed", "reason": "iperf3 was killed"}
+    result = verdict(some)
+    assert result["word"] == "no evidence"
+    assert "veth_bridge has no valid measurement (iperf3 was killed)" in result["sentence"]
+
+
+def test_nothing_to_compare() -> None:
+    for some in ([], rows({"veth_bridge": 1})):
+        result = verdicts.verdicts(pd.DataFrame(some))
+        assert result.empty
+        assert list(result.columns) == [*verdicts.GROUP, *verdicts.VERDICTS]
+        assert verdicts.ratios(pd.DataFrame(some)).empty
+    assert verdicts.doubts(pd.DataFrame([])) == []
+
+
+@pytest.mark.parametrize("name", PROVENANCE)
+def test_what_differs_on_one_host_is_refused(name: str) -> None:
+    another: dict[str, Any] = {name: "another"}
+    some = pd.DataFrame(rows(rounds=2) + rows(rounds=2, run="b", seed=2, **another))
+    with pytest.raises(BadInput, match=f"differ in {name} are never pooled: .* and another"):
+        verdicts.verdicts(some)
+    some["where"] = np.where(some["run"].eq("b"), "vm:6.12", "here")
+    assert len(verdicts.verdicts(some)) == 2
+
+
+def test_unknown_provenance_is_a_doubt() -> None:
+    some = rows(rounds=2) + rows(rounds=2, run="b", seed=2, iperf3=None, labkit="0.2.0", duration_s=9)
+    lines = verdicts.doubts(pd.DataFrame(some))
+    assert "iperf3 is not recorded in 72 of 144 rows: it may have differed" in lines
+    assert "rows that differ in labkit were compared with each other" in lines
+    assert "rows that differ in duration_s were compared with each other" in lines
+
+
+def test_baselines_are_not_mixed() -> None:
+    other = rows({"veth": 1, "veth (again)": 1, "macvlan_bridge": 1.2}, run="b")
+    with pytest.raises(BadInput, match="several baselines are not compared: veth"):
+        verdicts.verdicts(pd.DataFrame(rows() + other))
+    with pytest.raises(BadInput, match="comparing carrier pigeon"):
+        verdicts.verdicts(pd.DataFrame(rows(protocol="carrier pigeon")))
+
+
+def test_every_doubt_is_told() -> None:
+    some = rows(rounds=2, accelerator="tcg", steal_s=0.007)
+    for row in some[::4]:
+        row["doubts"] = "load was high; a flow began late"
+    some[4]["offloads"] = "none"
+    df = pd.DataFrame(some)
+    df.attrs["unfinished"] = ["the run a is not finished"]
+    lines = "\n".join(verdicts.doubts(df))
+    for doubt in (
+        "the run a is not finished",
+        "1 comparison at 95 %: with no difference anywhere, about 0.05 of them would still show one",
+        "tcp, 1 pair, MTU 1500: fewer than 5 fresh set-ups",
+        "macvlan_bridge: a flow began late (in 6 of 24 rows)",
+        "veth_bridge: load was high (in 12 of 48 rows)",
+        "steal: the hypervisor took 5 % of all CPU time, up to 5 %",
+        "emulated CPU (TCG) in 72 of 72 rows",
+        "rows that differ in offloads of veth_bridge",
+    ):
+        assert doubt in lines
+    assert verdicts.verdicts(df)["accelerator"].eq("tcg").all()
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("congestion", "cubic", "reno"),
+        ("mss_bytes", 500, 1000),
+        ("zerocopy", False, True),
+        ("affinity", None, "0,1"),
+    ],
+)
+def test_runs_with_other_parameters_are_judged_apart(name: str, one: object, other: object) -> None:
+    some = [*rows(**{name: one}), *rows(run="b", **{name: other})]
+    result = verdicts.verdicts(pd.DataFrame(some))
+    assert len(result) == 2
+    assert result["n_count"].tolist() == [60, 60]
+
+
+def test_every_parameter_tells_runs_apart_or_is_knowingly_left_out() -> None:
+    compared = {"topology", "endpoint", "change"}
+    how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
+    of_a_search = {"frame", "flows_count", "loss_goal_ratio"}
+    parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
+    observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
+    observed |= {"functions", "graph_functions"}
+    assert set(DatapathParameters.__struct_fields__) == parameters | compared | how_it_is_measured | observed
+
+
+def test_null_and_unknown_columns() -> None:
+    df = pd.DataFrame(rows(flavour="vanilla")).drop(
+        columns=["where", "machine", "doubts", "rate_bps", "steal_s"]
+    )
+    assert verdicts.verdicts(df)["word"].tolist() == ["faster"]
+    assert any("machine is not recorded" in doubt for doubt in verdicts.doubts(df))
+
+
+def test_load(tmp_path: Path) -> None:
+    folder = save(tmp_path / "a", rows())
+    df = verdicts.load(folder)
+    assert len(df) == 180
+    assert set(df["folder"]) == {str(folder)}
+    assert df["throughput_bps"].dtype == float
+    assert df["parent"].isna().all()
+    assert verdicts.verdicts(df)["word"].tolist() == ["faster"]
+    assert df.attrs["unfinished"] == []
+    save(tmp_path / "s" / "1", rows(run="1"))
+    save(tmp_path / "s" / "2", rows(run="2", mtu_bytes=9000), finished=None)
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps({"points": ["1", "2", "3"]}))
+    df = verdicts.load(str(tmp_path / "s"))
+    assert len(verdicts.verdicts(df)) == 2
+    assert verdicts.doubts(df)[:2] == [
+        "1 of 3 points of the sweep s are not measured yet",
+        "the run 2 is not finished",
+    ]
+    assert verdicts.load(save(tmp_path / "empty", [])).empty
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("run.json", None, "neither run.json nor sweep.json"),
+        ("run.json", "{", "run.json cannot be read"),
+        ("run.json", "[]", "run.json cannot be read: it holds no JSON object"),
+        ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
+        ("sweep.json", '{"points": ["rows"]}', "run.json is not there"),
+        ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
+        ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
+        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p that has None for status"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has '8' for pairs"),
+    ],
+)  # fmt: skip
+def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:
+    folder = save(tmp_path / "a", rows())
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(BadInput) as error:
+        verdicts.load(folder)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no run folder"):
+        verdicts.load(tmp_path / "nowhere")
+
+
+def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: float = 0.0) -> list[Row]:
+    """The rows with next to nothing in the first so many slices of an arm."""
+    own = [row for row in some if row["arm"] == arm]
+    for row in own[:count]:
+        row["throughput_bps"] = value
+    return some
+
+
+@pytest.mark.parametrize("value", [0.0, 168e3])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_a_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
+    """Of few set-ups, whose interval is Student's t, as well: a slice in which one datagram arrived made of it
+    [2e-47, 5e+36]."""
+    result = verdict(starve(rows(rounds=rounds, slices=6), 1, value=value))
+    assert 1.1 < result["ratio"] < 1.25
+    assert result["low"] is None or math.isnan(result["low"]) or 0.5 < result["low"] < result["high"] < 2.5
+    assert result["n_count"] == 6 * rounds, "starvation counts"
+
+
+def test_starvation_pulls_the_ratio_down() -> None:
+    fed, starved = (verdict(starve(rows(noise=0.1), count))["ratio"] for count in (0, 14))
+    assert starved < fed
+
+
+def test_an_arm_that_mostly_starves_has_no_ratio() -> None:
+    some = starve(rows(), 20)
+    result = verdict(some)
+    assert result["word"] == "no evidence"
+    assert math.isnan(result["ratio"])
+    assert "in 20 of 60 slices next to nothing arrived at one of them" in result["sentence"]
+    lines = verdicts.doubts(pd.DataFrame(some))
+    assert any(
+        doubt.startswith("macvlan_bridge: in 20 of 60 rows next to nothing arrived") for doubt in lines
+    )
+
+
+@pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge"])
+def test_an_arm_at_which_nothing_arrived_is_told(arm: str) -> None:
+    result = verdict(starve(starve(rows(), 60, arm), 60, f"{arm} (again)"))
+    assert (result["word"], math.isnan(result["ratio"])) == ("no evidence", True)
+    assert f"nothing arrived at {arm} in any measurement" in result["sentence"]
+
+
+def test_whole_runs_starve_as_well() -> None:
+    result = verdict(starve(rows(slices=0, whole=9, rounds=9), 1))
+    assert 0.9 < result["low"] < 1.2 < result["high"] < 1.5
+
+
+def test_medians_that_contradict_the_ratio_are_explained() -> None:
+    """The machine halves its speed for most of the arm's rounds, in which the baseline was hardly measured: medians say
+    faster, pairs say slower."""
+    some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
+    assert verdicts.medians_apart(pd.DataFrame(some)) == []
+    for row in some:
+        row["throughput_bps"] *= 2.0 ** row["round"]
+    left_out = [row for row in some if row["arm"].startswith("veth") and row["round"] > 3]
+    for row in left_out:
+        row |= {"status": "failed", "reason": "it broke"}
+    [sentence] = verdicts.medians_apart(pd.DataFrame(some))
+    assert "the medians of macvlan_bridge and veth have the quotient 1.8" in sentence
+    assert "but the ratio 0.89" in sentence

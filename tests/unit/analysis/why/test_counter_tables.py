@@ -1,0 +1,119 @@
+"""What `labkit why` says of counters, of loss, and of rounds in which nothing arrived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import made_rows
+import pandas as pd
+import pytest
+from test_why import observed, run, words
+
+from labkit.analysis import why
+from labkit.analysis.why import counter_tables, function_time_table, loss_table, selection
+from labkit.common import run_folder
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_counters_are_of_the_warm_up_too(protocol: str, tmp_path: Path) -> None:
+    """What they hold is related to what arrived while they counted, of which the window of the row is a part: another
+    one on either side, which makes no difference."""
+    for name, times_the_window in (("one", 2), ("two", 3)):
+        arrived = 200_000 * times_the_window
+        pair = {"sent_count": arrived, "lost_count": 0, "hops": []}
+        pair |= {"udp": {"unit": "datagrams", "received_count": arrived},
+                 "tcp": {"unit": "frames", "received_count": 7, "received_bytes": arrived}}[protocol]  # fmt: skip
+        counted = {"namespaces": {"client0": {"interfaces": {"eth0": {"tx_packets": arrived}}}}, "loss": [pair],
+                   "cpus": {"0": {"softirq_s": 0.1 * times_the_window}}}  # fmt: skip
+        row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": protocol}
+        run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
+    [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
+    report = {title: (words, table) for title, words, table in counter_tables.tables(point)}
+    words, table = report["The kernel's counters"]
+    assert (words, table) == ("No counter differs by more than the spread between rounds.", None)
+    _, table = report["CPU time by kind"]
+    assert table is not None
+    unit, softirq, busy = ("ns", 500, 1000) if protocol == "udp" else ("ms", 500_000, 1_000_000)
+    for side in ("veth_bridge (one)", "veth_bridge (two)"):
+        assert float(table.loc[f"softirq, {unit}", side].split()[0].replace(",", "")) == softirq
+        assert float(table.loc[f"all that was busy, {unit}", side].split()[0].replace(",", "")) == busy
+
+
+@pytest.mark.parametrize("received_count", [0, None])
+def test_rounds_in_which_nothing_arrived_are_left_out_and_said(
+    received_count: int | None, tmp_path: Path
+) -> None:
+    """All of them, which leaves a page without costs; or one, which leaves the others as they were."""
+    folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
+    run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
+    text = words(why.page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
+    assert text.count("it is not known how much: 5 of 5 rounds of macvlan_bridge (none).") == 3
+    rows = [row for row in run_folder.read_rows(folder) if row["arm"] == "macvlan_bridge"]
+    for row in rows:
+        if row["method"] == "profile" and row["round"] == 2:
+            row["received_count"] = received_count
+    made_rows.save(tmp_path / "some", rows)
+    [point] = selection.points(selection.select_sides(f"{folder}:veth_bridge", str(tmp_path / "some")))
+    timed, table, _ = function_time_table.pieces(point)
+    assert "1 of 5 rounds of macvlan_bridge (some)" in str(timed)
+    assert isinstance(table, pd.DataFrame)
+    assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
+
+
+def test_loss_is_told_with_its_unit(tmp_path: Path) -> None:
+    """Fragments: the frames, and what the socket lost of datagrams; of frames alone, that sockets are not in it."""
+    pair = observed("counters", 0, "")["loss"][0]
+    frames = {"unit": "frames", "sent_count": 600_000, "lost_count": 6000, "unexplained_count": 0,
+              "hops": [{"at": "client0:eth0 to server0:eth0", "lost_count": 6000}]}  # fmt: skip
+    shown = {}
+    for name, one in {"both": pair | {"frames": frames}, "frames": frames}.items():
+        place = run(tmp_path / name, observed={"loss": [one]})
+        [point] = selection.points(selection.select_sides(str(place), None))
+        shown[name] = loss_table.table(point)
+    (_, both, table), (_, alone, _) = shown.values()
+    assert table is not None
+    assert both.startswith("Of the datagrams that were sent")
+    assert "stand apart" in both
+    assert table["veth_bridge"]["frames: client:eth0 to server:eth0"] == "1.0000 %"
+    assert table["veth_bridge"]["server: UDP socket"] == table["veth_bridge"]["in all"] == "0.44776 %"
+    assert alone.startswith("Of the frames that were sent")
+    assert alone.endswith("What sockets lost is not in it.")
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_what_is_counted_of_guests_is_said(read: bool, tmp_path: Path) -> None:
+    report = observed("counters", 0, "")
+    if read:
+        cpus = {name: {"cpus": {"0": {"softirq_s": 0.2, "NET_RX": 10}}} for name in ("client0", "client1")}
+        report |= {"guests": cpus, "not_read": "queueing disciplines in guests"}
+    arms = {"veth_bridge": "baseline", "macvlan_bridge": "variant"}
+    [point] = selection.points(
+        selection.select_sides(str(run(tmp_path / "one", arms, endpoint="guest", observed=report)), None)
+    )
+    result = {
+        title: (words, table)
+        for title, words, table in (*counter_tables.tables(point), loss_table.table(point))
+    }
+    lines = "not read: queueing disciplines in guests." if read else "the guests' own counters were not read."
+    for title in ("The kernel's counters", "Loss per hop"):
+        assert result[title][0].endswith(lines)
+    table = result["CPU time by kind"][1]
+    assert table is not None
+    in_client = [name for name in table.index if name == "softirq in the guest client, ns"]
+    assert len(in_client) == read
+    assert all(table.loc[name, "veth_bridge"].startswith(("1,9", "2,0")) for name in in_client)
+
+
+def test_an_interface_of_one_side_cannot_stand_out(tmp_path: Path) -> None:
+    """What a side does not have has no counter there: 0 packets against thousands is no finding."""
+    for name, interfaces in (("one", ["eth0"]), ("two", ["eth0", "vxlan0"])):
+        counted = {"namespaces": {"client0": {"interfaces": {each: {"tx_packets": 200_000} for each in interfaces}}},
+                   "loss": [{"unit": "datagrams", "received_count": 200_000}], "cpus": {}}  # fmt: skip
+        row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": "udp"}
+        run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
+    [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
+    text, table = {title: (words, table) for title, words, table in counter_tables.tables(point)}[
+        "The kernel's counters"
+    ]
+    assert table is None
+    assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")

@@ -1,0 +1,177 @@
+"""`labkit why` of two points of a run: how they are named, what is no point, and what is concluded of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import made_rows
+import pytest
+from test_why import run, words
+
+from labkit.analysis import load as loading
+from labkit.analysis import why
+from labkit.analysis.why import selection, verdict
+from labkit.cli import main
+from labkit.common.errors import BadInput
+
+ARM = "veth_bridge"
+
+
+def merged(folder: Path, of: dict[int, Path]) -> Path:
+    """One run of all sizes. The machine is faster in every round, for every size."""
+    rows: list[dict[str, Any]] = []
+    for size, there in of.items():
+        shutil.copytree(there / "artefacts", folder / "artefacts" / str(size))
+        for path in (there / "rows").iterdir():
+            for row in map(json.loads, path.read_text().splitlines()):
+                pps = row["throughput_bps"] / 64 * 2 ** row["round"] / size
+                role = {ARM: "baseline", f"{ARM} (again)": "control"}.get(row["arm"], "variant")
+                row |= {
+                    "throughput_pps": pps,
+                    "throughput_bps": pps * 8 * size,
+                    "role": role,
+                    "length_bytes": size,
+                }
+                if row.get("artefact"):
+                    row["artefact"] = row["artefact"].replace("artefacts", f"artefacts/{size}")
+                rows.append(row)
+    return made_rows.save(folder, rows)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 800 bytes the bridge costs something (planted), and there is no other arm."""
+    top = tmp_path_factory.mktemp("data")
+    small, large = run(top / "a", length_bytes=400), run(top / "b", {ARM: "variant"}, length_bytes=800)
+    return merged(top / "sizes", {400: small, 800: large})
+
+
+def test_one_page_says_why_points_differ(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(page)]) == 0
+    lines = capsys.readouterr().out
+    assert lines.startswith("- planted costs 33.")
+    assert f"of what {ARM},length_bytes=800 takes more (new code path planted below function3)" in lines
+    text = words(page)
+    for part in (
+        f"Why do they differ? {ARM},length_bytes=800 against {ARM},length_bytes=400",
+        f"udp, 1 pair, MTU 1500: datagrams a second of {ARM},length_bytes=800 to that of {ARM},length_bytes=400",
+        "no A/A control of two points", "bits would be no fair ratio", f"profiles, {ARM} (again),length_bytes=400, was",
+        f"{ARM},length_bytes=400 against itself (A/A control): 0 of", "softirq, ns", "Loss per hop",
+        f"p99, µs, {ARM},length_bytes=800",
+    ):  # fmt: skip
+        assert part in text, part
+    for verdict_on_bits in ("no difference beyond", "faster", "slower"):
+        assert verdict_on_bits not in text
+    [result] = re.findall(
+        r"ratio ([\d.]+) \[([\d.]+), ([\d.]+)\] \(Student's t over 5 rounds, round by round", text
+    )
+    ratio, low, high = map(float, result)
+    assert 0.48 < low < ratio < high < 0.52, (
+        "rounds are pairs: what the machine gains from one to the next is in both"
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (":veth_bridge,length_bytes=400", "length_bytes=800"),
+        (":veth_bridge,length_bytes=400", "veth_bridge,length_bytes=800"),
+        (":veth_bridge,length_bytes=4e2,pairs=1", "{}:veth_bridge,length_bytes=800.0"),
+        (":veth_bridge,protocol=UDP,length_bytes=400", "{}/../sizes:veth_bridge,length_bytes=800,family=4"),
+    ],
+)
+def test_points_are_named_in_several_ways(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str
+) -> None:
+    read: list[Path] = []
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path: read.append(path) or load(path))
+    result = selection.select_sides(f"{folder}{left}", right.format(folder))
+    assert read == [folder], "a run is read once"
+    names = [side.name for side in result if side]
+    assert names == [f"{ARM},length_bytes=400", f"{ARM},length_bytes=800", f"{ARM} (again),length_bytes=400"]
+    [point] = selection.points(result)
+    assert point.words == "udp, 1 pair, MTU 1500"
+    for rows, size in zip(point.rows, (400, 800, 400), strict=True):
+        assert rows is not None
+        assert set(rows["length_bytes"]) == {size}
+
+
+def test_what_one_side_names_holds_for_both(folder: Path) -> None:
+    for left, right in (
+        (f"{folder},length_bytes=400", None),
+        (f"{folder}:{ARM},length_bytes=400", "macvlan_bridge"),
+    ):
+        result = selection.select_sides(left, right)
+        assert [side.name for side in result if side] == [ARM, "macvlan_bridge", f"{ARM} (again)"]
+        [point] = selection.points(result)
+        assert point.words.endswith("400 bytes each")
+        [sentence], notes = verdict.sentences(result)
+        assert "macvlan_bridge and veth_bridge" in sentence
+        assert not notes
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "sentence"),
+    [
+        ("{one}:veth_bridge", "length_bytes=800", "are the same; two points of an arm are named as"),
+        ("{one}:veth_bridge,length_bytes=400", "veth_bridge,length_bytes=400.0", "are the same"),
+        ("{one}:veth_bridge,length_bytes=400", "length_bytes=500", "no length_bytes=500; length_bytes is 400 or 800"),
+        ("{one}:veth_bridge,length_bytes=400", "length_bytes=many", "no length_bytes=many; length_bytes is"),
+        ("{one}:veth_bridge,pairs=8", "length_bytes=800,pairs=1", "length_bytes=800 has no pairs=8; pairs is 1"),
+        ("{one}:veth_bridge,size=400", "size=800", r"'size' is no parameter of a point.* length_bytes \(400, 800\)"),
+        ("{one}:macvlan_bridge,length_bytes=400", "length_bytes=800", "has no length_bytes=800; length_bytes is 400"),
+        ("{one}:veth_bridge,length_bytes=400,length_bytes=800", "veth_bridge", "names length_bytes twice"),
+        ("{one},length_bytes=400", "length_bytes=800", "say which, as"),
+        ("{one}:veth,length_bytes=400", "length_bytes=800", "has no arm veth; there are"),
+        ("{one}:veth_bridge,length_bytes=400", "veth,length_bytes=800", "no FOLDER:ARM; its arms are"),
+        ("length_bytes=400", "veth_bridge", "is no folder of a run"),
+        ("{one}:veth_bridge,length_bytes=400", "{tcp}:veth_bridge,protocol=tcp", "has no protocol=tcp"),
+        ("{one}:veth_bridge,protocol=udp", "{tcp}:veth_bridge,protocol=tcp", "are loads of two kinds"),
+        ("{one}:veth_bridge", "{other}", r"they differ in length_bytes \(400, 800 and 16\): name the points of both"),
+    ],
+)  # fmt: skip
+def test_what_is_no_point_is_one_sentence(
+    folder: Path, tmp_path: Path, left: str, right: str, sentence: str
+) -> None:
+    places = {"one": folder, "tcp": tmp_path / "tcp", "other": tmp_path / "other"}
+    if "{tcp}" in right:
+        run(places["tcp"], {ARM: "baseline"}, protocol="tcp", length_bytes=400)
+    if "{other}" in right:
+        run(places["other"], {ARM: "baseline"}, length_bytes=16)
+    with pytest.raises(BadInput, match=sentence):
+        why.page(left.format(**places), right.format(**places), tmp_path / "page.html")
+
+
+def test_points_of_two_runs_are_no_speeds(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "sizes", {ARM: "baseline"}, length_bytes=16)
+    page, [sentence, *_] = why.page(
+        f"{folder}:{ARM},length_bytes=400", f"{other},length_bytes=16", tmp_path / "page.html"
+    )
+    assert sentence.startswith(f"No difference between {ARM},length_bytes=16 ({other}) and")
+    assert "The speed of different points of two runs is not compared" in words(page)
+    assert "datagrams a second" not in words(page)
+
+
+def test_numbers_of_pairs_are_compared_by_what_they_carry(tmp_path: Path) -> None:
+    """Whole runs where only one side has slices as well; a round that one of them lacks is left out."""
+    arms = {ARM: 1.0, "macvlan_bridge": 1.0}
+    few = made_rows.rows(arms, slices=0, rounds=6, whole=6)
+    many = made_rows.rows(dict.fromkeys(arms, 3.0), whole=5, seed=4, pairs=8)
+    parameters = selection.select_sides(
+        f"{made_rows.save(tmp_path / 'pairs', few + many)}:{ARM},pairs=1", "pairs=8"
+    )
+    [sentence], notes = verdict.sentences(parameters)
+    form = rf"tcp, MTU 1500: throughput of {ARM},pairs=8 to that of {ARM},pairs=1: ratio (\S+) .*over 5 rounds, round"
+    [ratio] = re.findall(form, sentence)
+    assert float(ratio) == pytest.approx(3, rel=0.05)
+    assert notes == [verdict.NO_CONTROL], "bits are fair, and no profile has a control"
+    with pytest.raises(BadInput, match=f"{ARM},pairs=1 and {ARM},pairs=8 was not profiled"):
+        list(selection.points(parameters))

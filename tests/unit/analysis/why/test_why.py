@@ -1,0 +1,291 @@
+"""`labkit why`: two arms of a made-up run on one page, and what is no question."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import made_profiles as made
+import made_rows
+import pandas as pd
+import pytest
+
+from labkit.analysis import flame, load, why
+from labkit.analysis.flame import load_profiles
+from labkit.analysis.why import counter_tables, function_time_table, selection
+from labkit.cli import main
+from labkit.common.errors import BadInput
+
+ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
+PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
+HOPS = {"client0:eth0 sends": 0, "server0: UDP socket": 900}
+
+
+def observed(observer: str | None, number: int, arm: str) -> Any:
+    """What each observer tells, as those of labkit do."""
+    if observer == "perf_record":
+        return {"event": "cpu-clock", "frequency_hz": 1000, "samples_count": 1}
+    if observer == "perf_stat":
+        count = 4_000_000 + 1000 * number + 4_000_000 * (arm == "macvlan_bridge")
+        refused = {"count": None, "running_ratio": None, "reason": "this machine has no event cycles"}
+        known = {"context-switches": count, "instructions:k": 2 * count, "cycles:k": 3 * count + 1000 * number,
+                 "LLC-loads": 1000, "LLC-load-misses": 10 + 10 * (arm == "macvlan_bridge")}  # fmt: skip
+        events = {
+            name: {"count": value, "running_ratio": 1.0, "reason": None} for name, value in known.items()
+        }
+        if arm != "macvlan_bridge":
+            events["branches"] = {"count": 10_000_000, "running_ratio": 1.0, "reason": None}
+        clock = {"count": 2.49 + number * 1e-3, "running_ratio": 1.0, "reason": None, "unit": "s"}
+        return {"events": {**events, "task-clock": clock, "branches": refused, **events, "cycles": refused}}
+    if observer == "function_times":
+        slower = 2 if arm == "macvlan_bridge" else 1
+        one = {"count": 200_000, "total_s": 0.2 * slower + number * 1e-3, "mean_s": 1e-6 * slower,
+               "p50_s": 9e-7 * slower, "p99_s": 3e-6 * slower,
+               "histogram": [[8e-7 * slower, 9e-7 * slower, 200_000]]}  # fmt: skip
+        absent = {"count": 0, "total_s": 0.0, "mean_s": None, "p50_s": None, "p99_s": None, "histogram": []}
+        only = {**one, "count": 100_000} if arm == "macvlan_bridge" else absent
+        return {"tracer": "function_graph", "functions": {"ip_rcv": one, "macvlan_handle_frame": only}}
+    if observer == "counters":
+        hops = [{"at": at, "lost_count": lost + number, "why": {}} for at, lost in HOPS.items()]
+        lost = sum(hop["lost_count"] for hop in hops)
+        pair = {"unit": "datagrams", "sent_count": 201_000, "received_count": 200_000, "lost_count": lost,
+                "hops": hops, "unexplained_count": 0}  # fmt: skip
+        packets = 200_000 + 10 * number + 200_000 * (arm == "macvlan_bridge")
+        return {
+            "namespaces": {"client0": {"interfaces": {"eth0": {"tx_packets": packets}}}},
+            "cpus": {"0": {"softirq_s": 0.2, "irq_s": 0.01}, "1": {"softirq_s": 0.4}},
+            "loss": [pair],
+        }
+    return None
+
+
+def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
+    """A run folder with five rounds of profiles."""
+    rows = made_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
+    for seed, (arm, role) in enumerate(arms.items()):
+        profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
+        for number, each in enumerate(profiled.rounds):
+            for observer in (None, "perf_record", "perf_stat", "counters", "function_times"):
+                path = f"artefacts/1-p{number}/{seed}.folded.gz"
+                row = made_rows.ROW | {
+                    "arm": arm, "topology": arm.split()[0], "role": role, "round": number, "point": f"1-p{number}",
+                    "method": "profile", "protocol": "udp", "length_bytes": 64, "observer": observer,
+                    "observed": observed(observer, number, arm), "throughput_bps": 1e9,
+                    "overhead_ratio": observer and 0.9,
+                    "artefact": path if observer == "perf_record" else None, "received_count": each.received_count,
+                    "received_bytes": each.received_bytes, "cpu_s": each.cpu_s, "window_s": 20.0,
+                }  # fmt: skip
+                rows.append(row | changes)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(
+                gzip.compress((flame.text(each.stacks) + "elsewhere;x 99\n").encode())
+            )
+    made_rows.save(folder, rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("data") / "one")
+
+
+def words(page: Path) -> str:
+    """What a reader sees of it, and of figures what they are made of."""
+    text = page.read_text()
+    return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
+
+
+def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(folder)]) == 0
+    lines = capsys.readouterr().out
+    assert lines.startswith("- planted costs 33.")
+    assert "100 % of what macvlan_bridge takes more (new code path planted below function3)" in lines
+    page = folder / "why.html"
+    assert str(page.name) in lines
+    text = words(page)
+    for part in (
+        "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
+        "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
+        "other processes (elsewhere) and left out", "context-switches",
+        "Not counted: cycles, branches: this machine has no event cycles",
+        "softirq, ns", " 3,000.", "softirq on CPU 1, ns", " 2,000.", "irq, ns", " 50.", "all that was busy, ns",
+        "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.020000", "ratio 2 [2, 2]",
+        "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
+        "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
+    ):  # fmt: skip
+        assert part in text, part
+    assert '<details class="code">' not in page.read_text(), "a page without cells has no code to fold away"
+    assert page.read_text().count('class="labkit-flame"><script type="application/json">') == 1
+
+
+def test_samples_of_cycles_are_worth_the_cpu_time_that_was_spent(folder: Path) -> None:
+    """The kernel adapts how many cycles a sample stands for, so frequency_hz says nothing of them."""
+    rows = load.profiles(folder)
+    rows = rows[rows["arm"].eq("veth_bridge") & rows["observer"].eq("perf_record")]
+    rows = rows.assign(observed=[{"event": "cycles", "frequency_hz": 1}] * len(rows))
+    for each in load_profiles.arm(rows, "one").rounds:
+        assert each.period_s * (sum(each.stacks.values()) + each.others_count) == pytest.approx(each.cpu_s)
+    with pytest.raises(BadInput, match="has no cpu_s"):
+        load_profiles.arm(rows.assign(cpu_s=None), "one")
+
+
+def test_events_are_for_the_unit_that_the_functions_are_for(folder: Path, tmp_path: Path) -> None:
+    """A segment of TCP has no fixed size: gigabytes; and 2.49 s are no 2 events, nor what was not counted 0."""
+    several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
+    for protocol in several:
+        place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
+        [point] = selection.points(selection.select_sides(str(place), None))
+        (_, words, several[protocol]), *_ = counter_tables.tables(point)
+        assert words.startswith("Per 1,000 packets" if protocol == "udp" else "Per gigabyte that arrived")
+        assert "branches" not in several[protocol].index
+    clock = several["tcp"].loc["task-clock, s"]
+    assert clock["veth_bridge"].startswith("1.246")
+    assert clock["stands out"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "calls", "unit", "least"),
+    [
+        ("udp", "packet that arrived", 200_000 / 250_000, "ns per packet", 1e9 / 250_000),
+        ("tcp", "gigabyte that arrived", 100_000, "ms per gigabyte", 1e3 / 2),
+        ("ping", "second of busy CPU", 50_000, "ms per second of busy CPU", 1e3 / 4),
+    ],
+)
+def test_times_of_functions_are_for_the_unit_of_the_page(
+    tmp_path: Path, protocol: str, words: str, calls: float, unit: str, least: float
+) -> None:
+    """Packets of TCP are counted as the interface has them, after GRO: nothing is told for one of them."""
+    work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
+    place = run(tmp_path / "one", protocol=protocol, **work)
+    [point] = selection.points(selection.select_sides(str(place), None))
+    lines, table, _ = function_time_table.pieces(point)
+    assert isinstance(lines, str)
+    assert lines.startswith(f"Per {words}. Means of the rounds")
+    assert isinstance(table, pd.DataFrame)
+    intervals = {head for head in table.columns if table[head].str.contains("±").any()}
+    assert intervals == {head for head in table.columns if unit in head}
+    assert "what all calls took together has its 95 % interval" in lines
+    short = words.removesuffix(" that arrived")
+    assert [float(one.replace(",", "")) for one in table[f"calls per {short}, veth_bridge"]] == [calls, 0]
+    heads = [f"{unit}, veth_bridge", f"{unit}, macvlan_bridge", f"difference, {unit}"]
+    values = [float(table.loc["ip_rcv", head].split(" ±")[0].replace(",", "")) for head in heads]
+    assert values == pytest.approx([0.202 * least, 0.402 * least, 0.2 * least], rel=0.01)
+    assert protocol == "udp" or not any("packet" in head for head in table.columns)
+    assert table.loc["ip_rcv", "stands out"] == "yes"
+
+
+def test_calls_are_of_the_time_in_which_the_tracer_was_on() -> None:
+    """It begins before the row's window, and ends after it; of pings none is outside of either."""
+    one = {"count": 250, "total_s": 0.25, "mean_s": 1e-3, "p50_s": 1e-3, "p99_s": 1e-3}
+    report = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
+    for protocol, calls in (("udp", "2"), ("ping", "2.5")):
+        row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0})
+        [line] = function_time_table.table(
+            ["a", "b"], [[(report, row)] * 2] * 2, flame.PER["packet"]
+        ).to_dict("records")
+        assert line["calls per packet, a"] == calls
+    there = {name: (pd.DataFrame(), [(report | {"tracer": tracer}, row)]) for name, tracer in
+             (("a", "function_graph"), ("b", "bpf"))}  # fmt: skip
+    [lines] = function_time_table._tracers(there)
+    assert lines.endswith("times are not to be compared: a by function_graph, b by bpf.")
+    assert function_time_table._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
+
+
+def test_stacks_are_exported_for_other_programs(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "stacks"
+    assert main(["why", str(folder), "--out", str(tmp_path / "x.html"), "--export", str(there)]) == 0
+    lines = capsys.readouterr().out
+    assert f"{there} has veth_bridge, macvlan_bridge, veth_bridge_again: .folded" in lines
+    assert len(list(there.iterdir())) == 6
+    rows = load.profiles(folder)
+    arm = load_profiles.arm(rows[rows["arm"].eq("macvlan_bridge")], "macvlan_bridge")
+    assert flame.read(there / "macvlan_bridge.folded") == arm.stacks()
+    document = json.loads((there / "macvlan_bridge.speedscope.json").read_text())
+    assert [each["name"] for each in document["profiles"]] == [
+        f"macvlan_bridge, round {number}" for number in range(1, 6)
+    ]
+
+
+def test_a_folder_s_name_is_no_markdown(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
+    page, _ = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", page.read_text(), re.DOTALL)
+    assert "a_*b*_&lt;i&gt;" in title
+    assert "<em>" not in title
+
+
+@pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
+def test_arms_are_named_in_several_ways(folder: Path, tmp_path: Path, right: str) -> None:
+    page, [sentence, *_] = why.page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert sentence.startswith("planted costs")
+    back, [sentence, *_] = why.page(
+        f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html"
+    )
+    assert sentence.startswith("planted saves")
+    assert "gone is planted below function3" in sentence
+    assert "A/A" not in words(back), "the control is that of the baseline"
+
+
+def test_two_runs(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "two", {"veth_bridge": "baseline"})
+    page, [sentence, *_] = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    assert sentence.startswith("No difference between veth_bridge (two) and veth_bridge (one) was seen")
+    assert "veth_bridge (two) against veth_bridge (one)" in words(page)
+    _, [sentence, *_] = why.page(str(other), f"{folder}:macvlan_bridge", tmp_path / "page.html")
+    assert sentence.startswith("planted costs")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "sentence"),
+    [
+        ("{one}", "ipvlan_l2", "is no folder of a run"),
+        ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
+        ("{one}", "{one}:macvlan_bridge", "say which"),
+        ("{one}:veth_bridge", None, "name the one to compare it with"),
+        ("{one}:veth_bridge", "veth_bridge", "are the same"),
+        ("nowhere", None, "nowhere is no folder"),
+        ("{one}:veth_bridge", "{bare}", "was not profiled: run it with observe=perf_record"),
+    ],
+)
+def test_what_is_no_question_is_one_sentence(
+    folder: Path, tmp_path: Path, left: str, right: str | None, sentence: str
+) -> None:
+    places = {"one": folder, "bare": tmp_path / "bare"}
+    made_rows.save(places["bare"], made_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64))
+    with pytest.raises(BadInput, match=sentence):
+        why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
+
+
+def test_what_casts_doubt_on_a_profile_is_said_where_it_is_shown(tmp_path: Path) -> None:
+    """In the section of its observer; not what the traffic without an observer has as well."""
+    one = run(tmp_path / "one")
+    own = {"perf_record": "perf lost 9 samples, of 99", "perf_stat": "events shared counters", "counters": "a stall",
+           "function_times": "the trace buffer overflowed"}  # fmt: skip
+    for path in (one / "rows").glob("*-p*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            if row["arm"] == "macvlan_bridge":
+                row["doubts"] = "; ".join(["datagrams were lost", *filter(None, [own.get(row["observer"])])])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page, _ = why.page(str(one), None)
+    text = words(page)
+    assert "datagrams were lost" not in text
+    heads = ("Where the time goes", "Events that perf counted", "The kernel's counters", "Function times")
+    begins = [text.index(f" {heading} ") for heading in heads]
+    at = [text.index(f"Of macvlan_bridge: {doubt} (in 5 of 5 rows).") for doubt in own.values()]
+    assert sorted([*begins, *at]) == [place for both in zip(begins, at, strict=True) for place in both]
+
+
+def test_a_profile_that_is_lost_is_said_on_the_page(tmp_path: Path) -> None:
+    one = run(tmp_path / "one")
+    (one / "artefacts" / "1-p2" / "2.folded.gz").unlink()
+    page, [sentence, *_] = why.page(str(one), None)
+    assert "there are no folded stacks" in sentence
+    assert "there are no folded stacks" in words(page)
+    assert "context-switches" in words(page)

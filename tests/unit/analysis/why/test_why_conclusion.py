@@ -1,0 +1,236 @@
+"""What `labkit why` concludes of made-up runs whose cause is known, and that it concludes nothing of nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import made_rows
+import numpy as np
+import pytest
+
+from labkit.analysis import flame
+from labkit.analysis.flame.profile import PER
+from labkit.analysis.why import causes, code_paths, conclusion, environment, selection, work
+
+PERIOD_S, WINDOW_S, ARRIVED = 1 / 997, 1.0, 60_000
+SYSCALL = (
+    "iperf3;write;entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k];ksys_write_[k];sock_write_iter_[k]"
+)
+SENDING = f"{SYSCALL};udp_sendmsg_[k]"
+SOFTIRQ = (
+    f"{SENDING};ip_output_[k];do_softirq.part.0_[k];handle_softirqs_[k];net_rx_action_[k];process_backlog_[k]"
+)
+RECEIVING = f"{SOFTIRQ};__netif_receive_skb_one_core_[k]"
+READING = "iperf3;read;do_syscall_64_[k];ksys_read_[k];sock_read_iter_[k];udp_recvmsg_[k]"
+# Seconds for each packet that passes, by stack.
+USUAL = {
+    SENDING: 3e-6,
+    f"{SENDING};ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k]": 1e-6,
+    f"{RECEIVING};ip_rcv_[k];udp_rcv_[k]": 3e-6,
+    f"{RECEIVING};ip_rcv_[k];fib_validate_source_[k]": 4e-7,
+    f"{READING};_copy_to_iter_[k]": 2e-6,
+    "iperf3;main": 1e-6,
+}
+TRACED = f"{RECEIVING};perf_trace_net_dev_template_[k];trace_call_bpf_[k];bpf_prog_f09f_netif_receive_s_[k]"
+PAGES = (
+    f"{SENDING};ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k];get_page_from_freelist_[k]"
+)
+
+
+def run(
+    folder: Path, seed: int, more: Mapping[str, float] | None = None, settings: Mapping[str, str] | None = None,
+    lost: float = 0.2, foreign: float = 0.0, noise: float = 0.04, rounds: int = 5, **changes: Any,
+) -> Path:  # fmt: skip
+    """A run of one arm. more: seconds for each packet of stacks; lost: share of packets that the socket loses; foreign:
+    share of two CPUs that others have."""
+    chance = np.random.default_rng(seed)
+    common = float(np.exp(chance.normal(0, 0.04)))  # what two runs of the same differ by
+    rows = []
+    for number in range(rounds):
+        sent = int(ARRIVED / (1 - lost * float(np.exp(chance.normal(0, 0.05)))))
+        stacks = {"elsewhere;[unknown]": int(foreign * 2 * WINDOW_S / PERIOD_S)} if foreign else {}
+        for stack, seconds in {**USUAL, **(more or {})}.items():
+            count = sent if READING not in stack else ARRIVED
+            mean = seconds * common * count * float(np.exp(chance.normal(0, noise))) / PERIOD_S
+            stacks[stack] = int(chance.poisson(mean))
+        path = f"artefacts/1-p{number}/arm.folded.gz"
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(gzip.compress(flame.text(stacks).encode()))
+        speed = ARRIVED / WINDOW_S * float(np.exp(chance.normal(0, 0.03))) / common
+        for observer in (None, "perf_record"):
+            rows.append(made_rows.ROW | {
+                "arm": "veth_bridge", "topology": "veth_bridge", "role": "baseline", "round": number,
+                "point": f"1-p{number}", "method": "profile", "protocol": "udp", "length_bytes": 512,
+                "observer": observer, "artefact": path if observer else None, "window_s": WINDOW_S,
+                "observed": {"event": "cpu-clock", "frequency_hz": 997} if observer else None,
+                "received_count": ARRIVED, "received_bytes": 512 * ARRIVED, "cpu_s": 1.0, "sent_count": sent,
+                "lost_count": sent - ARRIVED, "throughput_pps": speed, "throughput_bps": 8 * 512 * speed,
+            } | changes)  # fmt: skip
+    made_rows.save(folder, rows)
+    report = {"settings": {"sysctl net.core.high_order_alloc_disable": "0"} | dict(settings or {})}
+    (folder / "environment.json").write_text(json.dumps(report))
+    return folder
+
+
+def concluded(left: Path | str, right: Path | str) -> conclusion.Conclusion:
+    [point] = selection.points(selection.select_sides(str(left), str(right)))
+    return conclusion.conclude(point)
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("left") / "usual", 1)
+
+
+def test_a_bpf_program_on_a_tracepoint(usual: Path, tmp_path: Path) -> None:
+    name = "BPF program tracepoint netif_receive_s"
+    place = "tag f09f, on tracepoint netif_receive_skb (of bpftrace)"
+    result = concluded(usual, run(tmp_path / "traced", 2, {TRACED: 2e-6}, {name: place}))
+    assert result.cause == "a BPF program on a tracepoint"
+    assert result.sentence.startswith("A BPF program on a tracepoint costs 2.")
+    assert "new code path perf_trace_net_dev_template below __netif_receive_skb_one_core" in result.sentence
+    assert f"it is {name}: absent → {place}" in result.sentence
+    assert result.candidates[0].sure == 3
+    back = concluded(tmp_path / "traced", usual)
+    assert back.sentence.startswith("A BPF program on a tracepoint saves")
+
+
+def test_a_sysctl_is_matched_with_the_code_that_it_changes(usual: Path, tmp_path: Path) -> None:
+    changed = {"sysctl net.core.high_order_alloc_disable": "1", "sysctl kernel.printk": "7"}
+    result = concluded(usual, run(tmp_path / "pages", 3, {PAGES: 4e-6}, changed))
+    assert result.cause == "page allocation"
+    assert "Page allocation costs" in result.sentence
+    assert "sysctl net.core.high_order_alloc_disable: 0 → 1" in result.sentence
+    assert "printk" not in result.sentence
+    assert next(one.name for one in result.settings) == "sysctl net.core.high_order_alloc_disable"
+
+
+def test_foreign_load_is_the_first_cause_and_the_only_one(usual: Path, tmp_path: Path) -> None:
+    """Even where functions have become slower: it could be why."""
+    right = run(tmp_path / "busy", 4, {stack: 1.6 * seconds for stack, seconds in USUAL.items()}, foreign=0.5)
+    description = json.loads((right / "run.json").read_text())
+    (right / "run.json").write_text(json.dumps(description | {"others": [{"name": "sh", "cpu_share": 0.5}]}))
+    result = concluded(usual, right)
+    assert result.cause == "foreign load"
+    assert not result.claims
+    assert result.sentence.startswith(
+        "Other processes (sh) had 50 % of the CPUs in veth_bridge (busy) and 0 % in"
+    )
+    assert result.sentence.endswith("nothing else is concluded")
+
+
+def test_a_new_path_is_named_on_a_disturbed_machine_too_with_the_doubt(usual: Path, tmp_path: Path) -> None:
+    settings = {"BPF program tracepoint netif_receive_s": "tag f09f"}
+    result = concluded(usual, run(tmp_path / "both", 5, {TRACED: 2e-6}, settings, foreign=0.4))
+    assert result.cause == "a BPF program on a tracepoint"
+    assert "other processes had 40 % of the CPUs" in result.sentence
+    assert "so the size is less sure" in result.sentence
+
+
+def test_a_setting_without_effect_has_a_bound(usual: Path, tmp_path: Path) -> None:
+    result = concluded(usual, run(tmp_path / "rp", 6, None, {"sysctl net.ipv4.conf.default.rp_filter": "1"}))
+    assert not result.claims
+    assert "rp_filter: absent → 1 differs; its cost (the reverse path check) is below" in result.sentence
+    assert "no effect was seen" in result.sentence
+
+
+def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
+    """18 and 41 % lost, the same code: what is dearer is what was lost, of one run with two arms."""
+    few, many = (
+        run(tmp_path / name, 7, lost=lost, noise=0.0) for lost, name in ((0.18, "few"), (0.41, "many"))
+    )
+    [point] = selection.points(selection.select_sides(str(few), str(many)))
+    rows = work.rounds(point, 0), work.rounds(point, 1)
+    split = work.split(rows[0], rows[1], PER["packet"], None)
+    assert split.total.certain
+    assert split.loss.estimate.difference == pytest.approx(split.total.difference, rel=0.1)
+    assert not any(part.estimate.certain and abs(part.estimate.difference) > 2e-7 for part in split.stages)
+    parts = split.loss.estimate.difference + sum(one.estimate.difference for one in split.stages)
+    assert parts == pytest.approx(split.total.difference, rel=0.05)
+
+
+@pytest.mark.parametrize("foreign", [0.0, 0.4])
+def test_nothing_with_nothing_claims_at_most_once_in_twenty(tmp_path: Path, foreign: float) -> None:
+    claims = []
+    for number in range(20):
+        left = run(tmp_path / f"left{number}", 100 + number, foreign=foreign * (number % 2))
+        right = run(tmp_path / f"right{number}", 200 + number, foreign=foreign)
+        claims.append(concluded(left, right).claims)
+    assert sum(claims) <= 1
+
+
+def test_several_runs_a_side_show_what_runs_differ_by(tmp_path: Path) -> None:
+    names = ["+".join(str(run(tmp_path / f"{side}{one}", seed + one)) for one in range(3))
+             for side, seed in (("a", 300), ("b", 400))]  # fmt: skip
+    result = concluded(*names)
+    assert not result.claims
+    assert "Several runs a side" in result.notes[0]
+    [point] = selection.points(selection.select_sides(*names))
+    both = work.rounds(point, 0), work.rounds(point, 1)
+    apart = work.between(*both, 0.1)
+    assert apart is not None
+    assert apart.shown
+    one_run = work.between(both[0][:5], both[0][:5], 0.1)
+    assert one_run is None, "rounds of one run are interleaved"
+
+
+def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> None:
+    deep = f"{RECEIVING};ip_rcv_[k];ip_local_deliver_[k];nf_hook_slow_[k];nft_do_chain_[k]"
+    [point] = selection.points(
+        selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
+    )
+    both = work.rounds(point, 0), work.rounds(point, 1)
+    named = causes.named(causes.judged(*both, work.between(*both, 0.1)))
+    assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
+    assert named[0].name == "packet filter rules (nftables)"
+    assert named[0].callers == ("ip_rcv",)
+
+
+@pytest.mark.parametrize(
+    ("stack", "stage"),
+    [
+        (RECEIVING, work.RECEIVE),
+        (SENDING, work.SEND),
+        (READING, work.READ),
+        (
+            "elsewhere;main;asm_sysvec_apic_timer_[k];handle_softirqs_[k];net_rx_action_[k];napi_poll_[k]",
+            work.RECEIVE,
+        ),
+        ("elsewhere;main", None),
+        ("swapper;do_idle_[k];pv_native_safe_halt_[k]", None),
+        ("iperf3;do_syscall_64_[k];__x64_sys_pselect6_[k];do_select_[k]", work.REST),
+    ],
+)
+def test_each_stack_is_of_one_stage(stack: str, stage: str | None) -> None:
+    result = work.staged(stack)
+    assert (result and result[0]) == stage
+    if stage == work.RECEIVE:
+        assert result is not None
+        assert result[1].startswith("net_rx_action")
+
+
+@pytest.mark.parametrize(
+    ("function", "path"),
+    [
+        ("perf_trace_net_dev_template", "a BPF program on a tracepoint"),
+        ("fib_validate_source", "the reverse path check"),
+        ("get_page_from_freelist", "page allocation"),
+        ("br_handle_frame", "the bridge"),
+        ("nf_conntrack_in", "connection tracking"),
+        ("skb_segment", "segmentation in software"),
+    ],
+)
+def test_functions_have_the_name_of_what_they_are_part_of(function: str, path: str) -> None:
+    result = code_paths.of_function(function)
+    assert result is not None
+    assert result.name == path
+
+
+def test_names_of_pairs_and_interfaces_do_not_differ() -> None:
+    assert environment.generic("client3") == "client"
+    assert environment.generic("sysctl net.ipv4.conf.eth0.rp_filter") == "sysctl net.ipv4.conf.*.rp_filter"
+    assert environment.generic("sysctl net.ipv4.conf.all.rp_filter") == "sysctl net.ipv4.conf.all.rp_filter"

@@ -1,0 +1,125 @@
+"""What the surroundings of the command line may do to it: every failure is one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import start
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.runner import papermill_run, sweep, yaml_files
+
+LABKIT = [sys.executable, "-P", "-c", "import sys; from labkit.start import main; sys.exit(main())"]
+
+
+def labkit(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LABKIT, *words], stderr=subprocess.PIPE, text=True, check=False, timeout=120, **more
+    )  # type: ignore[call-overload, no-any-return]
+
+
+def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    assert ended.returncode == code, ended.stderr
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("labkit: ")
+    return line
+
+
+def test_a_full_standard_output() -> None:
+    with open("/dev/full", "w") as full:
+        lines = sentence(labkit("kernels", stdout=full))
+    assert "standard output cannot be written: No space left on device" in lines
+
+
+def test_a_closed_standard_output() -> None:
+    words = ["sh", "-c", 'exec "$@" >&-', "x", *LABKIT, "kernels"]
+    ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_standard_output_without_these_letters() -> None:
+    ended = labkit("run", "--help", stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "usage: labkit run" in ended.stdout
+
+
+def test_a_current_folder_that_was_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *LABKIT, "kernels"]
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(
+        words,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert "the current folder has been removed" in sentence(ended)
+
+
+@pytest.mark.parametrize(
+    "command", [("report",), ("run", "datapaths", "--folder"), ("compare", "."), ("sweep",)]
+)
+def test_folder_names_that_cannot_be(command: tuple[str, ...], tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for folder in ("x" * 300, str(loop), str(loop / "run")):
+        lines = sentence(labkit(*command, folder))
+        assert len(lines) < 700
+
+
+def test_a_number_that_is_too_long() -> None:
+    for digits in (400, 5000):
+        with pytest.raises(BadInput, match="rounds="):
+            DatapathParameters.of({"rounds": "9" * digits})
+    with pytest.raises(BadInput, match="pairs="):
+        DatapathParameters.of({"pairs": f"1,{'9' * 400}"})
+
+
+def test_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    (tmp_path / "laughs.yaml").write_text("\n".join(lines))
+    with pytest.raises(BadInput, match="more than 100,000 values"):
+        yaml_files.read(tmp_path / "laughs.yaml")
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.yaml").write_text('name: "a\\ud800"\n')
+    with pytest.raises(BadInput, match=r"net\.yaml is no YAML file"):
+        yaml_files.network(tmp_path / "net.yaml")
+
+
+def test_a_grid_has_a_bound(tmp_path: Path) -> None:
+    many = list(range(199))
+    content = {"grid": [dict.fromkeys(("pairs", "mtu_bytes", "rounds", "slices"), many)]}
+    with pytest.raises(BadInput, match="1,568,239,201 points or more, and 10,000 is the most"):
+        list(sweep._points(tmp_path / "a.yaml", content))
+
+
+def test_braces_in_a_path_are_no_parameters() -> None:
+    from papermill.parameterize import parameterize_path
+
+    path = Path("/tmp/{run}/a{}b/notebook.ipynb")
+    assert parameterize_path(papermill_run._literal(path), {"folder": "x"}) == str(path)
+
+
+def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "labkit.cli":
+                raise KeyboardInterrupt
+
+    import labkit as package
+
+    monkeypatch.delitem(sys.modules, "labkit.cli", raising=False)
+    monkeypatch.delattr(package, "cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert start.main() == 130

@@ -1,0 +1,59 @@
+"""Programs that the doctor asks for their version run while it probes; a process starts while the machine is read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.measure import capabilities
+from labkit.measure.capabilities import Capability, tools
+from labkit.measure.hosts import local
+from labkit.system import process
+
+
+def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "begun"
+    program = tmp_path / "iperf3"
+    program.write_text(f"#!/bin/sh\necho begun >>{begun}\necho 3.17\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(tools, "TOOLS", {"iperf3": tools.TOOLS["iperf3"]})
+
+    def probe() -> list[Capability]:
+        deadline = time.monotonic() + 10
+        while not begun.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return []
+
+    def groups(alone: bool, versions: Any) -> tuple[capabilities.Group, ...]:
+        return (("kernel", probe), ("tools", lambda: tools.tools(versions())))
+
+    monkeypatch.setattr(capabilities, "_groups", groups)
+    result = {one.name: one for one in capabilities.capabilities()}
+    assert "all" not in result, result["all"]
+    assert result["iperf3"].detail == "3.17"
+    assert begun.read_text() == "begun\n"
+
+
+def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    class Talk:
+        def __init__(self, argv: list[str], request: str | None, pass_fds: list[int]) -> None:
+            steps.append("started" if request is None else "started and told")
+
+        def tell(self, line: str) -> None:
+            steps.append("told")
+
+        def end(self) -> None:
+            steps.append("ended")
+
+    monkeypatch.setattr(process, "Conversation", Talk)
+    monkeypatch.setattr(local.machine, "details", lambda: steps.append("details") or {})
+    with local.conversation({"do": "doctor"}):
+        pass
+    assert steps == ["started", "details", "told", "ended"]

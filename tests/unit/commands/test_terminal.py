@@ -1,0 +1,87 @@
+"""What is printed of rows, of other machines and of errors: no character that a terminal would obey."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+import simulated
+
+from labkit import cli
+from labkit.analysis import compare_runs, why
+from labkit.commands import doctor, terminal_tables
+from labkit.common.printable import printable, printable_json
+from labkit.measure.capabilities import Capability
+from labkit.runner.progress import Bar
+
+# Colours, the title of the window, the clipboard, an 8-bit CSI, a bell, backspaces, a turned direction of writing.
+ATTACK = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b31m\x08\x08\r\u202egnp.exe\x7f"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+def test_what_a_terminal_obeys_is_written_out() -> None:
+    assert (
+        printable("a\tb\nµ – ✓ 日本\x1b[31m\x9b\u202e\ud800")
+        == "a\tb\nµ – ✓ 日本\\x1b[31m\\x9b\\u202e\\ud800"
+    )
+    text = json.dumps({"a": ATTACK + "é\u202e"}, ensure_ascii=False)
+    assert json.loads(printable_json(text)) == json.loads(text)
+    assert not OBEYED.search(printable_json(text))
+
+
+def _printed(capsys: pytest.CaptureFixture[str]) -> str:
+    result = capsys.readouterr()
+    text = result.out + result.err
+    assert not OBEYED.search(text), OBEYED.findall(text)
+    return text
+
+
+def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = simulated.rows(pairs=(1,)).assign(window_s=0.1)
+    for name in ("arm", "reason"):
+        rows[name] = rows[name].astype("object").fillna("") + ATTACK
+    terminal_tables.show_rows(rows)
+    assert "title" in _printed(capsys)
+
+
+def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal_tables.show_comparison(
+        pd.DataFrame({"sentence": [ATTACK, "[bold]plain[/bold] :smile:"]}), [ATTACK]
+    )
+    assert "[bold]plain[/bold] :smile:" in _printed(capsys)
+
+
+def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(why, "page", lambda *_: (Path("page.html"), [ATTACK]))
+    assert cli.main(["why", "a", "b"]) == 0
+    assert "title" in _printed(capsys)
+
+
+def test_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuses(*_: object) -> None:
+        raise cli.BadInput(ATTACK)
+
+    monkeypatch.setattr(compare_runs, "compare", refuses)
+    assert cli.main(["compare", "a", "b"]) == 2
+    assert "title" in _printed(capsys)
+
+
+def test_the_doctor() -> None:
+    one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
+    machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
+    answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
+    for text in (doctor.as_text(answer, io.StringIO()), doctor.as_json(answer)):
+        assert "title" in text
+        assert not OBEYED.search(text)
+
+
+def test_what_is_said_while_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.see({"event": "log", "text": ATTACK})
+    bar.see({"event": "progress", "what": ATTACK, "done_s": 1.0, "total_s": 2.0})
+    assert "title" in _printed(capsys)

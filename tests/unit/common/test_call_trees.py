@@ -1,0 +1,158 @@
+"""What function_graph prints, read into trees: real traces of 6.1 and 6.12, and what can be in their way."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import ROOT
+
+from labkit.common import call_trees
+from labkit.common.call_trees import Reader, Tree
+
+SAMPLES = ROOT / "tests/samples"
+ROOTS = ("udp_sendmsg", "udpv6_sendmsg", "tcp_sendmsg", "net_rx_action")
+HEAD = " 0)   iperf3-7     "
+
+
+def read(name: str, roots: tuple[str, ...] = ROOTS) -> tuple[list[Tree], Reader]:
+    reader = Reader(roots)
+    with open(SAMPLES / f"function_graph-{name}.txt") as lines:
+        return list(reader.read(lines)), reader
+
+
+def short(*lines: str) -> list[str]:
+    """A trace of one process, of `DURATION|BODY` each."""
+    return [f"{HEAD}|{line}\n" for line in lines]
+
+
+def test_a_datagram_over_a_bridge() -> None:
+    trees, reader = read("6.1-bridge")
+    receiver, sender = trees
+    assert (receiver.root.name, sender.root.name) == ("net_rx_action", "udp_sendmsg")
+    assert (sender.cpu, sender.process) == (0, "iperf3-162")
+    assert (len(sender.calls), sender.root.total_ns) == (231, 527_301)
+    assert (reader.lost_count, reader.broken_count) == (0, 0)
+    result = [call for call in sender.calls if call.name == "br_handle_frame"]
+    assert [(call.module, call.depth) for call in result] == [("bridge", 18)]
+    assert {"__dev_queue_xmit", "process_backlog", "ip_rcv", "__udp_enqueue_schedule_skb"} <= sender.names()
+    assert not sender.disturbed
+    assert sender.lines[0].endswith("|  udp_sendmsg() {")
+    assert sender.lines[-1].endswith("|  } /* udp_sendmsg */")
+
+
+@pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"])
+def test_self_times_add_up_and_calls_stand_below_their_callers(name: str) -> None:
+    trees, _ = read(name)
+    assert trees
+    for tree in trees:
+        assert sum(call.self_ns for call in tree.calls) == tree.root.total_ns
+        assert [call.depth for call in tree.calls].count(0) == 1
+        assert all(
+            after.depth <= before.depth + 1 for before, after in zip(tree.calls, tree.calls[1:], strict=False)
+        )
+        for at, call in enumerate(tree.calls):
+            below = []
+            for other in tree.calls[at + 1 :]:
+                if other.depth <= call.depth:
+                    break
+                below += [other.total_ns] * (other.depth == call.depth + 1)
+            assert call.total_ns == call.self_ns + sum(below)
+
+
+def test_what_a_tree_printed_is_the_same_tree() -> None:
+    trees, _ = read("6.1-bridge")
+    again = list(Reader().read(line for tree in trees for line in [*tree.lines, "# between"]))
+    assert [tree.calls for tree in again] == [tree.calls for tree in trees]
+
+
+def test_processes_that_take_turns_on_a_cpu_are_told_apart() -> None:
+    trees, reader = read("6.12-processes")
+    assert [(tree.process, tree.root.name, tree.root.total_ns) for tree in trees] == [
+        ("iperf3-242", "tcp_sendmsg", 52_317),
+        ("iperf3-158", "net_rx_action", 256_730),
+        ("ksoftir-17", "net_rx_action", 138_395),
+    ]
+    assert reader.broken_count == 0
+    assert all("finish_task_switch" not in line for tree in trees for line in tree.lines)
+
+
+def test_interrupts_are_told_and_one_in_the_tracer_itself_breaks_the_tree() -> None:
+    """In the second call an interrupt came while the tracer had ended a call and had not yet left it: the kernel prints
+    what it ran as if it were within the call, deeper than anything that is open."""
+    trees, reader = read("6.12-interrupted")
+    assert [(tree.disturbed, len(tree.calls)) for tree in trees] == [(True, 269)]
+    assert reader.broken_count == 1
+
+
+def test_calls_of_two_processes_and_cpus_may_stand_between_each_other() -> None:
+    lines = [
+        " 0)  a-1   |               |  f() {\n",
+        " 1)  b|c-2  |               |  f() {\n",  # a process may be called anything
+        " 0)  a-1   |   1.000 us    |    g();\n",
+        " 1)  b|c-2  |   2.000 us    |    g();\n",
+        " 1)  b|c-2  | @ 3000000 us  |  } /* f */\n",
+        " 2)  a-1   | $ 4000000 us  |  }\n",  # it went on elsewhere
+    ]
+    trees = list(Reader(["f"]).read(lines))
+    assert [(tree.process, tree.root.total_ns, tree.root.self_ns) for tree in trees] == [
+        ("b|c-2", 3_000_000_000, 2_999_998_000),
+        ("a-1", 4_000_000_000, 3_999_999_000),
+    ]
+
+
+def test_columns_may_be_fewer_or_more() -> None:
+    bare = [" 1)               |  f() {\n", " 1) + 10.500 us   |    g [m]();\n", " 1) ! 100.250 us  |  }\n"]
+    timed = [
+        "  12.5 |   1)  a-1   |               |  f() {\n",
+        "  12.6 |   1)  a-1   | + 10.500 us   |    g [m](x=1, y=2); /* = 0x0 */\n",
+        "  12.7 |   1)  a-1   | ! 100.250 us  |  } /* f ret=0 */\n",
+    ]
+    for lines, process in ((bare, ""), (timed, "a-1")):
+        [tree] = Reader(["f"]).read(lines)
+        assert (tree.cpu, tree.process) == (1, process)
+        assert [(call.name, call.module, call.total_ns, call.self_ns) for call in tree.calls] == [
+            ("f", "", 100_250, 89_750),
+            ("g", "m", 10_500, 10_500),
+        ]
+
+
+def test_a_call_that_lost_events_is_left_out_and_counted() -> None:
+    whole = short("               |  f() {", "   1.000 us    |    g();", "   2.000 us    |  } /* f */")
+    reader = Reader(["f"])
+    trees = list(reader.read([*whole, *whole[:2], "CPU:0 [LOST 77 EVENTS]\n", whole[2], *whole, whole[0]]))
+    assert len(trees) == 2
+    assert reader.lost_count == 77
+    assert reader.broken_count == 2, "that which lost events, and that which had not ended"
+
+
+def test_arrows_of_an_interrupt_and_comments_are_no_calls() -> None:
+    lines = short(
+        "               |  f() {", "   ==========> |", "   1.000 us    |    irq();", "   <========== |",
+        "               |    /* a marker */", "   2.000 us    |  } /* f */",
+    )  # fmt: skip
+    [tree] = Reader(["f"]).read(lines)
+    assert [call.name for call in tree.calls] == ["f", "irq"]
+    assert tree.disturbed
+    assert len(tree.lines) == len(lines)
+
+
+def test_the_median_is_one_of_them() -> None:
+    trees, _ = read("6.12-processes", ())
+    middle = call_trees.median(trees)
+    durations = sorted(tree.root.total_ns for tree in trees)
+    assert middle is not None
+    assert middle.root.total_ns == durations[(len(durations) - 1) // 2]
+    assert call_trees.quantile(trees, 1) is max(trees, key=lambda tree: tree.root.total_ns)
+    assert call_trees.median([]) is None
+
+
+def test_noise_is_no_tree() -> None:
+    lines = [
+        "",
+        "\n",
+        "|||\n",
+        "CPU 3 went\n",
+        " 0)   |   |\n",
+        f"{HEAD}|  us |  }}\n",
+        f"{HEAD}| 1 us |      f();\n",
+    ]
+    assert list(Reader(["f"]).read(lines)) == []

@@ -1,0 +1,174 @@
+"""Packets followed from hop to hop, and the files that they are in."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from test_packets import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
+
+from labkit.common import packets
+from labkit.common.packets import Counts, Frame, Journey, pcapng
+
+ENDS = "20.0.0.1 > 20.0.0.3"
+MS = 1_000_000
+
+
+def frame(data: bytes, hop: str, ms: float, direction: str = "in", size: int | None = None) -> Frame:
+    return Frame(hop, packets.ETHERNET, round(ms * MS), direction, len(data), data[:size])
+
+
+def result(*frames: Frame) -> list[Journey]:
+    return packets.journeys(frames, PORTS)
+
+
+def hops(journeys: list[Journey]) -> list[list[str]]:
+    return [[seen.hop for seen in one.sightings] for one in journeys]
+
+
+def request(sequence: int = 1, **more: int) -> bytes:
+    return ethernet(ip(echo(8, sequence), ENDS, 1, **more))
+
+
+def reply(sequence: int = 1) -> bytes:
+    return ethernet(ip(echo(0, sequence), "20.0.0.3 > 20.0.0.1", 1))
+
+
+def carried(inner: bytes) -> bytes:
+    return ethernet(ip(udp(vxlan(inner), 4900), "21.0.0.1 > 23.0.0.1", 17, number=77, ttl=63))
+
+
+def test_a_packet_is_known_again_in_tunnels_and_behind_routers() -> None:
+    routed = ethernet(ip(echo(), ENDS, 1, ttl=62)).replace(bytes(range(6)), b"\2\2\2\2\2\2", 1)
+    [one] = result(
+        frame(routed, "e:4", 3),
+        frame(SEED, "c:3", 2),
+        frame(INNER, "a:1", 0, "out"),
+        frame(carried(INNER), "b:2", 1),
+    )
+    assert [seen.hop for seen in one.sightings] == ["a:1", "b:2", "c:3", "e:4"]
+    assert [len(seen.layers) for seen in one.sightings] == [3, 7, 9, 3]
+    assert (one.source, one.target) == ("20.0.0.1", "20.0.0.3")
+    assert one.what() == "20.0.0.1 > 20.0.0.3 echo request"
+    assert one.what({"20.0.0.1": "cs1", "20.0.0.3": "cs5"}) == "cs1 > cs5 echo request"
+
+
+def test_requests_replies_and_sequence_numbers_are_kept_apart() -> None:
+    data = [request(1), reply(1), request(2), reply(2)]
+    journeys = result(*(frame(each, hop, at) for at, each in enumerate(data) for hop in ("a:1", "b:2")))
+    assert hops(journeys) == [["a:1", "b:2"]] * 4
+    assert [one.what().split()[-1] for one in journeys] == ["request", "reply"] * 2
+
+
+def test_what_is_alike_is_another_packet_each_time_that_a_hop_sees_it() -> None:
+    """ARP asks again with the same bytes; the second question here is lost between a and b."""
+    parameters = ethernet(ARP, 0x0806)
+    times = {"a:1": (0, 1000, 2000), "b:2": (1, 2001)}
+    journeys = result(*(frame(parameters, hop, at) for hop, all_ in times.items() for at in all_))
+    assert hops(journeys) == [["a:1", "b:2"], ["a:1"], ["a:1", "b:2"]]
+    assert journeys[0].what() == "ARP who-has 21.0.0.1 tell 21.0.0.2"
+    at_once = result(*(frame(parameters, hop, at) for at, hop in enumerate(("a:1", "a:1", "b:2", "b:2"))))
+    assert hops(at_once) == [["a:1", "b:2"], ["a:1", "b:2"]]
+    flooded = result(*(frame(parameters, hop, 0, "out") for hop in ("a:1", "a:2", "a:3")))
+    assert hops(flooded) == [["a:1", "a:2", "a:3"]]
+
+
+def test_a_loop_is_one_journey_and_a_retransmission_another() -> None:
+    looped = [frame(request(ttl=ttl), hop, 64 - ttl) for ttl in (64, 63, 62) for hop in ("a:1", "b:2")]
+    assert hops(result(*looped)) == [["a:1", "b:2"] * 3]
+    again = [ethernet(ip(tcp(b"data"), ENDS, 6, number=number)) for number in (1, 2)]
+    assert len(result(*(frame(each, "a:1", at) for at, each in enumerate(again)))) == 2
+
+
+def test_fragments_are_followed_each_for_itself() -> None:
+    places = (0x2000, 0x2000 | 7, 14)
+    parts = [ethernet(ip(echo() if place == 0x2000 else bytes(56), ENDS, 1, place=place)) for place in places]
+    journeys = result(*(frame(part, hop, at) for at, part in enumerate(parts) for hop in ("a:1", "b:2")))
+    assert hops(journeys) == [["a:1", "b:2"]] * 3
+    assert journeys[1].what() == "20.0.0.1 > 20.0.0.3 fragment at 56"
+
+
+def test_padding_and_what_was_not_kept_do_not_matter() -> None:
+    small = ethernet(ip(udp(b"ab", 53), ENDS, 17))
+    assert hops(result(frame(small, "a:1", 0), frame(small + bytes(14), "b:2", 1))) == [["a:1", "b:2"]]
+    assert hops(result(frame(SEED, "a:1", 0, size=160), frame(INNER, "b:2", 1, size=80))) == [["a:1", "b:2"]]
+
+
+def test_at_the_same_time_outer_headers_come_in_first_and_go_out_last() -> None:
+    for direction, order in (("in", ["b:2", "a:1"]), ("out", ["a:1", "b:2"])):
+        both = [frame(INNER, "a:1", 0, direction), frame(carried(INNER), "b:2", 0, direction)]
+        assert hops(result(*both)) == [order]
+
+
+def test_rows_are_sightings() -> None:
+    journeys = result(frame(INNER, "cs1:eth0", 1, "out"), frame(carried(INNER), "lc1:lc1_br1", 1.5))
+    counts = {"cs1:eth0": Counts(1), "lc1:lc1_br1": Counts(1, dropped_count=2, skipped_count=3)}
+    first, second = packets.rows(journeys, counts, {"20.0.0.1": "cs1"})
+    assert (first["packet"], first["position"], first["hop"], first["direction"]) == (0, 0, "cs1:eth0", "out")
+    assert first["what"] == "cs1 > 20.0.0.3 echo request"
+    assert (second["namespace"], second["interface"], second["time_s"]) == ("lc1", "lc1_br1", 0.0005)
+    assert (second["length_bytes"], second["dropped_count"], second["skipped_count"]) == (148, 2, 3)
+    assert second["stack"].startswith(
+        "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP"
+    )
+    assert second["layers"][3] == {
+        "name": "vxlan",
+        "text": "VXLAN 30",
+        "header_bytes": 8,
+        "length_bytes": 106,
+    }
+
+
+def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:
+    """A file with packets at two hops, and what is in it."""
+    named = [("a:1", packets.ETHERNET), ("b:2", packets.RAW_IP)]
+    content = pcapng.header(named, snap_bytes)
+    frames = []
+    for number, (data, (hop, kind)) in enumerate(itertools.product((INNER, SEED), named)):
+        now = 1_795_000_000_000_000_000 + (7 - number)
+        frames.append(Frame(hop, kind, now, "out" if number == 1 else "in", len(data), data[:snap_bytes]))
+        flags = 2 if number == 1 else 5
+        content += pcapng.packet(named.index((hop, kind)), now, flags, len(data), data[:snap_bytes])
+    return content, frames
+
+
+def test_a_file_gives_back_what_was_written() -> None:
+    content, frames = written()
+    ends = [pcapng.statistics(0, 1, Counts(2, 5, 7)), pcapng.statistics(1, 1, Counts(2))]
+    report = packets.read(content + b"".join(ends))
+    assert report.frames == frames[::-1]
+    assert report.counts == {"a:1": Counts(2, 5, 7, 1), "b:2": Counts(2, 0, 0, 1)}
+    assert report.is_whole
+
+
+def test_a_file_that_is_cut_anywhere_is_read_up_to_there() -> None:
+    """A killed recorder's, or that of a full disk."""
+    content, frames = written()
+    seen = set()
+    for size in range(len(pcapng.header([], 0)), len(content)):
+        report = packets.read(content[:size])
+        assert report.frames == frames[: len(report.frames)][::-1]
+        assert not report.is_whole or not report.counts
+        seen.add(len(report.frames))
+    assert seen == {0, 1, 2, 3}
+    assert packets.read(content).counts == {
+        "a:1": Counts(2, truncated_count=1),
+        "b:2": Counts(2, truncated_count=1),
+    }
+    for wrong in (b"", b"\xd4\xc3\xb2\xa1" + bytes(20)):
+        with pytest.raises(ValueError, match="no capture"):
+            packets.read(wrong)
+
+
+def test_a_file_is_put_into_the_order_of_time(tmp_path: Path) -> None:
+    content, frames = written()
+    content += pcapng.statistics(0, 1, Counts(2)) + pcapng.statistics(1, 1, Counts(2))
+    path = tmp_path / "capture.pcapng"
+    path.write_bytes(content)
+    pcapng.sort(path)
+    assert path.stat().st_size == len(content)
+    assert packets.read(path.read_bytes()) == packets.read(content)
+    places = [path.read_bytes().index(each.data) for each in frames[::-1]]
+    assert places == sorted(places)
+    assert [each.name for each in tmp_path.iterdir()] == ["capture.pcapng"]

@@ -1,0 +1,273 @@
+"""Frames as layers: made by hand for each kind of header, cut at every byte, and random."""
+
+from __future__ import annotations
+
+import random
+import struct
+from ipaddress import ip_address
+
+import pytest
+from conftest import ROOT
+
+from labkit.common import packets
+from labkit.common.packets import ETHERNET, RAW_IP
+
+MACS = bytes(range(12))
+PAYLOAD = bytes(range(56))
+SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
+PORTS = {4900: "vxlan", 6081: "geneve"}
+
+
+def ethernet(inner: bytes, kind: int = 0x0800) -> bytes:
+    return MACS + struct.pack("!H", kind) + inner
+
+
+def ip(
+    inner: bytes,
+    ends: str,
+    protocol: int,
+    *,
+    ttl: int = 64,
+    place: int = 0,
+    options: bytes = b"",
+    number: int = 9,
+) -> bytes:
+    source, target = (ip_address(end).packed for end in ends.split(" > "))
+    total = 20 + len(options) + len(inner)
+    first = 0x45 + len(options) // 4
+    head = struct.pack("!BBHHHBBH", first, 0, total, number, place, ttl, protocol, 0)
+    return head + source + target + options + inner
+
+
+def ip6(inner: bytes, ends: str, following: int) -> bytes:
+    source, target = (ip_address(end).packed for end in ends.split(" > "))
+    return struct.pack("!IHBB", 6 << 28, len(inner), following, 64) + source + target + inner
+
+
+def echo(kind: int = 8, sequence: int = 1, payload: bytes = PAYLOAD) -> bytes:
+    return struct.pack("!BBHHH", kind, 0, 0xAAAA, 3, sequence) + payload
+
+
+def udp(inner: bytes, target: int, source: int = 40809) -> bytes:
+    return struct.pack("!HHHH", source, target, 8 + len(inner), 0) + inner
+
+
+def tcp(payload: bytes, options: bytes = b"") -> bytes:
+    return (
+        struct.pack("!HHIIBBHHH", 40000, 5201, 1, 2, (5 + len(options) // 4) << 4, 16, 0, 0, 0)
+        + options
+        + payload
+    )
+
+
+def vxlan(inner: bytes, vni: int = 30) -> bytes:
+    return struct.pack("!II", 0x08000000, vni << 8) + inner
+
+
+def geneve(inner: bytes, kind: int = 0x6558, options: bytes = b"") -> bytes:
+    return struct.pack("!BBHI", len(options) // 4, 0, kind, 77 << 8) + options + inner
+
+
+def gre(inner: bytes, kind: int, **fields: int) -> bytes:
+    """`checksum`, `key`, `sequence`, in this order on the wire."""
+    bits = {"checksum": 0x8000, "key": 0x2000, "sequence": 0x1000}
+    flags = sum(bits[name] for name in fields)
+    words = [value << 16 * (name == "checksum") for name, value in fields.items()]
+    return struct.pack(f"!HH{len(words)}I", flags, kind, *words) + inner
+
+
+INNER = ethernet(ip(echo(), "20.0.0.1 > 20.0.0.3", 1))
+SEED = ethernet(
+    ip(gre(ip(udp(vxlan(INNER), 4900), "21.0.0.1 > 23.0.0.1", 17), 0x0800), "26.0.0.2 > 28.0.0.2", 47)
+)
+V6 = "fd00::1 > fd00::2"
+ARP = (
+    struct.pack("!HHHH", 1, 0x0800, 0x0604, 1)
+    + MACS[:6]
+    + bytes((21, 0, 0, 2))
+    + bytes(6)
+    + bytes((21, 0, 0, 1))
+)
+FRAMES = {
+    "seed": (
+        SEED,
+        "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet"
+        " / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+        [14, 20, 4, 20, 8, 8, 14, 20, 8],
+    ),
+    "tcp with options": (
+        ethernet(ip(tcp(b"data", bytes(12)), "10.0.0.1 > 10.0.0.2", 6, options=bytes(8))),
+        "Ethernet / IP 10.0.0.1 > 10.0.0.2 / TCP 5201",
+        [14, 28, 32],
+    ),
+    "vlan": (
+        ethernet(struct.pack("!HH", 0xE02A, 0x0800) + ip(echo(0), "10.0.0.1 > 10.0.0.2", 1), 0x8100),
+        "Ethernet / 802.1Q 42 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
+        [14, 4, 20, 8],
+    ),
+    "arp request": (ethernet(ARP, 0x0806), "Ethernet / ARP who-has 21.0.0.1 tell 21.0.0.2", [14, 28]),
+    "arp reply": (
+        ethernet(ARP[:6] + b"\0\2" + ARP[8:], 0x0806),
+        "Ethernet / ARP 21.0.0.2 is-at 00:01:02:03:04:05",
+        [14, 28],
+    ),
+    "gre with all": (
+        ethernet(ip(gre(INNER, 0x6558, checksum=5, key=7, sequence=9), "1.0.0.1 > 1.0.0.2", 47)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE key 7 / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+        [14, 20, 16, 14, 20, 8],
+    ),
+    "gre of ipv6": (
+        ethernet(ip(gre(ip6(echo(128), V6, 58), 0x86DD), "1.0.0.1 > 1.0.0.2", 47)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE / IP6 fd00::1 > fd00::2 / ICMPv6 echo request",
+        [14, 20, 4, 40, 8],
+    ),
+    "geneve": (
+        ethernet(ip6(udp(geneve(INNER, options=bytes(8)), 6081), V6, 17), 0x86DD),
+        "Ethernet / IP6 fd00::1 > fd00::2 / UDP 6081 / Geneve 77 / Ethernet / IP 20.0.0.1 > 20.0.0.3"
+        " / ICMP echo request",
+        [14, 40, 8, 16, 14, 20, 8],
+    ),
+    "ipip": (
+        ethernet(ip(ip(echo(), "20.0.0.1 > 20.0.0.3", 1), "1.0.0.1 > 1.0.0.2", 4)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+        [14, 20, 20, 8],
+    ),
+    "6in4": (
+        ethernet(ip(ip6(udp(b"x", 53), V6, 17), "1.0.0.1 > 1.0.0.2", 41)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / IP6 fd00::1 > fd00::2 / UDP 53",
+        [14, 20, 40, 8],
+    ),
+    "first fragment": (
+        ethernet(ip(echo(), "10.0.0.1 > 10.0.0.2", 1, place=0x2000)),
+        "Ethernet / IP 10.0.0.1 > 10.0.0.2 fragment at 0 / ICMP echo request",
+        [14, 20, 8],
+    ),
+    "last fragment": (
+        ethernet(ip(PAYLOAD, "10.0.0.1 > 10.0.0.2", 1, place=185)),
+        "Ethernet / IP 10.0.0.1 > 10.0.0.2 fragment at 1480",
+        [14, 20],
+    ),
+    "ipv6 fragment behind options": (
+        ethernet(ip6(bytes((44, 0, *bytes(6))) + struct.pack("!BBHI", 17, 0, 1448, 5) + PAYLOAD, V6, 0), 0x86DD),
+        "Ethernet / IP6 fd00::1 > fd00::2 fragment at 1448",
+        [14, 56],
+    ),
+    "other icmp": (
+        ethernet(ip(bytes((3, 4)) + bytes(6) + PAYLOAD, "10.0.0.1 > 10.0.0.2", 1)),
+        "Ethernet / IP 10.0.0.1 > 10.0.0.2 / ICMP type 3 code 4",
+        [14, 20, 8],
+    ),
+    "unknown protocol": (
+        ethernet(ip(PAYLOAD, "10.0.0.1 > 10.0.0.2", 132)),
+        "Ethernet / IP 10.0.0.1 > 10.0.0.2 / IP protocol 132",
+        [14, 20, 0],
+    ),
+    "unknown type": (ethernet(PAYLOAD, 0x88CC), "Ethernet / type 0x88cc", [14, 0]),
+    "spanning tree": (ethernet(PAYLOAD, 38), "Ethernet / 802.3", [14, 0]),
+    "vxlan without vni": (
+        ethernet(ip(udp(bytes(8) + INNER, 4900), "21.0.0.1 > 23.0.0.1", 17)),
+        "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN without VNI",
+        [14, 20, 8, 0],
+    ),
+    "pptp": (
+        ethernet(ip(struct.pack("!HHI", 0x3001, 0x880B, 0), "1.0.0.1 > 1.0.0.2", 47)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE version 1",
+        [14, 20, 0],
+    ),
+    "no ip": (ethernet(bytes(40)), "Ethernet / no IP header", [14, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_headers(name: str) -> None:
+    frame, stack, header_bytes = FRAMES[name]
+    result = packets.layers(frame, ETHERNET, PORTS)
+    assert packets.stack(result) == stack
+    assert [layer.header_bytes for layer in result] == header_bytes
+    at = 0
+    for layer in result:  # each is as long as what is left: no frame of these is padded
+        assert layer.length_bytes == len(frame) - at
+        at += layer.header_bytes
+
+
+def test_lengths_of_the_report() -> None:
+    """What tcpdump said there of a ping of 84 bytes: GRE length 138, UDP length 106 (its payload)."""
+    lengths = {layer.text: layer.length_bytes for layer in packets.layers(SEED, ETHERNET, PORTS)}
+    assert (lengths["GRE"], lengths["VXLAN 30"], lengths["UDP 4900"]) == (138, 106, 114)
+    assert lengths["IP 20.0.0.1 > 20.0.0.3"] == 84
+    report = {layer.name: layer.fields for layer in packets.layers(SEED, ETHERNET, PORTS)}
+    assert (report["udp"]["source_port"], report["vxlan"]["id"], report["icmp"]["sequence"]) == (40809, 30, 1)
+
+
+def test_a_header_tells_its_length_whatever_surrounds_it() -> None:
+    small = ethernet(ip(udp(b"x", 53), "10.0.0.1 > 10.0.0.2", 17))
+    padded = packets.layers(small + bytes(60 - len(small)))
+    assert [layer.length_bytes for layer in padded] == [60, 29, 9]
+    cut = packets.layers(SEED[:120], ETHERNET, PORTS, len(SEED))
+    assert [(layer.name, layer.length_bytes) for layer in cut[-2:]] == [("ip", 84), ("icmp", 64)]
+    big = SEED[:16] + b"\0\0" + SEED[18:]  # BIG TCP: a total length of 0
+    assert packets.layers(big)[1].length_bytes == len(SEED) - 14
+
+
+def test_frames_without_a_link_header() -> None:
+    for inner, text in (
+        (SEED[14:], "IP 26.0.0.2 > 28.0.0.2"),
+        (ip6(echo(129), V6, 58), "IP6 fd00::1 > fd00::2"),
+    ):
+        assert packets.layers(inner, RAW_IP)[0].text == text
+    assert packets.stack(packets.layers(b"\x10", RAW_IP)) == "IP version 1"
+    assert packets.stack(packets.layers(b"", RAW_IP)) == "raw cut off"
+    assert packets.stack(packets.layers(SEED, 105)) == "link type 105"
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame_may_end_anywhere(name: str) -> None:
+    """However few bytes there are: the layers before stay what they are, and one that is not all there says so."""
+    frame, _, header_bytes = FRAMES[name]
+    whole = packets.layers(frame, ETHERNET, PORTS)
+    for size in range(sum(header_bytes)):
+        result = packets.layers(frame[:size], ETHERNET, PORTS, len(frame))
+        complete = result[:-1]
+        assert complete == whole[: len(complete)]
+        assert result[-1].name == "cut", (size, result[-1])
+        assert sum(layer.header_bytes for layer in complete) <= size
+
+
+def test_random_bytes_end_in_a_layer() -> None:
+    random_ = random.Random(5)
+    for _ in range(3000):
+        frame = bytearray(random_.choice(list(FRAMES.values()))[0])
+        for _ in range(random_.randrange(8)):
+            frame[random_.randrange(len(frame))] = random_.randrange(256)
+        data = bytes(frame) if random_.random() < 0.9 else random_.randbytes(200)
+        result = packets.layers(data, random_.choice((ETHERNET, RAW_IP)), PORTS)
+        assert result
+        assert all(layer.text and layer.header_bytes >= 0 for layer in result)
+        assert sum(layer.header_bytes for layer in result) <= len(data)
+        assert packets.journeys([packets.Frame("a:b", ETHERNET, 0, "in", len(data), data)])
+
+
+def test_tunnels_as_a_kernel_makes_them() -> None:
+    """Taken by tcpdump in a lab VM (6.12): two pings through each of four tunnels, and what they needed to begin."""
+    content, at, result = SAMPLE.read_bytes(), 24, []
+    while at < len(content):
+        size, length = struct.unpack_from("<II", content, at + 8)
+        result.append(packets.layers(content[at + 16 : at + 16 + size], ETHERNET, PORTS, length))
+        at += 16 + size
+    outer, inner = (
+        "Ethernet / IP 26.0.0.2 > 28.0.0.2 / ",
+        "Ethernet / IP {0}.0.0.1 > {0}.0.0.3 / ICMP echo request",
+    )
+    in_gre = "GRE / IP 21.0.0.1 > 23.0.0.1 / "
+    requests = [layers for layers in result if layers[-1].text == "ICMP echo request"]
+    assert [packets.stack(layers) for layers in requests[::2]] == [
+        outer + in_gre + "UDP 4900 / VXLAN 30 / " + inner.format(20),
+        outer + "GRE key 7 / " + inner.format(40),
+        outer + in_gre + "UDP 6081 / Geneve 77 / " + inner.format(50),
+        outer + inner.format(60).removeprefix("Ethernet / "),
+    ]
+    lengths = {layer.text: layer.length_bytes for layer in requests[0]}
+    assert (lengths["GRE"], lengths["VXLAN 30"], requests[0][-2].length_bytes) == (138, 106, 84)
+    assert [layer.header_bytes for layer in requests[2]] == [14, 20, 16, 14, 20, 8]
+    assert {layers[-1].name for layers in result} == {"arp", "icmp"}
+    assert len(result) == 24

@@ -1,0 +1,257 @@
+"""Readers of texts and files from outside: whatever is in them, the result is an answer or labkit's own error.
+
+The mutants are drawn from a fixed seed. `LABKIT_FUZZ_S` is the budget in seconds of all of them together: 3, in a long
+test 60.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.analysis.flame import folded_stacks
+from labkit.common import call_trees, errors, packets, run_folder
+from labkit.common.errors import BadInput, Failed, LabkitError
+from labkit.common.packets import pcapng
+from labkit.measure.observers.counters import kernel_counters, receive_counters
+from labkit.measure.observers.ftrace import bpftrace_times, ring_buffer, session
+from labkit.measure.observers.perf import stat
+from labkit.measure.traffic import iperf3_json, ping, ping_probes
+from labkit.runner import yaml_files
+from labkit.system import machine, process
+from labkit.system.machine import interfaces, provenance, tracing_journal
+
+SAMPLES = Path(__file__).parents[3] / "samples"
+BUDGET_S = float(os.environ.get("LABKIT_FUZZ_S", "3")) / 24  # of each reader
+SEED = 12
+
+
+def sample(name: str) -> str:
+    return (SAMPLES / name).read_text()
+
+
+def iperf3(text: str) -> dict[str, Any]:
+    page = json.loads(sample("iperf3-3.12-udp-client.json"))
+    return iperf3_json.metrics([{"client": page, "server": iperf3_json.parse(text)}], "udp")
+
+
+def softnet(text: str) -> Any:
+    return kernel_counters.cpus(text, sample("proc-softirqs-6.18.txt"), sample("proc-stat-6.18.txt"))
+
+
+def format_of(text: str) -> Any:
+    return ring_buffer.layout(sample("funcgraph-header_page-6.12.txt"), text, ("func", "depth"))
+
+
+CAPTURE = (
+    pcapng.header([("client0:eth0", packets.ETHERNET), ("server0:eth0", packets.ETHERNET)], 64)
+    + pcapng.packet(0, 10**18, 1, 60, bytes(range(60)))
+    + pcapng.statistics(0, 10**18, pcapng.Counts(1))
+    + pcapng.statistics(1, 10**18, pcapng.Counts())
+)
+TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "perf stat": (stat.parse, "perf-stat-6.1-no-counters.txt"),
+    "net/dev": (kernel_counters.interfaces, "proc-net-dev-6.18.txt"),
+    "net/snmp": (kernel_counters.mibs, "proc-net-snmp-6.18.txt"),
+    "net/netstat": (kernel_counters.mibs, "proc-net-netstat-6.18.txt"),
+    "net/snmp6": (kernel_counters.mibs6, "proc-net-snmp6-6.18.txt"),
+    "softnet_stat": (softnet, "proc-net-softnet_stat-6.18.txt"),
+    "datagrams": (receive_counters.datagrams, "proc-net-snmp-6.18.txt"),
+    "datagrams of IPv6": (receive_counters.datagrams, "proc-net-snmp6-6.18.txt"),
+    "fragments": (receive_counters.fragments, "proc-net-snmp-6.18.txt"),
+    "stat": (machine.cpu_times_of, "proc-stat-6.18.txt"),
+    "ip link": (interfaces.qdisc_in, "ip-link-6.1.0.json"),
+    "ethtool": (interfaces.features, "ethtool-k-6.1.txt"),
+    "lscpu": (provenance.lscpu_fields, "lscpu-2.38.1-kvm.json"),
+    "bpftrace": (lambda text: bpftrace_times.parse(text, ["ip_rcv", "udp_rcv"]), "bpftrace-0.17.0-times.jsonl"),
+    "trace format": (format_of, "funcgraph-exit-format-6.12.txt"),
+    "function_graph": (lambda text: list(call_trees.Reader().read(text.splitlines())), "function_graph-6.12-ipv6.txt"),
+    "ping": (ping.round_trip_times, "ping-20221126-answered.txt"),
+    "ping's answers": (ping_probes.answers, "ping-20221126-lost.txt"),
+    "ping's probes": (ping_probes.probes, "ping-20221126-outage.txt"),
+    "iperf3": (iperf3, "iperf3-3.12-udp-server.json"),
+    "folded": (lambda text: folded_stacks.parsed(text.splitlines()), "inferno-0.12.8-folded.txt"),
+    "trace stats": (session.lost, "proc-stat-6.18.txt"),
+}  # fmt: skip
+WORDS = [
+    "",
+    "\x00",
+    "-1",
+    "1e999",
+    "nan",
+    "9" * 30,
+    "ÿ",
+    "²",
+    "null",
+    "[]",
+    "{}",
+    "\n",
+    ":",
+    "|",
+    "\ud7ff",
+    "0x",
+    "<not counted>",
+]
+
+
+def mutant(text: str, rng: random.Random) -> str:
+    """The text with a few things wrong."""
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(text) + 1)
+        to = min(len(text), at + rng.choice([0, 1, 2, 8, 40]))
+        if rng.random() < 0.4 and (fields := text.split()):
+            text = text.replace(rng.choice(fields), rng.choice(WORDS), 1)
+        elif rng.random() < 0.1:
+            text = text[:at]
+        else:
+            text = text[:at] + rng.choice(WORDS) + text[to:]
+    return text
+
+
+def survives(read: Callable[[], Any], what: Any) -> None:
+    try:
+        read()
+    except LabkitError:
+        pass
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error} over {what!r:.2000}") from error
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_read_or_refused(name: str) -> None:
+    read, source = TEXTS[name]
+    text, rng = sample(source), random.Random(SEED)
+    read(text.splitlines()[0] if name == "stat" else text)
+    end = time.monotonic() + BUDGET_S
+    while time.monotonic() < end:
+        changed = mutant(text, rng)
+        survives(lambda text=changed: read(text), changed)  # type: ignore[misc]
+
+
+def bytes_of(content: bytes, rng: random.Random) -> bytes:
+    """The bytes with a few of them wrong."""
+    changed = bytearray(content)
+    for _ in range(rng.randrange(1, 6)):
+        changed[rng.randrange(len(changed))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+    return bytes(changed[: rng.randrange(len(changed))] if rng.random() < 0.1 else changed)
+
+
+def test_captures_are_read_or_refused() -> None:
+    rng, end = random.Random(SEED), time.monotonic() + BUDGET_S
+    assert len(pcapng.read(CAPTURE).frames) == 1
+    while time.monotonic() < end:
+        changed = bytes_of(CAPTURE, rng)
+
+        def read(content: bytes = changed) -> None:
+            for frame in pcapng.read(content).frames:
+                packets.layers(frame.data, frame.link_type, length_bytes=frame.length_bytes)
+
+        survives(read, changed)
+
+
+RUN = {
+    "experiment": "datapaths",
+    "run": "a",
+    "parameters": {},
+    "seed": 1,
+    "why_stopped": {},
+    "points": ["1-r0"],
+}
+
+
+def test_run_folders_are_read_or_refused(tmp_path: Path) -> None:
+    rng, end = random.Random(SEED), time.monotonic() + BUDGET_S
+    files = {
+        tmp_path / "run.json": json.dumps(RUN).encode(),
+        tmp_path / "rows" / "1-r0.jsonl": b'{"arm": "veth", "status": "ok"}\n' * 3,
+    }
+    while time.monotonic() < end:
+        for path, content in files.items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes_of(content, rng))
+
+        def read() -> None:
+            for reader in (run_folder.read_rows, run_folder.failed_points):
+                survives(lambda reader=reader: reader(tmp_path), files)  # type: ignore[misc]
+            run_folder.is_finished(tmp_path, run_folder.read_run(tmp_path))
+
+        survives(read, [path.read_bytes() for path in files])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a: "\\ud800"',
+        "a: !!bool x",
+        "a: 2001-99-99",
+        "&a [*a]",
+        "\x00",
+        "a: " + "9" * 5000,
+        "{" * 2000,
+        "\t- :",
+    ],
+)
+def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text, errors="surrogatepass")
+    survives(lambda: yaml_files.network(tmp_path / "a.yaml"), text)
+
+
+def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1-r0.jsonl").write_bytes(b'{"a": "\xff"}\n')
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is no row"):
+        run_folder.read_rows(tmp_path)
+    (tmp_path / "run.json").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(BadInput, match=r"run\.json cannot be read"):
+        run_folder.read_run(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps(RUN | {"points": None}))
+    with pytest.raises(BadInput, match="no list of names for points"):
+        run_folder.read_run(tmp_path)
+
+
+def test_the_tracing_journal_skips_what_is_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"path": "\xff", "text": "1"}\n{"path": "/var/tmp/.ftrace-lock"}\n')
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert [step.path for step in tracing_journal._steps(descriptor)] == ["/var/tmp/.ftrace-lock"]
+    finally:
+        os.close(descriptor)
+
+
+def test_the_place_is_told() -> None:
+    with pytest.raises(Failed, match=r"/proc/net/dev, line 4 cannot be read"):
+        kernel_counters.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
+    with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
+        pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
+
+
+def test_a_sentence_is_short_enough_to_read() -> None:
+    assert len(str(errors.BadInput("x" * 52_000_000))) < 2100
+
+
+def test_a_ping_that_claims_too_much_takes_no_memory() -> None:
+    text = sample("ping-20221126-outage.txt")
+    claimed = text.replace(" packets transmitted", "0000000 packets transmitted")
+    for read in (ping_probes.answers, ping_probes.probes):
+        with pytest.raises(Failed, match="ping claims what cannot be"):
+            read(claimed)
+
+
+def test_what_is_parsed_is_not_in_the_persons_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert process.output(["sh", "-c", "echo $LC_ALL"]).strip() == process.LOCALE
+    with process.streamed(["sh", "-c", "echo $LC_ALL"]) as lines:
+        assert lines.read().decode().strip() == process.LOCALE
+
+
+def test_output_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.system.process.programs.MOST_BYTES", 1000)
+    assert len(process.output(["head", "-c", "100000", "/dev/zero"])) == 1000

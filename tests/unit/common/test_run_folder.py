@@ -1,0 +1,123 @@
+"""Run folders: every file is whole or not there, and what cannot be read or written is told in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed
+
+ROWS = [{"a": 1, "b": None, "c": 1.5}, {"a": 2, "b": "x", "c": 1e10}]
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    run_folder.write_rows(tmp_path, "2-r0", ROWS)
+    run_folder.write_rows(tmp_path, "1-r0", ROWS[:1])
+    assert run_folder.read_rows(tmp_path) == [ROWS[0], *ROWS]
+    assert run_folder.finished_points(tmp_path) == {"1-r0", "2-r0"}
+
+
+def test_an_empty_folder_has_no_rows(tmp_path: Path) -> None:
+    assert run_folder.read_rows(tmp_path) == []
+    assert run_folder.finished_points(tmp_path) == set()
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run_folder.write_json(path, {"a": 1})
+    run_folder.write_json(path, {"a": 2})
+    assert run_folder.read_json(path) == {"a": 2}
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            errno.ENOSPC,
+            "the disk of .* is full; what was measured before is there: make room and run the same again",
+        ),
+        (errno.EDQUOT, "is full"),
+        (errno.EIO, "cannot write .*run.json: Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file(
+    number: int, words: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    run_folder.write_json(path, {"a": 1})
+
+    def fails(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, step, fails)
+    with pytest.raises(Failed, match=words):
+        run_folder.write_json(path, {"a": 2})
+    assert run_folder.read_json(path) == {"a": 1}
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder.write_rows(tmp_path, "1-r0", ROWS)
+
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.write_rows(tmp_path, "1-r0", ROWS[:1])
+    assert run_folder.read_rows(tmp_path) == ROWS
+    assert os.listdir(tmp_path / "rows") == ["1-r0.jsonl"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(Failed, match=r"cannot write .*: (Not a directory|File exists)"):
+        run_folder.write_json(tmp_path / "data" / "run.json", {})
+
+
+def test_what_is_not_there_or_no_json_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"run.json is not there"):
+        run_folder.read_json(tmp_path / "run.json")
+    (tmp_path / "run.json").write_text('{"half": ')
+    with pytest.raises(BadInput, match=r"run.json cannot be read: "):
+        run_folder.read_json(tmp_path / "run.json")
+    with pytest.raises(BadInput, match="cannot be read"):
+        run_folder.read_json(tmp_path)
+
+
+@pytest.mark.parametrize("line", [b'{"half": 1', b"[1]", b"5", b"\xff\xfe"])
+def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path) -> None:
+    run_folder.write_rows(tmp_path, "1-r0", ROWS)
+    with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
+        file.write(line)
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is no row .*: delete the file"):
+        run_folder.read_rows(tmp_path)
+
+
+def test_runs_go_to_the_project_or_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+    for name in ("project/notebooks/deep", "project/params", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project/notebooks/deep")
+    assert run_folder.data_root() == tmp_path / "project/data"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run_folder.data_root() == tmp_path / "elsewhere/data"
+    monkeypatch.setenv("LABKIT_DATA", "there")
+    assert run_folder.data_root() == tmp_path / "elsewhere/there"
+
+
+def test_runs_made_at_once_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    made = {run_folder.new_run("datapaths") for _ in range(20)}
+    assert len(made) == 20
+    assert {path.parent for path in made} == {tmp_path / "datapaths"}
+    assert os.listdir(tmp_path) == []

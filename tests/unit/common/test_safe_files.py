@@ -1,0 +1,334 @@
+"""What other users of a machine may prepare: links, folders with labkit's names, projects. None of it has an effect."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Need
+
+from labkit.common import run_folder, safe_files
+from labkit.common.errors import BadInput, Failed
+from labkit.runner import papermill_run, run
+from labkit.runner.cluster import folders
+from labkit.system import process, temporary_files
+
+PREFIX = "labkit-vm-"
+NOBODY = 65534
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file that somebody else wants to have overwritten."""
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    path.chmod(0o600)
+    return path
+
+
+def killed(top: Path) -> Path:
+    """The folder that a process left that was killed."""
+    code = (
+        "import os, pathlib, sys; from labkit import safe_files\n"
+        f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as folder:\n"
+        "    (folder / 'a/b').mkdir(parents=True)\n"
+        "    (folder / 'a/b/c').symlink_to(sys.argv[1])\n"
+        "    print(folder, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(top)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGKILL
+    return Path(done.stdout.strip())
+
+
+def test_writing_follows_no_prepared_link(tmp_path: Path, victim: Path) -> None:
+    path = tmp_path / "environment.json"
+    path.symlink_to(victim)
+    for name in (f".{path.name}.{os.getpid()}", f".{path.name}.1", f".{path.name}"):
+        (tmp_path / name).symlink_to(victim)
+    run_folder.write(path, b"new")
+    assert not path.is_symlink()
+    assert path.read_bytes() == b"new"
+    assert victim.read_text() == "precious"
+
+
+def test_writing_follows_no_link_even_if_its_name_is_guessed(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_files.secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / ".guessed").symlink_to(victim)
+    with pytest.raises(Failed, match="cannot write"):
+        run_folder.write(tmp_path / "run.json", b"new")
+    (tmp_path / ".guessed").unlink()
+    os.link(victim, tmp_path / ".guessed")
+    with pytest.raises(Failed, match="cannot write"):
+        run_folder.write(tmp_path / "run.json", b"new")
+    assert victim.read_text() == "precious"
+
+
+def test_a_file_that_is_written_bit_by_bit_follows_no_link(tmp_path: Path, victim: Path) -> None:
+    path = tmp_path / "1-r0.pcapng"
+    path.symlink_to(victim)
+    with safe_files.anew(path) as file:
+        file.write(b"new")
+    assert (path.read_bytes(), path.is_symlink()) == (b"new", False)
+    assert victim.read_text() == "precious"
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with contextlib.suppress(ZeroDivisionError), safe_files.replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_owner_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    left = killed(tmp_path)
+    assert (left / "a/b/c").is_symlink()
+    with safe_files.own_folder(tmp_path, PREFIX) as living:
+        assert not left.exists()
+        safe_files.remove_left(tmp_path, PREFIX)
+        assert [*tmp_path.iterdir()] == [living]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_half_removed_folder_is_removed_by_the_next(tmp_path: Path) -> None:
+    shutil.rmtree(killed(tmp_path) / "a")
+    safe_files.remove_left(tmp_path, PREFIX)
+    assert [*tmp_path.iterdir()] == []
+
+
+def _forged(top: Path, change: dict[str, object]) -> None:
+    left = killed(top)
+    marker = left / safe_files.MARKER
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | change))
+
+
+def _copy(top: Path) -> None:
+    left = killed(top)
+    shutil.copytree(left, top / f"{PREFIX}copy", symlinks=True)
+    shutil.rmtree(left)
+
+
+def _link_to_left(top: Path) -> None:
+    (top / "elsewhere").mkdir()
+    (top / f"{PREFIX}link").symlink_to(killed(top / "elsewhere"))
+
+
+def _linked_marker(top: Path) -> None:
+    left = killed(top)
+    (left / safe_files.MARKER).rename(top / "marker")
+    (left / safe_files.MARKER).symlink_to(top / "marker")
+
+
+def _twice_linked_marker(top: Path) -> None:
+    os.link(killed(top) / safe_files.MARKER, top / "marker")
+
+
+def _pipe(top: Path) -> None:
+    (top / f"{PREFIX}pipe").mkdir()
+    os.mkfifo(top / f"{PREFIX}pipe" / safe_files.MARKER)
+
+
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "notes": lambda top: (top / f"{PREFIX}my-notes").mkdir(),
+    "empty marker": lambda top: (
+        (top / f"{PREFIX}x").mkdir(),
+        (top / f"{PREFIX}x" / safe_files.MARKER).touch(),
+    ),
+    "a file": lambda top: (top / f"{PREFIX}file").write_text("mine"),
+    "a copy": _copy,
+    "a link to what is left": _link_to_left,
+    "a linked marker": _linked_marker,
+    "a marker with two names": _twice_linked_marker,
+    "a pipe as marker": _pipe,
+    "another user's number": lambda top: _forged(top, {"user": NOBODY}),
+    "another inode": lambda top: _forged(top, {"inode": 1}),
+    "another boot": lambda top: _forged(top, {"boot": "00000000-0000-0000-0000-000000000000"}),
+    "no number of a process": lambda top: _forged(top, {"pid": "1"}),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_not_proved_to_be_labkits_stays(kind: str, tmp_path: Path) -> None:
+    FOREIGN[kind](tmp_path)
+    for path in tmp_path.iterdir():  # however old it is, but for a marker of another boot
+        os.utime(path, (0, 0), follow_symlinks=False)
+    before = sorted(tmp_path.rglob("*"))
+    with temporary_files.short_folder(PREFIX, tmp_path):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_an_earlier_boot_goes_when_it_is_old(tmp_path: Path) -> None:
+    _forged(tmp_path, {"boot": "00000000-0000-0000-0000-000000000000"})
+    [marker] = tmp_path.glob(f"*/{safe_files.MARKER}")
+    os.utime(marker, (0, 0))
+    safe_files.remove_left(tmp_path, PREFIX)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_another_users_folder_stays(tmp_path: Path, need: Need) -> None:
+    need("root")
+    left = killed(tmp_path)
+    os.chown(left, NOBODY, NOBODY)  # as if nobody had taken over the name, with our marker in it
+    safe_files.remove_left(tmp_path, PREFIX)
+    assert (left / "a").is_dir()
+    os.chown(left, 0, 0)
+    os.chown(left / safe_files.MARKER, NOBODY, NOBODY)
+    safe_files.remove_left(tmp_path, PREFIX)
+    assert (left / "a").is_dir()
+
+
+def test_what_is_mounted_in_a_folder_is_not_removed(tmp_path: Path, need: Need) -> None:
+    need("root")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/rows").write_text("precious")
+    left = killed(tmp_path)
+    script = 'mount --bind "$1" "$2/a/b" && exec "$3" -c "$4" "$5"'
+    code = (
+        "import pathlib, sys; from labkit import safe_files\n"
+        f"safe_files.remove_left(pathlib.Path(sys.argv[1]), {PREFIX!r})"
+    )
+    words = [tmp_path / "data", left, sys.executable, code, tmp_path]
+    subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *map(str, words)], cwd=ROOT, check=True)
+    assert (tmp_path / "data/rows").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [".notebook-notes", ".notebook-4194999-abc"])
+def test_a_sweep_leaves_the_folders_of_others(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with papermill_run._scratch(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_worker_and_a_caller_leave_the_folders_of_others(tmp_path: Path) -> None:
+    kept = {f".fleet-{os.uname().nodename}-4194999-abc", ".placed-4194999-x"}
+    for name in kept:
+        (tmp_path / name).mkdir()
+    with folders.attempt(tmp_path):
+        pass
+    folders.clean(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_the_runtime_folder_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, need: Need
+) -> None:
+    need("root")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert safe_files.runtime_folder() == tmp_path
+    os.chown(tmp_path, NOBODY, NOBODY)
+    assert safe_files.runtime_folder() == Path("/tmp")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, the current folder below it."""
+    folder = tmp_path / "shared" / "project"
+    for name in ("notebooks", "params", "below"):
+        (folder / name).mkdir(parents=True)
+    (folder / "notebooks/01_datapaths.ipynb").write_text("{}")
+    monkeypatch.chdir(folder / "below")
+    monkeypatch.delenv("LABKIT_PROJECT", raising=False)
+    return folder
+
+
+def test_a_project_that_nobody_else_can_write_is_found(project: Path) -> None:
+    assert run_folder.project_root() == project
+    assert run_folder.notebooks() == project / "notebooks"
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o1777, 0o1757, 0o757])
+@pytest.mark.parametrize("place", ["", "notebooks", "params", "notebooks/01_datapaths.ipynb", ".."])
+def test_a_project_that_others_can_write_is_not(place: str, bits: int, project: Path) -> None:
+    (project / place).chmod(bits)
+    if place == ".." and bits & 0o1000:  # as /tmp: nobody else can replace what is this user's
+        assert run_folder.notebooks() == project / "notebooks"
+        return
+    assert run_folder.project_root() == project / "below"
+    with pytest.raises(BadInput, match=r"not executed, because other users can write .*LABKIT_PROJECT="):
+        run_folder.notebooks()
+
+
+@pytest.mark.parametrize("place", ["", "notebooks", "notebooks/01_datapaths.ipynb", ".."])
+def test_a_project_of_another_user_is_not(place: str, project: Path, need: Need) -> None:
+    need("root")
+    os.chown(project / place, NOBODY, NOBODY)
+    with pytest.raises(BadInput, match="belongs to nobody"):
+        run_folder.notebooks()
+
+
+def test_with_sudo_the_callers_project_is_found(
+    project: Path, monkeypatch: pytest.MonkeyPatch, need: Need
+) -> None:
+    need("root")
+    for path in (project, *project.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    monkeypatch.setenv("SUDO_UID", str(NOBODY))
+    assert run_folder.project_root() == project
+
+
+def test_links_on_the_way_count(project: Path, tmp_path: Path) -> None:
+    """A link in a folder that others can write may lead elsewhere in a moment."""
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    (open_to_all / "there").symlink_to(project / "notebooks")
+    (project / "notebooks").rename(project / "real")
+    (open_to_all / "there").unlink()
+    (open_to_all / "there").symlink_to(project / "real")
+    (project / "notebooks").symlink_to(open_to_all / "there")
+    with pytest.raises(BadInput, match=f"other users can write {open_to_all}"):
+        run_folder.notebooks()
+
+
+def test_a_named_project_is_trusted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.chmod(0o777)
+    monkeypatch.setenv("LABKIT_PROJECT", str(project))
+    assert run_folder.notebooks() == project / "notebooks"
+    monkeypatch.setenv("LABKIT_PROJECT", str(project / "gone"))
+    with pytest.raises(BadInput, match="there is no such folder"):
+        run_folder.notebooks()
+
+
+def test_pythonpath_keeps_absolute_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/a:/b")
+    assert process.python("-m", "x") == [sys.executable, "-P", "-m", "x"]
+    monkeypatch.setenv("PYTHONPATH", ":/a:.::b/c")
+    assert process.python("-m", "x") == ["env", "PYTHONPATH=/a", sys.executable, "-P", "-m", "x"]
+
+
+def test_the_current_folder_is_on_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text("print('theirs')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f":{ROOT}:.")
+    code = "import random, labkit, sys; print([folder for folder in sys.path if folder in ('', sys.argv[1])])"
+    assert process.output(process.python("-c", code, str(tmp_path))) == "[]\n"
+
+
+@pytest.mark.parametrize("part", ["rows", "artefacts"])
+def test_a_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / part).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match=f"{part} is a link"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_a_run_is_not_written_into_another_users_folder(tmp_path: Path, need: Need) -> None:
+    need("root")
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", NOBODY, NOBODY)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")

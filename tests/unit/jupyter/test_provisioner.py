@@ -1,0 +1,141 @@
+"""Kernelspecs, what of a connection goes to the guest, and how Jupyter is told that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from jupyter_client import KernelManager
+from jupyter_client.kernelspec import KernelSpecManager
+from worlds import MARK, marked, until
+
+from labkit.common.errors import BadInput, Failed
+from labkit.jupyter import kernelspecs, vm_kernel
+from labkit.jupyter.provisioner import Events, LabProvisioner
+from labkit.system.qemu import kernels
+
+CONNECTION = {
+    "shell_port": 50001, "iopub_port": 50002, "stdin_port": 50003, "control_port": 50004, "hb_port": 50005,
+    "ip": "127.0.0.1", "key": "secret", "transport": "tcp", "signature_scheme": "hmac-sha256",
+}  # fmt: skip
+THERE = ["6.1.0-9-amd64", "6.1.0-56-cloud-amd64", "6.1.0-56-amd64", "6.12.117+deb12-cloud-amd64"]
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [kernels.in_store(release) for release in THERE]
+    monkeypatch.setattr(kernels, "installed", lambda: there)
+    monkeypatch.setattr(kernels, "release_of", lambda image: image.name)
+
+
+def specs(prefix: Path) -> KernelSpecManager:
+    return KernelSpecManager(kernel_dirs=[str(prefix / "share/jupyter/kernels")], ensure_native_kernel=False)
+
+
+def test_jupyter_finds_what_is_installed(tmp_path: Path) -> None:
+    """Without a name: this kernel, and the newest of each series, its full flavour where there is one."""
+    report = kernelspecs.install([], tmp_path)
+    assert report == {
+        "labkit": "labkit (this kernel)",
+        "labkit-vm-6.1": "labkit (Linux 6.1 lab VM)",
+        "labkit-vm-6.12": "labkit (Linux 6.12 lab VM)",
+    }
+    result = {name: specs(tmp_path).get_kernel_spec(name) for name in report}
+    assert set(specs(tmp_path).find_kernel_specs()) == set(result)
+    assert {name: spec.display_name for name, spec in result.items()} == report
+    where = {name: spec.metadata["kernel_provisioner"]["config"]["where"] for name, spec in result.items()
+             if name != "labkit"}  # fmt: skip
+    assert where == {"labkit-vm-6.1": "vm:6.1.0-56-amd64", "labkit-vm-6.12": "vm:6.12.117+deb12-cloud-amd64"}
+    for name, spec in result.items():
+        assert "{connection_file}" in spec.argv
+        assert spec.interrupt_mode == ("signal" if name == "labkit" else "message")
+
+
+def test_a_release_is_named_with_options_of_a_lab_vm(tmp_path: Path) -> None:
+    parameters = "6.12.117+deb12-cloud-amd64,memory_mib=4096"
+    names = kernelspecs.install([parameters], tmp_path)
+    assert "labkit-vm-6.12.117-deb12-cloud-amd64-memory_mib-4096" in names
+    spec = specs(tmp_path).get_kernel_spec(list(names)[-1])
+    assert spec.metadata["kernel_provisioner"] == {
+        "provisioner_name": "labkit",
+        "config": {"where": f"vm:{parameters}"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"), [("5.4", "no kernel '5.4'"), ("debian,cpus=0", "cpus takes a number")]
+)
+def test_what_cannot_be_booted_is_not_installed(tmp_path: Path, parameters: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        kernelspecs.install([parameters], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_guest_is_told_its_own_address_and_jupyters_key(tmp_path: Path) -> None:
+    environment = {
+        "LANG": "C",
+        "JPY_PARENT_PID": "1",
+        "XDG_RUNTIME_DIR": "/run/user/0",
+        "LABKIT_LAB_VM": "{}",
+    }
+    report = vm_kernel.kernel_request(CONNECTION, ["python"], tmp_path, environment)
+    assert report["connection"] == {**CONNECTION, "ip": "10.0.2.15"}
+    assert report["folder"] == str(tmp_path)
+    assert report["environment"] == {"LANG": "C", "LABKIT_DATA": str(tmp_path / "data")}
+    inside = {"LABKIT_DATA": str(tmp_path / "runs")}
+    assert vm_kernel.kernel_request(CONNECTION, [], tmp_path, inside)["environment"] == inside
+
+
+def test_the_whole_disk_is_no_notebooks_folder() -> None:
+    with pytest.raises(BadInput, match="folder of its own"):
+        vm_kernel.kernel_request(CONNECTION, [], Path("/"), {})
+
+
+def test_ports_are_forwarded_from_loopback_only_and_nothing_goes_out() -> None:
+    with closing(vm_kernel.Monitor()) as monitor:
+        assert any("restrict=on" in word.split(",") for word in monitor.words)
+    ports = [value for name, value in CONNECTION.items() if name.endswith("_port")]
+    expected = {f"tcp:127.0.0.1:{port}-10.0.2.15:{port}" for port in ports}
+    assert set(vm_kernel.forwards(CONNECTION)) == expected
+    assert len(expected) == 5
+
+
+@pytest.mark.needs("set-up")
+def test_jupyter_knows_the_provisioner() -> None:
+    [result] = importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners", name="labkit")
+    assert result.load() is LabProvisioner
+
+
+@pytest.mark.needs("set-up")
+def test_what_cannot_be_booted_is_one_sentence_to_whoever_starts_the_kernel(tmp_path: Path) -> None:
+    [_, name] = kernelspecs.install(["6.1.0-56-amd64"], tmp_path)
+    file = tmp_path / "share/jupyter/kernels" / name / "kernel.json"
+    spec = json.loads(file.read_text())
+    spec["metadata"]["kernel_provisioner"]["config"]["where"] = "vm:9.9.9-none"
+    file.write_text(json.dumps(spec))
+    manager = KernelManager(kernel_name=name, kernel_spec_manager=specs(tmp_path))
+    mark = tmp_path.name
+    with pytest.raises(Failed, match=r"vm:9.9.9-none.*no kernel '9.9.9-none' can be booted"):
+        manager.start_kernel(env={**os.environ, MARK: mark}, cwd=str(tmp_path))
+    assert until(lambda: not marked(mark), 10)
+
+
+def test_restarts_are_counted_until_the_kernel_can_be_reached(capfd: pytest.CaptureFixture[str]) -> None:
+    """Jupyter gives up after five of them; the process that boots the lab VM lives long before the kernel does."""
+    reads, writes = os.pipe()
+    provisioner = LabProvisioner("vm:debian")
+    provisioner._events = Events(reads)
+    with open(writes, "wb", buffering=0) as pipe:
+        pipe.write(b'{"event":"started"}\n{"event":')
+        assert provisioner.get_stable_start_time(10) == float("inf")
+        pipe.write(b'"ready"}\n')
+        assert provisioner.get_stable_start_time(10) == 10
+        pipe.write(b'{"event":"error","text":"it has ended"}\n')
+    for _ in range(2):  # as a kernel manager asks again and again
+        assert asyncio.run(provisioner.poll()) == 0  # no process
+    assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"

@@ -1,0 +1,107 @@
+"""The conversation with a box, in this machine's own user space: no container and no guest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from worlds import until
+
+from labkit.measure.endpoints import exec_client, exec_server
+from labkit.system import process
+
+LINE = [sys.executable, "-I", "-S", exec_client.__file__]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / exec_client.SOCKET
+    with subprocess.Popen([sys.executable, "-I", "-S", exec_server.__file__, "socket", str(path)]) as server:
+        assert until(path.exists, 20)
+        yield str(tmp_path)
+        server.kill()
+
+
+def started(folder: str, *words: str, held: bool = False) -> process.Running:
+    return process.Running([*LINE, folder, *["held"] * held, "--", *words], stops=signal.SIGTSTP)
+
+
+def test_what_a_program_says_and_how_it_ends(folder: str) -> None:
+    for words, ended in (
+        (("sh", "-c", "echo out; echo err >&2; exit 3"), (3, "out\n", "err\n")),
+        (("no-such-program", "x"), (127, "", "no-such-program: No such file or directory\n")),
+        (("sh", "-c", "kill -TERM $$"), (-signal.SIGTERM, "", "")),
+        (("sh", "-c", "head -c 2000000 /dev/zero | tr '\\0' x"), (0, "x" * 2_000_000, "")),
+        (("cat",), (0, "", "")),  # its standard input is empty
+    ):
+        result = process.run([*LINE, folder, "--", *words], 30)
+        assert (result.returncode, result.stdout, result.stderr) == ended
+
+
+def test_a_program_is_held_and_let_go(folder: str) -> None:
+    for _ in range(20):
+        program = started(folder, "echo", "x", held=True)
+        assert program.held(time.monotonic() + 20)
+        assert program.lines() == ""
+        program.go()
+        assert not process.wait([program], time.monotonic() + 20)
+        assert program.ended().stdout == "x\n"
+
+
+def test_a_program_ends_with_the_one_that_stands_for_it(folder: str) -> None:
+    program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
+    assert until(program.lines, 20)
+    there = Path(f"/proc/{program.lines().strip()}")
+    assert there.exists()
+    program.kill()
+    program.ended()
+    with suppress(FileNotFoundError, ProcessLookupError):  # it is gone
+        assert until(lambda: "Z" in (there / "stat").read_text().split()[2], 20)
+
+
+def test_an_interrupt_is_passed_on(folder: str) -> None:
+    program = started(
+        folder, "sh", "-c", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done"
+    )
+    assert until(program.lines, 20)
+    program.signal(signal.SIGINT)
+    assert not process.wait([program], time.monotonic() + 20)
+    assert (program.ended().returncode, program.ended().stdout) == (7, "ready\ncaught\n")
+
+
+def test_files_are_read_and_written(folder: str, tmp_path: Path) -> None:
+    talk = exec_client.Conversation(folder)
+    content = os.urandom(3_000_000)
+    path = os.fsencode(tmp_path / "file")
+    assert talk.ask(b"W", path + b"\0" + content) == b""
+    assert talk.ask(b"F", path) == content
+    assert b"cpu" in talk.ask(b"F", b"/proc/stat")
+    with pytest.raises(FileNotFoundError):
+        talk.ask(b"F", b"/no/such/file")
+    talk.close()
+
+
+def test_a_box_that_is_gone_is_told(folder: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    (missing / exec_client.SOCKET).touch()
+    environment = {"PYTHONPATH": ""}
+    code = f"import sys; sys.path.insert(0, {str(Path(exec_client.__file__).parents[3])!r}); "
+    code += "from labkit.measure.endpoints import outside; outside.PATIENCE_S = 0.2; "
+    code += f"sys.argv = ['x', {str(missing)!r}, '--', 'true']; sys.exit(outside.main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == 125
+    assert "missing has gone, or does not answer" in done.stderr

@@ -1,0 +1,163 @@
+"""What a guest is asked to be, and what it boots with; without booting any."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.common.errors import BadInput, Failed
+from labkit.measure.endpoints.guest import initramfs, qemu_guest
+from labkit.measure.endpoints.guest.qemu_guest import Nic
+from labkit.measure.experiments import DatapathParameters
+from labkit.system import process
+from labkit.system.qemu import kvm
+from labkit.system.qemu.kernels import Kernel
+
+NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "fd00::2:1", "02:00:00:00:00:00", "02:00:00:00:00:01")
+KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all that it needs is built in
+
+
+def test_a_guest_is_read_from_a_word() -> None:
+    parameters = qemu_guest.parse(
+        "debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1"
+    )
+    assert (parameters.machine.kernel, parameters.machine.cpus, parameters.machine.append) == (
+        "debian",
+        2,
+        ("a=1",),
+    )
+    assert (parameters.queues, parameters.offloads, parameters.vhost) == (2, False, "off")
+    assert (parameters.programs, parameters.boot_s) == (("perf", "tc"), 9)
+    assert qemu_guest.parse("debian") == qemu_guest.parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "a guest is asked for as KERNEL"),
+        ("debian,queues=2", "say cpus=2 or more"),
+        ("debian,offloads=maybe", "offloads takes on or off"),
+        ("debian,memory_mib=1", "memory_mib takes a number from 128"),
+        ("debian,fresh", "'fresh' is none of"),
+        ("debian,programs=../x", "programs takes words"),
+        ("debian,cpus=1,cpus=1", "cpus is given twice"),
+    ],
+)
+def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        qemu_guest.parse(word)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endpoint": "jail"}, "namespace, container, guest"),
+        ({"endpoint": "guest,guest"}, "none twice"),
+        ({"endpoint": "guest", "topology": "veth"}, "no place for a guest's tap"),
+        ({"guest": "debian"}, "say endpoint=guest"),
+        ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
+        (
+            {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
+            r"one guest for 34 ends would have cpus=68,.*ask for fewer pairs",
+        ),
+        ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
+        ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
+        ({"endpoint": "shared_guest", "affinity": "0,2"}, "a guest has CPUs 0 to 1; cpus=N"),
+        ({"endpoint": "container", "nodes": "two", "where": "vm:debian"}, "leave endpoint out"),
+    ],
+)
+def test_endpoints_that_cannot_be_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        DatapathParameters.of(given)
+
+
+def test_what_guests_can_have_is_asked_for() -> None:
+    assert DatapathParameters.of({"endpoint": "guest", "guest": "debian,cpus=2", "pairs": "17"}).pairs == (
+        17,
+    )
+    assert DatapathParameters.of(
+        {"endpoint": "shared_guest", "guest": "debian,cpus=2", "pairs": "1,16"}
+    ).pairs == (
+        1,
+        16,
+    )
+    for cpu in (0, 3, 63):  # whatever CPUs this machine has
+        words = {"endpoint": "guest", "guest": "debian,cpus=64", "affinity": f"{cpu}"}
+        assert DatapathParameters.of(words).affinity == f"{cpu}"
+
+
+def test_queues_and_offloads_are_words_of_qemus() -> None:
+    words = qemu_guest.nic_words(qemu_guest.parse("debian,cpus=2,queues=2,offloads=off"), NIC, vhost=True)
+    assert words[1] == "tap,id=nic,fds=7:8,vhost=on"
+    assert "mq=on,vectors=6" in words[3]
+    assert "guest_tso4=off" in words[3]
+    assert "host_mtu=9000" in words[3]
+    assert "=off" not in qemu_guest.nic_words(qemu_guest.parse("debian"), NIC, vhost=False)[3]
+
+
+def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text("[    1.2] one\n[    2.3] waiting for nothing\n")
+    program = process.Running(["sleep", "100"])
+    with process.all_ended([program]):
+        late = qemu_guest.QemuGuest("client0", tmp_path, program, {})
+        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last words: waiting for nothing"):
+            late.greet(time.monotonic() - 1)
+        program.kill()
+        program.ended()
+        with pytest.raises(
+            Failed, match=r"client0 did not boot: sleep was ended by SIGKILL; .*waiting for nothing"
+        ):
+            late.greet(time.monotonic() + 60)
+
+
+def test_qemu_that_ends_at_once_says_nothing_of_kvm(tmp_path: Path) -> None:
+    program = process.Running(["sh", "-c", "echo no such CPU >&2; exit 1"])
+    with process.all_ended([program]):
+        dead = qemu_guest.QemuGuest("client0", tmp_path, program, {})
+        with pytest.raises(Failed, match="client0 did not boot: sh ended with 1: no such CPU"):
+            kvm.check(tmp_path / "console", "first words", dead.gone)
+
+
+def test_a_guest_for_all_ends_has_a_bound() -> None:
+    parameters = qemu_guest.parse("debian,cpus=2")
+    assert qemu_guest.More(32).of(parameters).machine.cpus == 64
+    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*ask for fewer pairs"):
+        qemu_guest.More(33).of(parameters)
+
+
+@pytest.mark.needs("busybox")
+def test_a_guests_files_are_whole(tmp_path: Path) -> None:
+    """Unpacked, they hold all that Python and the programs need: `inside` runs with them as its root."""
+    for content in (initramfs.packed(KERNEL, ()), initramfs.own(NIC, KERNEL, (), 16)):
+        subprocess.run(
+            ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True
+        )
+    subprocess.run(["busybox", "sh", "-n", tmp_path / "init"], check=True)
+    script = (tmp_path / "init").read_text()
+    assert "ip address add fd00::1:1/64 dev eth0 nodad" in script
+    assert "disable_ipv6" not in script
+    assert (tmp_path / "bin/cat").is_symlink()
+    with pytest.raises(BadInput, match="no program no-such-program"):
+        initramfs.packed(KERNEL, ("no-such-program",))
+
+
+@pytest.mark.needs("root", "busybox", "iperf3")
+def test_a_guests_programs_start_with_its_files_alone(tmp_path: Path) -> None:
+    for content in (initramfs.packed(KERNEL, ()), initramfs.own(NIC, KERNEL, (), 16)):
+        subprocess.run(
+            ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True
+        )
+    script = (tmp_path / "init").read_text()
+    python = script.splitlines()[-1].split()[1]
+    for argv in (["iperf3", "--version"], ["ping", "-V"], [python, "-I", "-S", "/exec_server.py", "modules"]):
+        done = subprocess.run(
+            ["chroot", tmp_path, *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": initramfs.PATH},
+        )
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,210 @@
+"""Changes as data: their two forms, what is refused, and how tables name arms that differ by a change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from labkit.analysis import load
+from labkit.common.errors import BadInput
+from labkit.measure import experiments
+from labkit.measure.experiments import Change, Files, changes, survey
+from labkit.measure.experiments.change_kind import digest
+from labkit.measure.experiments.change_kinds import KINDS
+from labkit.runner import yaml_files
+
+RULES = "table inet t {\n  chain c {\n    type filter hook input priority 0;\n    tcp dport 9 drop\n  }\n}\n"
+
+
+def one(given: Any, folder: Path | None = None) -> Change:
+    [result] = changes.parse(given, Files(folder))
+    return result
+
+
+def parameters(**given: Any) -> experiments.DatapathParameters:
+    return experiments.DatapathParameters.of(given)
+
+
+def test_text_and_mapping_are_two_forms_of_one_change() -> None:
+    text = one(
+        "slow: offload gro off tso off at both and mtu 1400 at client:eth0 and parameter streams=4".replace(
+            "client:", "client0:"
+        )
+    )
+    steps = [
+        {"at": "both", "offload": {"gro": False, "tso": "off"}},
+        {"at": "client0:eth0", "mtu": 1400},
+        {"parameter": {"streams": "4"}},
+    ]
+    assert one({"name": "slow", "steps": steps}) == text
+    assert [(step.kind, step.at) for step in text.steps] == [
+        ("offload", "both"),
+        ("mtu", "client0:eth0"),
+        ("parameter", ""),
+    ]
+    assert one({"name": "x", "at": "server", "offload": {"gro": "off"}}) == one(
+        "x: offload gro off at server"
+    )
+
+
+def test_several_changes_and_their_json() -> None:
+    given = parameters(
+        change="a: mtu 1400 at both; b: sysctl net.ipv4.tcp_rmem=4096 131072 6291456 at server"
+    )
+    assert [change.name for change in given.change] == ["a", "b"]
+    assert given.change[1].steps[0].options == {"net.ipv4.tcp_rmem": "4096 131072 6291456"}
+    again = experiments.DatapathParameters.of(json.loads(json.dumps(given.asdict())))
+    assert again == given
+
+
+def test_every_example_of_a_kind_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "rules.nft").write_text(RULES)
+    (tmp_path / "pass.o").write_bytes(b"object")
+    short = digest(b"object")[:19]
+    for name, kind in KINDS.items():
+        text = kind.example.replace("sha256:0123456789ab", short).replace("VALUE", "0,1")
+        assert one(f"x: {text}", tmp_path).steps[0].kind == name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("offload gro off at server", "form"),
+        ("x: magic 1 at server", "no kind of change 'magic'"),
+        ("x: mtu 1400 at nowhere", "at='nowhere'"),
+        ("x: mtu 1400", "at=''"),
+        ("x: parameter streams=4 at server", "no place"),
+        ("x: parameter pairs=4", "pairs cannot be a change"),
+        ("x y: mtu 1400 at both", "a name has"),
+        ("../x: mtu 1400 at both", "a name has"),
+        ("x: mtu 1400 at both; x: mtu 1300 at both", "x twice"),
+        ("x: sysctl net/../kernel/core_pattern=1 at server", "a name is like"),
+        ("x: sysctl kernel.core_pattern=1 at server", "only net. belongs"),
+        ("x: sysctl net.ipv4.ip_forward=1|sh at server", "a value has"),
+        ("x: qdisc netem distribution /etc/passwd at client", "'distribution' is not allowed"),
+        ("x: qdisc pfifo limit /etc/passwd at client", "'/etc/passwd' is not allowed"),
+        ("x: qdisc -b /tmp/batch at client", "'-b' is not allowed"),
+        ("x: tc_filter ingress bpf obj x.o at client", "'bpf' is not allowed"),
+        (
+            "x: tc_filter ingress u32 match u32 0 0 action bpf object-file x.o at client",
+            "'bpf' is not allowed",
+        ),
+        ("x: tc_filter sideways u32 at client", "there are ingress, egress, root"),
+        ("x: route nowhere via 10.0.0.1 at client", "write for example 10.9.0.0/16"),
+        ("x: neighbour 10.0.0.1 here at client", "MAC"),
+        ("x: offload gro maybe at client", "on or off"),
+        ("x: rps all at client", "CPUs are like"),
+        ("x: channels rx many at client", "whole number"),
+    ],
+)
+def test_what_is_no_change_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words.replace("(", r"\(").replace(".", r"\.")):
+        changes.parse(text, Files(None))
+
+
+def test_files_stay_in_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    folder.mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text("root:x")
+    (folder / "link").symlink_to(secret)
+    for name in (str(secret), "../secret", "link", "~/secret"):
+        with pytest.raises(BadInput):
+            one({"name": "x", "at": "server", "nftables": name}, folder)
+    (folder / "rules.nft").write_text(RULES)
+    assert (
+        one({"name": "x", "at": "server", "nftables": "rules.nft"}, folder).steps[0].options["rules"] == RULES
+    )
+
+
+def test_a_yaml_file_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "rules.nft").write_text(RULES)
+    (folder / "changes.yaml").write_text("changes:\n- {name: rules, at: server, nftables: rules.nft}\n")
+    [result] = yaml_files.changes(str(folder / "changes.yaml"), Files(None))
+    assert result.steps[0].options == {"file": "rules.nft", "rules": RULES, "digest": digest(RULES.encode())}
+    (folder / "changes.yaml").write_text("- {name: rules, at: server, nftables: ../secret}\n")
+    (tmp_path / "secret").write_text("x")
+    with pytest.raises(BadInput, match="outside of the folder"):
+        yaml_files.changes(str(folder / "changes.yaml"), Files(None))
+    with pytest.raises(BadInput, match="outside of the folder"):
+        yaml_files.with_changes({"change": str(folder / "changes.yaml")}, tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "rules", ['include "/etc/shadow"\n', "table inet t { }\n\tinclude\t'/etc/shadow'", "# include x"]
+)
+def test_rules_include_no_other_file(rules: str) -> None:
+    with pytest.raises(BadInput, match="include is not allowed"):
+        one({"name": "x", "at": "server", "nftables": {"rules": rules}})
+
+
+def test_content_has_the_digest_that_stands_beside_it(tmp_path: Path) -> None:
+    step = {
+        "kind": "nftables",
+        "at": "server",
+        "options": {"file": "x", "rules": RULES, "digest": digest(b"other")},
+    }
+    with pytest.raises(BadInput, match="do not have the digest"):
+        one({"name": "x", "steps": [step]})
+    (tmp_path / "pass.o").write_bytes(b"object")
+    with pytest.raises(BadInput, match="say which file it is by its digest, sha256:"):
+        one("x: xdp pass.o xdp at server", tmp_path)
+    with pytest.raises(BadInput, match="its digest is"):
+        one("x: xdp pass.o xdp sha256:000000000000 at server", tmp_path)
+    result = one(f"x: xdp pass.o xdp {digest(b'object')[:19]} at server", tmp_path).steps[0].options
+    assert result["digest"] == digest(b"object")
+
+
+def test_arms_are_topologies_with_and_without_each_change() -> None:
+    given = parameters(topology=["veth", "veth_bridge"], change="a: mtu 1400 at both; b: parameter streams=4")
+    result = [(arm.label, arm.role) for arm in survey.planned(given)]
+    assert result == [
+        ("veth", "baseline"),
+        ("veth (again)", "control"),
+        ("veth+a", "variant"),
+        ("veth+b", "variant"),
+        ("veth_bridge", "variant"),
+        ("veth_bridge+a", "variant"),
+        ("veth_bridge+b", "variant"),
+    ]
+    four = survey.planned(given)[3]
+    assert four.parameters(given).streams == 4
+    assert survey.planned(given)[2].parameters(given) is given
+
+
+def test_a_parameter_of_a_change_is_checked() -> None:
+    with pytest.raises(BadInput, match=r"change x: streams=4000 is outside"):
+        parameters(change="x: parameter streams=4000")
+    with pytest.raises(BadInput, match="nodes=two"):
+        parameters(change="x: parameter streams=4", nodes="two", where="vm:x", topology="macvlan_bridge")
+
+
+def row(arm: str, **more: Any) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "topology": "veth",
+        "endpoint": "namespace",
+        "change": None,
+        "streams": 1,
+        "protocol": "tcp",
+        **more,
+    }
+
+
+def test_tables_name_arms_by_what_differs() -> None:
+    effect = changes.parameter_effect("streams", 1, 4)
+    plain, again = row("veth", changed=None), row("veth (again)", changed=None)
+    four = row("veth+four", change="four", streams=4, changed=[effect])
+    result = load.complete(pd.DataFrame([plain, again, four]))
+    assert list(result["topology"]) == ["veth", "veth", "four"]
+    assert list(result["arm"]) == ["veth", "veth (again)", "four"]
+    assert list(result["streams"]) == [1, 1, 1]  # the point's, at which arms are compared
+    other = row("veth_bridge", topology="veth_bridge", changed=None)
+    result = load.complete(load.complete(pd.DataFrame([plain, again, four, other])))
+    assert list(result["topology"]) == ["veth", "veth", "veth+four", "veth_bridge"]

@@ -1,0 +1,94 @@
+"""A row whose numbers contradict each other is invalid, with the reason; one whose numbers agree is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit.measure.experiments import consistency, rows
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm
+
+UDP: dict[str, Any] = {
+    "protocol": "udp", "method": "whole", "duration_s": 5, "length_bytes": 100, "window_s": 4.0,
+    "received_count": 4000, "received_bytes": 400_000, "throughput_bps": 800_000.0, "throughput_pps": 1000.0,
+    "iperf3_bps": 810_000.0, "reported_received_count": 5000, "sent_count": 6000, "lost_count": 1000,
+}  # fmt: skip
+PING: dict[str, Any] = {
+    "protocol": "ping", "method": "whole", "duration_s": 5, "sent_count": 10, "received_count": 10,
+    "latency_p50_s": 1e-3, "latency_p99_s": 2e-3, "latency_max_s": 3e-3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        UDP,
+        PING,
+        UDP | {"received_count": None, "received_bytes": None},  # rows of labkit 0.1 lack some
+        UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # a queue that was filled before
+        UDP | {"link_rate_bps": 800_000},
+        {
+            "protocol": "tcp",
+            "method": "whole",
+            "duration_s": 1,
+            "received_bytes": 65_000,
+            "received_count": 1,
+        },
+        {},
+    ],
+)
+def test_what_agrees_is_no_contradiction(row: dict[str, Any]) -> None:
+    assert consistency.contradiction(row) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        # The row of the report: nothing in the kernel's window, 7,520 datagrams at iperf3's end.
+        (
+            UDP | {"received_bytes": 0, "received_count": 7520, "throughput_bps": 0.0},
+            "0 bytes were received in 7520 packets",
+        ),
+        (
+            UDP | {"received_bytes": 0, "received_count": 0, "throughput_bps": 0.0},
+            "the kernel counted 0 Mbit/s while all flows ran, iperf3 0.81 Mbit/s",
+        ),
+        (UDP | {"received_bytes": 300_000}, "4000 datagrams of 100 bytes were received, but 300000 bytes"),
+        (
+            UDP | {"lost_count": 1400},
+            "5000 packets arrived by the generator's count and 1400 were lost, but 6000",
+        ),
+        (UDP | {"received_count": 7000, "received_bytes": 700_000}, "7000 packets arrived"),
+        (UDP | {"iperf3_bps": 400_000.0 - 1}, "iperf3 0.4 Mbit/s"),
+        (UDP | {"link_rate_bps": 700_000}, "throughput_bps is 0.8 Mbit/s over a link of 0.7 Mbit/s"),
+        (UDP | {"lost_count": -1}, "lost_count is -1"),
+        (UDP | {"throughput_bps": float("nan")}, "throughput_bps is nan"),
+        (PING | {"received_count": 11}, "11 packets arrived and 0 were lost, but 10 were sent"),
+        (PING | {"latency_p99_s": 4e-3}, "round-trip times of 0.001 s"),
+        (
+            {"protocol": "tcp", "received_bytes": 10, "received_count": 0},
+            "10 bytes were received in 0 packets",
+        ),
+    ],
+)
+def test_a_contradiction_is_named(row: dict[str, Any], says: str) -> None:
+    assert says in (consistency.contradiction(row) or "")
+
+
+def test_every_row_is_judged() -> None:
+    run_context = SimpleNamespace(peer=None, machine={}, folder=Path("run"), seed=1, experiment="datapaths")
+    parameters, arm = DatapathParameters(protocol="udp", length_bytes=100), Arm("veth", "baseline")
+
+    def row(**changes: Any) -> dict[str, Any]:
+        return rows.row_of(parameters, cast(Any, run_context), arm, 1, {"status": "ok"} | UDP | changes)
+
+    assert (row()["status"], row()["reason"]) == ("ok", None)
+    wrong = row(received_bytes=0)
+    assert wrong["status"] == "invalid"
+    assert "contradiction: 0 bytes were received in 4000 packets" in wrong["reason"]
+    failed = row(status="failed", reason="iperf3: no route", received_bytes=0)
+    assert (failed["status"], failed["reason"]) == ("failed", "iperf3: no route")

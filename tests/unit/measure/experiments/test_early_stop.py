@@ -1,0 +1,116 @@
+"""When to stop early: not before so many rounds, not without a comparison, only when every ratio is narrow enough."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.early_stop import LEAST_ROUNDS, History
+
+Row = dict[str, Any]
+MORE = LEAST_ROUNDS + 2
+ARMS = {"veth_bridge": 10e9, "veth_bridge (again)": 10e9, "macvlan_bridge": 11e9}
+
+
+def made(
+    rounds: int,
+    spread: float,
+    *,
+    slices: int = 12,
+    between: float = 0.0,
+    arms: dict[str, float] = ARMS,
+    metric: str = "throughput_bps",
+) -> list[Row]:
+    """Rows whose log-ratios spread so much from slice to slice, and between rounds; one noise a row, by seed."""
+    noise = random.Random(1)
+    rows = []
+    for number in range(rounds):
+        for arm, level in arms.items():
+            of_round = noise.gauss(0, between)
+            for at in range(slices) if slices else [None]:
+                value = level * math.exp(of_round + noise.gauss(0, spread))
+                row = {"status": "ok", "pairs": 1, "round": number, "slice": at, "arm": arm, metric: value}
+                rows.append(row | {"method": "whole" if at is None else "slice"})
+    return rows
+
+
+def history(rows: list[Row], **parameters: Any) -> History:
+    datapath_parameters = {
+        "topology": "veth_bridge,macvlan_bridge",
+        "rounds": "20",
+        "slices": "12",
+        "half_width": "0.02",
+    }
+    return History(DatapathParameters.of(datapath_parameters | parameters), rows)
+
+
+def test_quiet_slices_are_enough_after_the_least_rounds_and_it_says_so() -> None:
+    assert history(made(LEAST_ROUNDS, 0.01)).enough(1) == (
+        f"every half-width was below 2 % after {LEAST_ROUNDS} of 20 rounds"
+    )
+
+
+def test_never_before_the_least_rounds() -> None:
+    assert history(made(LEAST_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
+
+
+def test_noisy_slices_are_not_enough() -> None:
+    assert history(made(MORE, 0.25)).enough(1) is None
+
+
+def test_more_of_the_same_noise_becomes_enough() -> None:
+    counts = [rounds for rounds in range(LEAST_ROUNDS, 21) if history(made(rounds, 0.1)).enough(1)]
+    assert counts
+    assert counts[0] > LEAST_ROUNDS
+
+
+def test_set_ups_that_differ_are_not_enough_however_quiet_their_slices() -> None:
+    assert history(made(MORE, 0.005, between=0.1)).enough(1) is None
+
+
+def test_whole_runs_alone() -> None:
+    plain = {"slices": "0"}
+    assert history(made(MORE, 0.005, slices=0), **plain).enough(1)
+    assert history(made(MORE, 0.2, slices=0), **plain).enough(1) is None
+
+
+def test_ping_compares_round_trip_times() -> None:
+    rows = made(MORE, 0.005, slices=0, metric="latency_p50_s")
+    assert history(rows, protocol="ping", slices="0").enough(1)
+
+
+def test_one_noisy_arm_keeps_all_going() -> None:
+    rows = made(MORE, 0.01) + [
+        row | {"arm": "vxlan"} for row in made(MORE, 0.5, arms={"vxlan": 5e9})
+    ]  # fmt: skip
+    assert history(made(MORE, 0.01)).enough(1)
+    assert history(rows).enough(1) is None
+
+
+def test_without_a_comparison_all_rounds_are_measured() -> None:
+    rows = made(20, 0.001, arms={"veth_bridge": 10e9})
+    assert history(rows, topology="veth_bridge").enough(1) is None
+
+
+@pytest.mark.parametrize("change", [{"status": "failed"}, {"status": "invalid"}, {"method": "whole"}])
+def test_rows_that_do_not_count(change: Row) -> None:
+    rows = [row | change for row in made(MORE, 0.01)]
+    assert history(rows).enough(1) is None
+
+
+def test_numbers_of_pairs_are_apart() -> None:
+    known = history(made(MORE, 0.01))
+    assert known.enough(1)
+    assert known.enough(8) is None
+
+
+def test_rows_that_come_later_count_as_those_on_disk() -> None:
+    rows = made(MORE, 0.01)
+    known = history([])
+    for row in rows:
+        known.add([row])
+    assert known.enough(1) == history(rows).enough(1) is not None

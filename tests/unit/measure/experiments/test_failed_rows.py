@@ -1,0 +1,221 @@
+"""Failed rows: the same command measures them again, and its exit code tells as long as there are any."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import nbformat
+import pytest
+
+from labkit import cli
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure import hosts
+from labkit.measure.experiments import survey
+from labkit.measure.experiments.context import RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm
+from labkit.runner import papermill_run, run, sweep
+
+Row = dict[str, Any]
+
+
+def row(arm: str, status: str = "ok", **more: Any) -> Row:
+    return {"arm": arm, "status": status, "reason": None if status == "ok" else "it broke", **more}
+
+
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """The requests that reach a host; each point that is asked for again is then measured well."""
+    requests: list[Row] = []
+
+    def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
+        requests.append(request)
+        points = request.get("again", ["1-r0", "1-r1"])
+        status = "ok" if "again" in request else "failed"
+        for point in points:
+            yield {
+                "event": "rows",
+                "point": point,
+                "rows": [row("veth", status if point == "1-r1" else "ok")],
+            }
+
+    monkeypatch.setattr(run, "ask", ask)
+    return requests
+
+
+def measure(folder: Path, **given: Any) -> list[Row]:
+    run.measure("datapaths", {"topology": "veth"}, folder, lambda _event: None, **given)
+    return run_folder.read_rows(folder)
+
+
+def test_a_failed_point_is_measured_again(asked_for: list[Row], tmp_path: Path) -> None:
+    first = measure(tmp_path / "run")
+    assert [one["status"] for one in first] == ["ok", "failed"]
+    second = measure(tmp_path / "run")
+    assert [request.get("again") for request in asked_for] == [None, ["1-r1"]]
+    assert [one["status"] for one in second] == ["ok", "ok"]
+    measure(tmp_path / "run")
+    assert len(asked_for) == 2, "a run without failed rows is not measured again"
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_failed_rows_can_be_kept(
+    by: str, asked_for: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(tmp_path / "run")
+    if by == "variable":
+        monkeypatch.setenv(run.KEEP_FAILED, "1")
+    rows = measure(tmp_path / "run", **({"keep_failed": True} if by == "flag" else {}))
+    assert len(asked_for) == 1
+    assert [one["status"] for one in rows] == ["ok", "failed"]
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--keep-failed"], 2)])
+def test_the_exit_code_tells_every_time(
+    options: list[str],
+    code: int,
+    asked_for: list[Row],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["run", "datapaths", "topology=veth", "--json", "--folder", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    assert "labkit: veth: it broke" in capsys.readouterr().err
+    for _again in range(2):
+        assert cli.main(command + options) == code
+    assert len(asked_for) == (2 if not options else 1)
+
+
+def run_context(folder: Path, *again: str) -> RunContext:
+    return RunContext("datapaths", folder, 1, {}, again=frozenset(again))
+
+
+def test_points_that_failed_are_not_done(tmp_path: Path) -> None:
+    for point in ("1-r0", "1-r1"):
+        run_folder.write_rows(tmp_path, point, [row("veth")])
+    assert run_context(tmp_path).done() == {"1-r0", "1-r1"}
+    assert run_context(tmp_path, "1-r1").done() == {"1-r0"}
+
+
+def test_an_arm_that_works_again_is_measured_everywhere(tmp_path: Path) -> None:
+    usable = [Arm("veth", "baseline"), Arm("vxlan", "variant")]
+    run_folder.write_rows(tmp_path, "1-refused", [row("vxlan", "failed")])
+    run_folder.write_rows(tmp_path, "1-r0", [row("veth", point="1-r0")])
+    run_folder.write_rows(
+        tmp_path, "1-r1", [row(arm, point="1-r1") for arm in ("veth", "veth (again)", "vxlan")]
+    )
+    assert run_folder.failed_points(tmp_path) == ["1-refused"]
+    there = run_context(tmp_path, "1-refused")
+    assert survey.lacking(there, usable) == {"1-r0"}
+    assert survey.lacking(run_context(tmp_path), usable) == set(), "an arm that did not fail is no reason"
+    [event] = survey.refused_rows([DatapathParameters()], there, [], there.done())
+    assert (event["point"], event["rows"]) == ("1-refused", [])
+    run_folder.write_rows(tmp_path, event["point"], event["rows"])
+    assert run_folder.failed_points(tmp_path) == []
+    assert not list(
+        survey.refused_rows([DatapathParameters()], run_context(tmp_path), [], run_context(tmp_path).done())
+    )
+
+
+def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
+    """A sweep of two finished points, one of them with a failed row, and the names of what is executed."""
+    folder, executed = tmp_path / "sweep", list[str]()
+    points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
+    made = SimpleNamespace(folder=folder, points=points, notebook=Path("01_x.ipynb"), planned_s=lambda _: 1.0)
+    run_folder.write_json(folder / "sweep.json", {"seed": 1, "points": ["one", "two"]})
+    for name in ("one", "two", "."):
+        run_folder.write(folder / name / "notebook.ipynb", b"{}")
+    run_folder.write_rows(folder / "one", "1-r0", [row("veth")])
+    run_folder.write_rows(folder / "two", "1-r0", [row("veth", "failed")])
+
+    def execute(_notebook: Path, _folder: Path, _given: Any, _bar: Any, name: str, **_: Any) -> None:
+        executed.append(name)
+
+    monkeypatch.setattr(papermill_run, "execute", execute)
+    return made, executed
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(False, ["two", "report"]), (True, [])])
+def test_a_sweep_measures_failed_points_again(
+    keep: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, executed = made_sweep(tmp_path, monkeypatch)
+    bar: Any = SimpleNamespace(say=lambda _text: None)
+    sweep.run(cast(Any, made), bar, bar.say, keep_failed=keep)
+    assert executed == expected
+    assert [one["status"] for one in sweep.rows(made.folder)] == ["ok", "failed"]
+
+
+def test_a_kernel_that_does_not_boot_fails_its_point_and_the_sweep_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, executed = made_sweep(tmp_path, monkeypatch)
+    made.points = [sweep.SweepPoint(name, {"where": f"vm:{name}"}) for name in ("old", "new")]
+    run_folder.write_json(made.folder / "sweep.json", {"seed": 1, "points": ["old", "new"]})
+    broken = {"vm:old"}
+
+    @contextlib.contextmanager
+    def lending(_folder: Path, _say: Any) -> Iterator[Any]:
+        def lend(where: str) -> bool:
+            if where in broken:
+                raise Failed("the lab VM did not boot")
+            return False
+
+        yield lend
+
+    monkeypatch.setattr(hosts, "lending", lending)
+    monkeypatch.setattr(hosts, "resolved", lambda where: where)
+    report: list[str] = []
+    bar: Any = SimpleNamespace(say=report.append)
+    sweep.run(cast(Any, made), bar, bar.say)
+    assert sorted(executed) == ["new", "report"]
+    assert sweep.failed(made.folder) == {"old": "the lab VM did not boot"}
+    assert any(line.startswith("point old could not be measured") for line in report)
+    assert sweep.rows(made.folder) == []  # and no complaint that a point is not there
+    assert cli._judge_sweep(made.folder) == 2
+    assert capsys.readouterr().err == "labkit: point old could not be measured: the lab VM did not boot\n"
+    broken.clear()
+    sweep.run(cast(Any, made), bar, bar.say)
+    assert sorted(executed) == ["new", "new", "old", "report", "report"]
+    assert sweep.failed(made.folder) == {}
+    assert cli._judge_sweep(made.folder) == 0
+    broken.update({"vm:old", "vm:new"})
+    with pytest.raises(Failed, match="did not boot"):
+        sweep.run(cast(Any, made), bar, bar.say)
+
+
+def test_a_sweep_chooses_its_kernel_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that the notebook was saved with: it may be a lab VM's, or one that is not there."""
+    cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
+    lab_vm = {"kernelspec": {"name": "labkit-vm-9.9", "display_name": "gone", "language": "python"}}
+    written = nbformat.v4.new_notebook(cells=[cell], metadata=lab_vm)
+    nbformat.write(written, tmp_path / "01_x.ipynb")
+    bar: Any = SimpleNamespace(say=print, see=print, stop=lambda: None)
+    papermill_run.execute(tmp_path / "01_x.ipynb", tmp_path / "out", {}, bar, "x")
+    [ran] = [one for one in nbformat.read(tmp_path / "out/notebook.ipynb", as_version=4).cells if one.outputs]
+    assert ran.outputs[0].text.strip() == sys.executable
+
+
+@pytest.mark.parametrize("kind", [BadInput, Unsupported])
+def test_a_refused_run_leaves_no_folder(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: Any) -> Iterator[Any]:
+        raise kind("not here")
+        yield
+
+    monkeypatch.setattr(run, "ask", ask)
+    with pytest.raises(kind, match="not here"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", lambda _: None)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/mine.txt").touch()
+    with pytest.raises(kind, match="not here"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "old", lambda _: None)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]

@@ -1,0 +1,143 @@
+"""The search on simulated devices: a known capacity, known loss, disturbance, a generator that ends early."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from labkit.measure.experiments.throughput_search import mlrsearch
+from labkit.measure.experiments.throughput_search.conditions import Conditions, interface_drops
+from labkit.measure.traffic.base import Trial
+
+FAST = mlrsearch.PRESETS["mlrsearch"]
+
+
+def trial(rate_pps: float, duration_s: float, received: float, offered: float | None = None) -> Trial:
+    """A trial whose device passed so many a second."""
+    offered_count = round((rate_pps if offered is None else offered) * duration_s)
+    return Trial(
+        rate_pps=rate_pps,
+        duration_s=duration_s,
+        offered_count=offered_count,
+        sent_count=offered_count,
+        received_count=min(offered_count, round(received * duration_s)),
+        hops={},
+        elapsed_s=duration_s,
+        slip_s=0.0,
+        generator_cpu_s=0.0,
+    )
+
+
+def searched(
+    measure: mlrsearch.Measure, losses: tuple[float, ...] = (0.0, 0.005), least: float = 1e3
+) -> mlrsearch.Result:
+    return mlrsearch.search(measure, FAST, losses, least, 500e3, 30)
+
+
+def test_a_capacity_is_found_within_the_width() -> None:
+    result = searched(lambda rate, duration: (trial(rate, duration, 123_000), None))
+    ndr, pdr = result.result
+    assert result.problem is None
+    assert ndr.rate_pps == pytest.approx(123_000, rel=0.06)
+    assert ndr.lower_pps <= 123_000 <= ndr.upper_pps  # type: ignore[operator]
+    assert pdr.lower_pps <= 123_000 / 0.995 <= pdr.upper_pps * 1.001  # type: ignore[operator]
+    assert (result.repeated_count, result.disturbed_count) == (0, 0)
+
+
+@pytest.mark.parametrize("loss", [0.002, 0.01])
+def test_a_device_that_loses_a_share_at_every_rate(loss: float) -> None:
+    """0.2 % is above the NDR's goal at every load and below the PDR's; 1 % is above both."""
+    result = searched(lambda rate, duration: (trial(rate, duration, rate * (1 - loss)), None), least=20e3)
+    ndr, pdr = result.result
+    assert ndr.rate_pps is None
+    assert ndr.lower_pps is None
+    if loss < 0.005:
+        assert (pdr.rate_pps, pdr.upper_pps) == (pytest.approx(500e3 * (1 - loss), rel=0.01), None)
+    else:
+        assert pdr.rate_pps is None
+
+
+def test_what_never_loses_has_no_upper_bound() -> None:
+    for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).result:
+        assert one.upper_pps is None
+        assert one.lower_pps == pytest.approx(500e3)
+
+
+def test_a_generator_that_reaches_less_lowers_the_greatest_load() -> None:
+    def slow(rate: float, duration: float) -> tuple[Trial, str | None]:
+        one = trial(rate, duration, rate, min(rate, 80_000))
+        return one, "limited" if one.generator_limited else None
+
+    result = searched(slow)
+    assert result.most_pps <= 80_000
+    assert all(one.upper_pps is None for one in result.result)
+
+
+def test_disturbed_attempts_are_repeated_and_counted() -> None:
+    rng = random.Random(1)
+
+    def disturbed(rate: float, duration: float) -> tuple[Trial, str | None]:
+        if rng.random() < 0.3:
+            return trial(rate, duration, 0.5 * min(rate, 100_000)), "a thread waited"
+        return trial(rate, duration, 100_000), None
+
+    result = searched(disturbed)
+    assert result.repeated_count > 0
+    assert result.result[0].rate_pps == pytest.approx(100_000, rel=0.06)
+
+
+def test_a_search_out_of_time_keeps_its_bounds() -> None:
+    clock = iter(range(10_000))
+
+    def late(rate: float, duration: float) -> tuple[Trial, str | None]:
+        if next(clock) > 4:
+            import time
+
+            time.sleep(0.3)
+        return trial(rate, duration, 100_000), None
+
+    result = mlrsearch.search(late, FAST, (0.0,), 1e3, 500e3, 1.0)
+    assert result.problem is not None
+    assert "did not end within 1 s" in result.problem
+    assert result.trials_count > 4
+
+
+def conditions(**given: float) -> Conditions:
+    usual = {
+        "slip_s": 0.0,
+        "wait_s": 0.0,
+        "steal_s": 0.0,
+        "cpu_s": 0.0,
+        "softirq_s": 0.0,
+        "datapath_cpu_s": 0.0,
+    }
+    return Conditions(**usual | given, softnet_drops_count=0, socket_drops_count=0, drops={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "received", "words"),
+    [
+        ({}, 900, None),
+        ({"wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
+        ({"slip_s": 0.003}, 900, "the sender was late by 3.0 ms"),
+        ({"wait_s": 0.003, "slip_s": 0.003}, 1000, None),  # what lost nothing was not disturbed enough
+        ({"wait_s": 0.001, "slip_s": 0.001}, 900, None),
+    ],
+)
+def test_loss_by_scheduling_is_told_from_loss_by_the_datapath(
+    given: dict[str, float], received: float, words: str | None
+) -> None:
+    assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
+
+
+def test_a_trial_below_its_rate_is_the_generators() -> None:
+    one = trial(100_000, 0.2, 100_000, 98_000)
+    assert one.generator_limited
+    assert "the generator reached 98000 of 100000 pps" in str(conditions().disturbance(one))
+    assert not trial(100_000, 0.2, 100_000, 99_500).generator_limited
+
+
+def test_drops_of_interfaces() -> None:
+    text = "Inter-|\n face |\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n    lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+    assert interface_drops(text) == {"eth0": 4 + 12, "lo": 0}

@@ -1,0 +1,47 @@
+"""Which nodes of a network may stand in for each other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.overlay.spine_failure import failure, spines
+from labkit.measure.topologies.network import leaf_spine_overlay
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node
+from labkit.system.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _asked_again, _decoded
+from labkit.system.netlink.messages import new_route
+from labkit.system.netlink.rtnl import rtmsg
+
+
+def test_spines_are_routers_with_the_same_neighbours() -> None:
+    assert spines(leaf_spine_overlay.seed()) == ["sc1", "sc2"]
+    line = [Node("one", forwards=True), Node("two", forwards=True), Node("three")]
+    cable = Cable(CableEnd("one", "a", "10.0.0.1/24"), CableEnd("two", "b", "10.0.0.2/24"))
+    assert spines(Network("line", (*line, cable), ())) == []
+
+
+def test_a_failure_is_of_ipv4_alone() -> None:
+    client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
+    topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
+    with pytest.raises(BadInput, match="cs1 and cs5 talk over IPv6"):
+        failure(leaf_spine_overlay.seed(), topology, "carrier")
+
+
+def test_routes_are_put_back_without_how_they_stood() -> None:
+    """A route of two hops as the kernel tells of it while one has no carrier; the kernel takes no such flag."""
+    report = bytearray(new_route("10.9.2.0/24", [(7, "10.1.2.1"), (8, "10.1.1.1")], metric=5).body)
+    at = [
+        report.index(bytes([16, 0, 0, 0, index, 0, 0, 0])) for index in (7, 8)
+    ]  # struct rtnexthop and its gateway
+    report[at[0] + 2], report[at[1] + 2], report[24] = RTNH_F_LINKDOWN, RTNH_F_ONLINK, RTNH_F_LINKDOWN
+    again = _decoded(rtmsg, _asked_again(bytes(report)))
+    assert [
+        (hop["flags"], hop["oif"], hop.get_attr("RTA_GATEWAY")) for hop in again.get_attr("RTA_MULTIPATH")
+    ] == [
+        (0, 7, "10.1.2.1"),
+        (RTNH_F_ONLINK, 8, "10.1.1.1"),
+    ]
+    assert (again["flags"], again.get_attr("RTA_DST"), again.get_attr("RTA_PRIORITY")) == (0, "10.9.2.0", 5)

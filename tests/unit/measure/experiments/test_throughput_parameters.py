@@ -1,0 +1,101 @@
+"""What can be searched, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.throughput_search import experiment
+from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.traffic.packet_sender import Mix
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"flows": "0"}, "flows=0 is outside 1 to 1000000"),
+        ({"frame_bytes": "60"}, "a frame of 60 bytes is outside 64"),
+        ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518.*mtu_bytes=1500"),
+        ({"frame_bytes": "64,64"}, "frame_bytes needs at least one value, and none twice"),
+        ({"frame_bytes": "none"}, "frame_bytes needs at least one value"),
+        ({"loss": "0.9"}, "loss=0.9 is outside 0 to 0.5: a ratio, not per cent"),
+        ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "most_rate=2Mpps is more than the link carries: 64"),
+        ({"most_rate": "50%"}, "give link_rate_bps|line_rate_bps"),
+        ({"most_rate": "1kpps"}, "most_rate=1kpps is not above least_rate=1kpps"),
+        ({"least_rate": "1500"}, "least_rate=1500: write for example"),
+        ({"preset": "binary"}, "preset=binary: there are mlrsearch, rfc2544"),
+        ({"vary": "ttl"}, "vary=ttl: there are source_mac"),
+        ({"flows": "100000"}, "flows=100000: source_port tell 64512 flows apart"),
+        ({"sum_s": "0.1"}, "sum_s=0.1 is less than one trial"),
+        ({"generator": "iperf3"}, "generator=iperf3 keeps no rate of frames"),
+        ({"slices": "4"}, "slices=4: not used"),
+        ({"observe": "perf_stat"}, "observe=.*not used"),
+        ({"endpoint": "guest"}, "endpoint=guest: the packet generator sends from this kernel"),
+        ({"frame": "64"}, "there is no parameter frame"),
+    ],
+)
+def test_what_cannot_be_searched(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Throughput.of(given)
+
+
+def test_presets_and_what_replaces_them() -> None:
+    usual, rfc = Throughput.of({}).settings, Throughput.of({"preset": "rfc2544"}).settings
+    assert (usual.trial_s, usual.sum_s, usual.exceed_ratio) == (0.2, 2.1, 0.5)
+    assert (rfc.trial_s, rfc.sum_s, rfc.exceed_ratio) == (60, 60, 0)
+    short = Throughput.of({"preset": "rfc2544", "trial_s": "2"}).settings
+    assert (short.trial_s, short.sum_s) == (2, 2)
+
+
+def test_the_test_plans_profile_and_imix() -> None:
+    made = Throughput.of({"flow_profile": "test_plan", "flows": "64000", "frame_bytes": "imix,128"})
+    assert made.mix("128", 64000) == Mix((128,), 64000, ("source_port",), 2000, 10)
+    assert len(made.mix("imix", 64000).frame_bytes) == 12
+
+
+def test_bounds_of_a_line() -> None:
+    least, most = Throughput.of({"line_rate_bps": 1e9, "least_rate": "10%"}).bounds("64")
+    assert (least, most) == (pytest.approx(148_809.5), pytest.approx(1_488_095.2))
+    assert Throughput.of({}).bounds("64") == (1000, None)
+
+
+def test_parameters_survive_a_file() -> None:
+    made = Throughput.of({"frame_bytes": "64,imix", "loss": "0,0.01"})
+    assert Throughput.of(made.asdict()) == made
+
+
+def result(outcome: Found, problem: str | None = None) -> Result:
+    return Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "problem", "line_pps", "status", "words"),
+    [
+        (Found(0, 1e5, 1e5, 1.05e5), None, None, None, None),
+        (
+            Found(0, 3e5, 3e5, None),
+            None,
+            None,
+            "invalid",
+            "generator-limited: loss of at most 0 % up to 300 kpps",
+        ),
+        (Found(0, 3e5, 3e5, None), None, 300e3, None, None),  # that much was asked for, or fits on the line
+        (Found(0, None, None, 1e3), None, None, "invalid", "even 1 kpps, the lowest load, lost more"),
+        (
+            Found(0, None, 9e4, None),
+            "out of time",
+            None,
+            "invalid",
+            "out of time; by then the rate with loss of",
+        ),
+    ],
+)
+def test_what_a_search_says(
+    outcome: Found, problem: str | None, line_pps: float | None, status: str | None, words: str | None
+) -> None:
+    assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status
+    if words is not None:
+        assert words in str(experiment._verdict(outcome, result(outcome, problem), line_pps)[1])

@@ -1,0 +1,75 @@
+"""What the experiment `virtual_tap` may be asked for, and the arms and loads that come of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.virtual_tap import VirtualTap, plan
+
+
+def test_arms_are_every_number_of_mirrors_with_every_reader() -> None:
+    parameters = VirtualTap.of(
+        {"mirrors": "0,2", "readers": "none,count", "also": "ovs_netdev+sampling=sflow:10"}
+    )
+    assert parameters.arms == (
+        "ovs_netdev", "ovs_netdev+mirrors=2", "ovs_netdev+mirrors=2+readers=count", "ovs_netdev+sampling=sflow:10",
+    )  # fmt: skip
+
+
+def test_the_options_of_mirrors_are_in_the_names_of_arms_that_have_mirrors() -> None:
+    given = {"mirrors": "0,1", "readers": "none", "output": "gre", "uplink_bps": "1e8", "select": "all"}
+    assert VirtualTap.of(given).arms == (
+        "ovs_netdev", "ovs_netdev+mirrors=1+select=all+output=gre+uplink_bps=100000000",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("load", "protocol", "length", "rate", "slices"),
+    [
+        ("tcp", "tcp", None, None, 4),
+        ("udp:512", "udp", 512, None, 4),
+        ("udp:1472@5e7", "udp", 1472, 5e7, 0),
+        ("tcp@1000000", "tcp", None, 1e6, 0),
+    ],
+)
+def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
+    """One with a rate is a whole run: slices measure senders that send as fast as they can."""
+    result = VirtualTap.of({"loads": load}).of_load(load)
+    assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
+        protocol,
+        length,
+        rate,
+        slices,
+    )
+    assert result.topology == VirtualTap().arms
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mirrors": "0,33"}, "mirrors=33 is outside 0 to 32: what Open vSwitch takes"),
+        ({"mirrors": "1,1"}, "mirrors needs at least one value, and none twice"),
+        ({"readers": "cat"}, "readers=cat: there are none, count, tcpdump"),
+        ({"topology": "veth_bridge"}, "topology=veth_bridge: there are ovs, ovs_netdev"),
+        ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
+        ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),
+        ({"rate_bps": "1e6"}, "rate_bps=1000000.0: say loads instead: udp:512@1e8"),
+        ({"select": "port7"}, "select=port7: it is written like all, client0"),
+        ({"also": "nothing"}, "there is no topology nothing"),
+        ({"uplink_bps": "1e8"}, "uplink_bps is of tunnels"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        VirtualTap.of(given)
+    assert words in str(caught.value)
+
+
+def test_loads_with_a_rate_are_whole_runs_and_the_others_slices() -> None:
+    """A point holds every load, so that all switches stand once in a round."""
+    result = plan(VirtualTap.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
+    assert [len(point.loads) for point in result.points] == [2, 2]
+    assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in result.points[0].loads} == {
+        ("udp:64", True, False), ("udp:512@1e6", False, True),
+    }  # fmt: skip

@@ -1,0 +1,190 @@
+"""What a lab VM is asked to be, and what is started for it; without starting any."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from numpy._core._multiarray_umath import __cpu_baseline__
+
+from labkit import cli
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure import hosts
+from labkit.measure.hosts import vm, vm_initramfs
+from labkit.system.qemu import command, cpio, kvm, vm_spec
+from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.vm_spec import Shape
+
+
+def test_a_shape_is_read_from_a_word() -> None:
+    parameters = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
+    expected = Shape(
+        "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
+    )
+    assert vm_spec.parse(parameters) == expected
+    assert vm_spec.parse("vm:/boot/vmlinuz-6.1") == Shape("/boot/vmlinuz-6.1")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("vm:", "is asked for as vm:KERNEL"),
+        ("vm:a b", "is asked for as"),
+        ("vm:$(reboot)", "is asked for as"),
+        ("vm:x,cpus=0", "cpus takes a number from 1 to 64"),
+        ("vm:x,cpus=two", "cpus takes a number"),
+        ("vm:x,memory_mib=1", "from 512"),
+        ("vm:x,profile=fast", "traffic or tracing"),
+        ("vm:x,append=a b", "append takes words"),
+        ("vm:x,append=a;reboot", "append takes words"),
+        ("vm:x,modules=../evil", "modules takes words"),
+        ("vm:x,cpus=1,cpus=2", "cpus is given twice"),
+        ("vm:x,speed=1", "is none of cpus"),
+        ("vm:x,cpus", "is none of cpus"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(word: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says.replace("(", r"\(")):
+        vm_spec.parse(word)
+
+
+def words_of(parameters: str, folder: Path, **more: bool) -> list[str]:
+    shares = [command.Share("root", folder, True)]
+    return command.argv(vm_spec.parse(parameters), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
+
+
+# What the x86-64 psABI's levels add to one another; QEMU's qemu64 has sse3, cx16 and lahf_lm of the second.
+LEVELS = {"X86_V2": {"+ssse3", "+sse4.1", "+sse4.2", "+popcnt"}}
+
+
+def test_the_emulated_cpu_has_every_instruction_that_numpys_wheel_executes(tmp_path: Path) -> None:
+    """numpy does not check what the CPU lacks of its baseline: an import would end by SIGILL."""
+    words = words_of("vm:x", tmp_path)
+    model, *added = words[words.index("-cpu") + 1].split(",")
+    assert model == "qemu64"
+    assert __cpu_baseline__
+    for level in __cpu_baseline__:  # one that is not in LEVELS needs a larger CPU
+        assert LEVELS[level] <= set(added)
+
+
+def test_the_profile_chooses_qemus_threads(tmp_path: Path) -> None:
+    assert "tcg,thread=multi" in words_of("vm:x", tmp_path)
+    words = words_of("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
+    assert "tcg,thread=single" in words
+    assert words[words.index("-smp") + 1] == "3"
+    assert words[words.index("-append") + 1].endswith(" a=1")
+    assert "on,obsolete=deny,elevateprivileges=deny,spawn=deny" in words
+    assert not any(word.startswith("user") or "hostfwd" in word for word in words), "it must have no network"
+
+
+def modules(folder: Path, dependencies: dict[str, str], builtin: str = "") -> Path:
+    folder = folder / "lib/modules/9.9-test"
+    (folder / "kernel").mkdir(parents=True)
+    for name in dependencies:
+        (folder / name).write_bytes(b"\x7fELF " + name.encode())
+    lines = [f"{name}: {needs}\n" for name, needs in dependencies.items()]
+    (folder / "modules.dep").write_text("".join(lines))
+    (folder / "modules.builtin").write_text(builtin)
+    return folder
+
+
+def test_modules_are_loaded_after_what_they_need(tmp_path: Path) -> None:
+    made = modules(
+        tmp_path,
+        {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
+        "kernel/built.ko\n",
+    )
+    order = cpio.load_order(made, ["built", "a_b", "c"])
+    assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
+    with pytest.raises(Unsupported, match=r"9\.9-test has no gone"):
+        cpio.load_order(made, ["gone"])
+
+
+@pytest.mark.needs("busybox")
+def test_the_first_file_system_is_one_that_cpio_reads(tmp_path: Path) -> None:
+    """GNU cpio is not asked: busybox, which is in there, has one."""
+    names = {f"kernel/{name}.ko": "" for name in vm_initramfs.MODULES}
+    kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
+    folder = Path("/with space/and 'quote'")
+    content = vm_initramfs.initramfs(
+        kernel, folder, {"PATH": "/bin", "A": "b c;reboot"}, ["python", "-m", "x y"]
+    )
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    subprocess.run(["busybox", "cpio", "-idm"], input=content, cwd=unpacked, check=True, capture_output=True)
+    assert (unpacked / "modules/virtiofs.ko").read_bytes() == b"\x7fELF kernel/virtiofs.ko"
+    assert (unpacked / "bin/busybox").stat().st_mode & 0o111
+    script = (unpacked / "init").read_text()
+    subprocess.run(["busybox", "sh", "-n", unpacked / "init"], check=True)
+    assert "export A='b c;reboot'" in script
+    assert "python -m 'x y'" in script
+    assert script.index("insmod /modules/virtio_pci") < script.index("mount -t virtiofs -o ro root /lower")
+
+
+def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kvm, "DEVICE", tmp_path / "kvm")
+    monkeypatch.setattr(kvm, "FIRST_WORDS_S", 0.1)
+    assert not kvm.worth_trying()
+    (tmp_path / "kvm").touch()
+    assert kvm.worth_trying()
+    console = tmp_path / "console"
+    console.write_text(f"BIOS\r\n{vm_initramfs.FIRST_WORDS}\r\n")
+    kvm.check(console, vm_initramfs.FIRST_WORDS, lambda: None)
+    console.write_text("BIOS\r\n")
+    with pytest.raises(Failed, match="KVM does not work here"):
+        kvm.check(console, vm_initramfs.FIRST_WORDS, lambda: None)
+    assert kvm.worth_trying()
+    assert kvm.reason() is None
+    kvm.remember("it ended with SIGABRT:\nout of luck")
+    assert not kvm.worth_trying()
+    assert kvm.reason() == "it ended with SIGABRT: out of luck"
+
+
+def test_kvm_that_aborts_is_remembered_where_emulation_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = {False: True, True: False}
+
+    def attempt(*_: object, accelerated: bool) -> tuple[str, str]:
+        if not works[accelerated]:
+            raise Failed("qemu was ended by SIGABRT")
+        return "guest", "talk"
+
+    report: list[str] = []
+    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
+    monkeypatch.setattr(kvm, "remember", report.append)
+    monkeypatch.setattr(vm, "_attempt", attempt)
+    with ExitStack() as stack:
+        vm.booted(stack, "vm:x", None, lambda _: None, None)
+        assert report == ["qemu was ended by SIGABRT"]
+        works[False] = False
+        with pytest.raises(Failed):
+            vm.booted(stack, "vm:x", None, lambda _: None, None)
+    assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
+
+
+def test_the_doctor_tries_everything_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `labkit kernels --ask`: modules may stay loaded, and arming tracers is safe with one thread for all CPUs."""
+    parameters: list[object] = []
+
+    def ask(where: str, request: dict[str, object], say: object) -> object:
+        parameters.append((where, request))
+        raise Unsupported("no answer")
+
+    monkeypatch.setattr(cli.run, "ask", ask)
+    for where in ("vm:debian", "vm:debian,profile=traffic", "here"):
+        assert cli.main(["doctor", "--where", where]) == 2
+    alone = {"do": "doctor", "alone": True}
+    expected = [("vm:debian,profile=tracing", alone), ("vm:debian,profile=traffic", alone)]
+    assert parameters == [*expected, ("here", {"do": "doctor"})]
+
+
+def test_tracing_is_refused_where_it_panics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "worth_trying", lambda: False)
+    with pytest.raises(BadInput, match="profile=tracing"):
+        hosts.check_tracing("vm:debian")
+    for where in ("here", "ssh:other", "vm:debian,profile=tracing", "vm:debian,cpus=1"):
+        hosts.check_tracing(where)
+    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
+    hosts.check_tracing("vm:debian")

@@ -1,0 +1,175 @@
+"""What is brought to another machine, what its name may be, and what a machine that means ill can send back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import labkit
+from labkit.common.errors import BadInput, Failed
+from labkit.measure import hosts
+from labkit.measure.hosts import ssh, wheel
+
+
+@pytest.mark.parametrize("name", ["lab", "me@lab", "lab-2.example.net", "10.0.0.7", "fe80::1", "_gate"])
+def test_names_of_machines(name: str) -> None:
+    hosts.check(f"ssh:{name}")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-oProxyCommand=true", "-lab", "me@-lab", "@lab", "a b", "lab;true", "$(id)", "a\n", "a/b"]
+)
+def test_names_that_no_machine_has(name: str) -> None:
+    with pytest.raises(BadInput, match="a machine is asked for as ssh:NAME"):
+        hosts.check(f"ssh:{name}")
+
+
+def test_needs_are_those_of_the_package() -> None:
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounds = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in lines)  # type: ignore[union-attr]
+    assert {name: wheel.bounds(name) for name in wheel.NEEDS} == {name: bounds[name] for name in wheel.NEEDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "good"),
+    [
+        ("msgspec", "0.20.0", True), ("msgspec", "0.20", True), ("msgspec", "0.19.9", False), ("msgspec", "1.0", False),
+        ("pyroute2", "0.9.4", True), ("pyroute2", "0.9.10", True), ("pyroute2", "0.9.3", False),
+        ("pyroute2", "0.10.0", False), ("pyroute2", None, False),
+    ],
+)  # fmt: skip
+def test_versions_that_will_do(name: str, version: str | None, good: bool) -> None:
+    assert wheel.fits(name, version) is good
+
+
+def test_wheels_are_wheels(tmp_path: Path) -> None:
+    """pip takes them, and an experiment's imports need nothing else."""
+    wheels = [wheel.labkit_wheel(), *(wheel.installed_wheel(name) for name in wheel.NEEDS)]
+    for one in wheels:
+        content = one.content()
+        assert content == one.content()
+        tag = re.search(rb"^Tag: (.*)", one.files[f"{one.name}-{one.version}.dist-info/WHEEL"], re.M)
+        assert tag is not None
+        (tmp_path / f"{one.name}-{one.version}-{tag[1].decode()}.whl").write_bytes(content)
+    assert [one.pure for one in wheels] == [True, False, True]
+    target = tmp_path / "target"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    done = subprocess.run(
+        [*pip, "--target", str(target), *map(str, tmp_path.glob("*.whl"))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    code = f"import sys; sys.path[:0] = [{str(target)!r}]; import labkit.measure.agent.main, labkit.measure.agent.ssh_entry; print(labkit.__file__)"
+    bare = [sys.executable, "-I", "-S", "-c", code]
+    assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(target))
+
+
+def test_another_file_is_another_wheel() -> None:
+    one = wheel.labkit_wheel()
+    other = wheel.Wheel(one.name, one.version, one.pure, one.files | {"labkit/common/errors.py": b""})
+    assert other.digest != one.digest
+
+
+SSH = """#!{python}
+import json, sys
+print("Welcome!", flush=True)
+print("labkit-python 3 11", flush=True)
+sys.stdin.readline()
+sys.stdin.readline()
+print({found!r}, flush=True)
+sys.stdin.readline()
+print(json.dumps({{"event": "hello", "labkit": {version!r}}}), flush=True)
+sys.stdin.readline()
+print({said!r}, flush=True)
+sys.stdin.read()
+"""
+FOUND = {
+    "versions": {"msgspec": "0.20.0", "pyroute2": "0.9.5"},
+    "there": ["labkit"],
+    "python": "3.12",
+    "platform": ["cpython-312-x86_64-linux-gnu", "linux-x86_64"],
+}
+
+
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    """From now on ssh is a script that plays a machine, which says this to a request."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    words = {"found": json.dumps(FOUND), "version": labkit.__version__, "said": lines}
+    program.write_text(SSH.format(python=sys.executable, **words))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> list[dict[str, Any]]:
+    """What a machine's answers become that says this."""
+    play(tmp_path, monkeypatch, lines)
+    request = {"do": "experiment", "folder": str(tmp_path / "data" / "run")}
+    with hosts.conversation("ssh:lab", request, print) as talk:
+        result = []
+        for line in talk.lines():
+            result.append(json.loads(line))
+            if result[-1]["event"] in ("done", "error"):
+                break
+    return result
+
+
+def file(path: str, content: bytes = b"what was measured") -> str:
+    return json.dumps({"event": "file", "path": path, "content": base64.b64encode(content).decode()})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_files_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [file("environment.json"), file("artefacts/1-r0/veth (again).json.gz"), '{"event":"done"}']
+    assert answers(tmp_path, monkeypatch, "\n".join(lines)) == [{"event": "done"}]
+    assert files(tmp_path / "data") == ["run/artefacts/1-r0/veth (again).json.gz", "run/environment.json"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "/tmp/x", "artefacts/../../x", "artefacts/..", "artefacts", "run.json", "notebook.ipynb",
+     "rows/1-r0.jsonl", "artefacts/./../../x", "artefacts//x/../../../y", "artefacts/\0", "", "environment.json/x"],
+)  # fmt: skip
+def test_files_that_have_no_place(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Failed, match="lab sent a file that is not taken"):
+        answers(tmp_path, monkeypatch, file(path))
+    assert files(tmp_path / "data") == []
+
+
+def test_too_much_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "MOST_BYTES", 100)
+    with pytest.raises(Failed, match=r"not taken: 'artefacts/b', 60 bytes"):
+        answers(tmp_path, monkeypatch, f"{file('artefacts/a', bytes(60))}\n{file('artefacts/b', bytes(60))}")
+    assert files(tmp_path / "data") == ["run/artefacts/a"]
+
+
+def test_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Failed, match="lab sent a file that is none"):
+        answers(tmp_path, monkeypatch, '{"event": "file", "path": 7}')
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be ssh's own connection that stands, and the machine behind it that does not."""
+    monkeypatch.setattr(ssh, "SILENCE_S", 0.5)
+    play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
+    with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as talk:
+        assert len(list(talk.lines())) == 1
+        assert talk.words() == "lost its connection to lab: ssh said nothing for 0.5 s"
+
+
+def test_words_tell_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = '{"event": "log", "text": "waiting"}\n\n{"event": "error", "kind": "Failed", "text": "no disk"}'
+    result = answers(tmp_path, monkeypatch, lines)
+    assert [event["text"] for event in result] == ["on lab: waiting", "on lab: no disk"]

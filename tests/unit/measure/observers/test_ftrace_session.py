@@ -1,0 +1,164 @@
+"""The tracer's settings are put back as they were, and who cannot trace is told why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.observers.ftrace import kernel_functions, perf_tools, session
+from labkit.system import machine, process
+from labkit.system.machine import tracing_journal
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("trace_clock", "local [global] mono\n", "global"),
+        ("buffer_size_kb", "7 (expanded: 1408)\n", "1408"),
+        ("buffer_size_kb", "1410\n", "1410"),
+        ("set_ftrace_filter", "#### all functions enabled ####\n", ""),
+        (
+            "set_ftrace_filter",
+            "ip_rcv\nbr_handle_frame [bridge]\nip_rcv:traceoff:unlimited\n",
+            "ip_rcv\nbr_handle_frame",
+        ),
+        ("set_ftrace_pid", "no pid\n", ""),
+        ("current_tracer", "nop\n", "nop"),
+    ],
+)
+def test_settings_are_written_as_they_read(name: str, text: str, written: str) -> None:
+    assert tracing_journal.writable(name, text) == written
+
+
+def test_lost_events() -> None:
+    """What is left after all was read is lost as well."""
+    stats = "entries: 5\noverrun: 10\ncommit overrun: 1\nbytes: 400\ndropped events: 3\nread events: 7\n"
+    assert session.lost(stats) == 19
+
+
+@pytest.fixture
+def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for tracefs."""
+    monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
+    monkeypatch.setattr(tracing_journal, "JOURNAL", tmp_path / "journal")
+    monkeypatch.setattr(tracing_journal, "PERF_TOOLS_LOCK", tmp_path / "lock")
+    files = {"available_tracers": "function_graph nop", "current_tracer": "nop", "set_event": "",
+             "kprobe_events": "", "tracing_on": "0", "options/funcgraph-proc": "0"}  # fmt: skip
+    for name, text in files.items():
+        path = tmp_path / "tracing" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "tracing"
+
+
+def test_what_perf_tools_leave_is_put_back(tracing: Path) -> None:
+    """A probe that is on is off before it is removed; options and the lock as well."""
+    with session.exclusive_tracefs() as top:
+        (top / "events/kprobes").mkdir(parents=True)
+        for name in ("events/kprobes/enable", "options/funcgraph-proc"):
+            (top / name).write_text("1")
+        tracing_journal.PERF_TOOLS_LOCK.write_text("123\n")
+        noted = [
+            msgspec.json.decode(line)["path"] for line in tracing_journal.JOURNAL.read_text().splitlines()
+        ]
+        assert noted.index(f"{top}/events/kprobes/enable") > noted.index(f"{top}/kprobe_events")
+    assert (tracing / "events/kprobes/enable").read_text() == "0"
+    assert (tracing / "options/funcgraph-proc").read_text() == "0"
+    assert not tracing_journal.PERF_TOOLS_LOCK.exists()
+    tracing_journal.PERF_TOOLS_LOCK.write_text("123\n")
+    with (
+        pytest.raises(Unsupported, match="somebody else traces with perf-tools"),
+        session.exclusive_tracefs(),
+    ):
+        pass
+    assert tracing_journal.PERF_TOOLS_LOCK.exists()
+
+
+def test_who_else_traces_is_told(tracing: Path) -> None:
+    """Another labkit is to be waited for: what it has changed is not to be put back by hand."""
+    (tracing / "current_tracer").write_text("function_graph")
+    with (
+        tracing_journal.journal(),
+        pytest.raises(Unsupported, match="another labkit traces"),
+        session.exclusive_tracefs(),
+    ):
+        pass
+    with (
+        pytest.raises(Unsupported, match="somebody else traces: the tracer function_graph"),
+        session.exclusive_tracefs(),
+    ):
+        pass
+
+
+def test_a_journal_with_a_line_that_is_none_is_followed_all_the_same(tracing: Path) -> None:
+    step = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "1"))
+    gone = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "gone"), "1"))
+    tracing_journal.JOURNAL.write_bytes(b"\0\0{\n" + gone + b"\n" + step + b"\n" + b'{"path')
+    tracing_journal.restore_leftovers()
+    assert (tracing / "tracing_on").read_text() == "1"
+    assert not (tracing / "gone").exists()
+    assert not tracing_journal.JOURNAL.exists()
+
+
+@pytest.mark.parametrize(
+    "way", ["tracing/../victim", "tracing/link", "tracing/folder/../../victim", "tracing", "victim"]
+)
+def test_a_journal_changes_nothing_but_tracing(tracing: Path, tmp_path: Path, way: str) -> None:
+    """Whoever could write the journal could else have root write any file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tracing / "folder").mkdir()
+    (tracing / "link").symlink_to(victim)
+    tracing_journal.JOURNAL.write_bytes(
+        msgspec.json.encode(tracing_journal.JournalStep(f"{tmp_path}/{way}", "theirs")) + b"\n"
+    )
+    assert tracing_journal.restore_leftovers() == []
+    assert victim.read_text() == "precious"
+
+
+def test_a_journal_that_is_a_link_is_not_followed(tracing: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(
+        msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "theirs")) + b"\n"
+    )
+    before = (tracing / "tracing_on").read_text()
+    tracing_journal.JOURNAL.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        tracing_journal.restore_leftovers()
+    assert (tracing / "tracing_on").read_text() == before
+
+
+def test_a_kernel_without_function_tracer_is_told_so_in_a_sentence(tracing: Path) -> None:
+    with pytest.raises(Unsupported, match="this kernel has no "):
+        session.functions()
+    assert "ip_rcv" in kernel_functions.resolved(["ip_rcv"])  # by kallsyms, for BPF
+
+
+def test_why_tracefs_cannot_be_read_and_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uid 0 of a user namespace is not the machine's, to which tracefs is shut though it is mounted."""
+    monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
+    with pytest.raises(Unsupported, match="not mounted: as root, mount -t tracefs none "):
+        session.place()
+
+    def denied(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    for is_root, way in (
+        (False, "read: run as root, or run with where=vm"),
+        (True, "read: run with where=vm"),
+    ):
+        monkeypatch.setattr(machine, "is_root", lambda is_root=is_root: is_root)
+        with pytest.raises(Unsupported, match=way):
+            session.place()
+
+
+def test_a_tool_of_perf_tools_that_does_not_begin_to_trace_fails(
+    tracing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perf_tools, "ARMING_S", 0.1)
+    sleeps = process.Running(["sleep", "100"])
+    with process.all_ended([sleeps]), pytest.raises(Failed, match=r"sleep 100 does not trace after 0\.1 s"):
+        perf_tools._armed(sleeps, tracing, "current_tracer", "nop")

@@ -1,0 +1,134 @@
+"""Which calls function_graph keeps of a trace, and what it tells of them; the traces are real ones, of 6.1 and 6.12."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from labkit.analysis.flame import packet_calls
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import DatapathParameters
+from labkit.measure.observers.base import Observation
+from labkit.measure.observers.ftrace import function_graph, session
+
+SAMPLES = ROOT / "tests/samples"
+
+
+def report(folder: Path, trace: str, *roots: str) -> Observation:
+    """What the observer makes of a recorded trace."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(SAMPLES / f"function_graph-{trace}.txt", folder / "trace")
+    graph = function_graph.Graph(session.Session(folder, folder), roots, folder / "deep" / "kept.txt")
+    return graph.report()
+
+
+def test_what_is_kept_is_what_was_printed(tmp_path: Path) -> None:
+    seen = report(tmp_path, "6.1-bridge", "udp_sendmsg", "net_rx_action")
+    assert (seen.lost_samples_count, seen.doubts) == (0, [])
+    assert (seen.observed["root"], seen.observed["packets_count"]) == ("udp_sendmsg", 2)
+    assert seen.observed["shortest_s"] == pytest.approx(6.81e-7)
+    assert seen.artefact == tmp_path / "deep" / "kept.txt"
+    lines = seen.artefact.read_text().splitlines()
+    assert lines[0] == "# tracer: function_graph"
+    assert [line for line in lines if "the median" in line] == [
+        f"# {root}, the median: of 1 whole call in which a packet reached a socket and no interrupt or other"
+        " process came"
+        for root in ("udp_sendmsg", "net_rx_action")
+    ]
+    printed = (tmp_path / "trace").read_text().splitlines()
+    assert all(line in printed for line in lines if not line.startswith("#"))
+    for tree, about in zip(packet_calls.read(seen.artefact), seen.observed["trees"], strict=True):
+        assert tree.root.name == about["root"]
+        assert tree.root.total_ns / 1e9 == about["duration_s"]
+        assert (about["part"], about["calls_count"]) == (0.5, len(tree.calls))
+    assert not list(seen.artefact.parent.glob(".*"))
+
+
+def test_a_call_that_an_interrupt_came_into_is_kept_only_where_there_is_no_other(tmp_path: Path) -> None:
+    seen = report(tmp_path, "6.12-interrupted", "udp_sendmsg")
+    about = seen.observed["roots"]["udp_sendmsg"]
+    assert (about["count"], about["arrived_count"], about["undisturbed_count"]) == (1, 1, 0)
+    assert about["chosen_of"] == "1 whole call in which a packet reached a socket"
+    assert seen.observed["left_out_count"] == 1
+
+
+def test_a_datagram_of_ipv6_is_seen_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a bridge in a lab VM (family=6); the functions of IPv4 are there as well, and are no roots."""
+    [tree] = packet_calls.read(SAMPLES / "function_graph-6.12-ipv6.txt")
+    there = {*tree.names(), "udp_sendmsg", "ip_rcv"}
+    monkeypatch.setattr(session, "functions", lambda: sorted(there))
+    roots = function_graph.roots((), "udp", 6, False)
+    assert roots == ("udpv6_sendmsg", "net_rx_action")
+    seen = report(tmp_path, "6.12-ipv6", *roots)
+    assert (seen.doubts, seen.observed["root"], seen.observed["packets_count"]) == ([], "udpv6_sendmsg", 1)
+    about = seen.observed["roots"]["udpv6_sendmsg"]
+    assert (about["arrived_count"], about["undisturbed_count"]) == (1, 1)
+    assert (
+        about["chosen_of"]
+        == "1 whole call in which a packet reached a socket and no interrupt or other process came"
+    )
+    order = [call.name for call in tree.calls]
+    way = ["udpv6_sendmsg", "ip6_output", "ip6_finish_output2", "br_handle_frame", "ipv6_rcv", "ip6_input", "udpv6_rcv",
+           "udpv6_queue_rcv_one_skb"]  # fmt: skip
+    assert sorted(way, key=order.index) == way
+    assert not {"udp_sendmsg", "ip_output", "ip_finish_output2", "ip_rcv", "udp_rcv"} & set(order)
+
+
+def trace(*durations: int, arrives: str = "") -> str:
+    """Calls of f that take so many µs; `arrives` is one that they call."""
+    made = []
+    for duration in durations:
+        below = [f" 0)  a-1   |   0.500 us    |    {arrives}();"] if arrives else []
+        made += [
+            " 0)  a-1   |               |  f() {",
+            *below,
+            f" 0)  a-1   | ! {duration}.000 us |  }} /* f */",
+        ]
+    return "".join(f"{line}\n" for line in made)
+
+
+def kept(folder: Path, text: str) -> tuple[dict[str, Any], list[tuple[float, float]]]:
+    (folder / "trace").write_text(text)
+    seen = function_graph.Graph(session.Session(folder, folder), ["f"], folder / "kept.txt").report().observed
+    return seen["roots"]["f"], [(one["part"], round(one["duration_s"] * 1e6)) for one in seen["trees"]]
+
+
+def test_the_median_is_kept_and_one_from_either_end(tmp_path: Path) -> None:
+    about, result = kept(tmp_path, trace(*range(100, 0, -1)))
+    assert result == [(0.5, 50), (0.1, 11), (0.9, 90)]
+    assert about["chosen_of"] == "100 whole calls into which no interrupt or other process came"
+    assert kept(tmp_path, trace(7))[1] == [(0.5, 7)], "none twice"
+
+
+def test_calls_in_which_a_packet_arrived_go_before_others(tmp_path: Path) -> None:
+    text = trace(*[5] * 50) + trace(900, 1000, 2000, arrives="__udp_enqueue_schedule_skb.part.0")
+    about, result = kept(tmp_path, text)
+    assert (about["count"], about["arrived_count"]) == (53, 3)
+    assert result[0] == (0.5, 1000)
+    assert about["chosen_of"].endswith("; 53 were recorded")
+
+
+def test_a_trace_without_any_call_says_so(tmp_path: Path) -> None:
+    seen = report(tmp_path, "6.12-processes", "udp_sendmsg")
+    assert seen.doubts == ["none of udp_sendmsg was called while it was traced"]
+    assert (seen.observed["root"], seen.observed["trees"]) == (None, [])
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp", "ping"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_every_protocol_has_a_root(protocol: str, family: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = function_graph.SENDS[protocol, family]
+    monkeypatch.setattr(session, "functions", lambda: ["net_rx_action.isra.0", *usual])
+    assert function_graph.roots((), protocol, family, False) == (*usual, "net_rx_action.isra.0")
+    monkeypatch.setattr(session, "functions", lambda: ["tun_sendmsg"])
+    assert function_graph.roots((), protocol, family, True) == ("tun_sendmsg",)
+
+
+def test_names_that_cannot_be_are_refused() -> None:
+    for words, says in ((["f;g"], "is no name of a kernel function"), (["f", "f"], "twice")):
+        with pytest.raises(BadInput, match=says):
+            DatapathParameters.of({"graph_functions": words})

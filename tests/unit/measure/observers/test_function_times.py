@@ -1,0 +1,199 @@
+"""function_times reads what kernels wrote; names of functions; distributions."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.observers.ftrace import (
+    bpftrace_times,
+    function_times,
+    kernel_functions,
+    ring_buffer,
+    session,
+)
+from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, collect
+from labkit.measure.observers.ftrace.histogram import Distribution, bin_of
+
+SAMPLES = ROOT / "tests/samples"
+PINGS = 40  # in each sample, over loopback: a request and a reply each
+FUNCTIONS = ("ip_rcv", "icmp_rcv")
+
+
+def layout(version: str) -> ring_buffer.Layout:
+    texts = [
+        (SAMPLES / f"funcgraph-{name}-{version}.txt").read_text() for name in ("header_page", "exit-format")
+    ]
+    return ring_buffer.layout(texts[0], texts[1], FIELDS)
+
+
+def content(version: str) -> bytes:
+    return gzip.decompress((SAMPLES / f"funcgraph-pages-{version}.bin.gz").read_bytes())
+
+
+@pytest.mark.parametrize("version", ["6.1", "6.12"])
+def test_pages_of_kernels(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_functions, "KALLSYMS", SAMPLES / f"funcgraph-kallsyms-{version}.txt")
+    kernel_functions.addresses.cache_clear()
+    known = kernel_functions.addresses(FUNCTIONS)
+    kernel_functions.addresses.cache_clear()
+    result, of = Collected(FUNCTIONS), layout(version)
+    pages = ring_buffer.pages(content(version), of)
+    collect(
+        result,
+        "0",
+        pages,
+        of,
+        lambda address: kernel_functions.named(address, known),
+        lambda pid: str(bool(pid)),
+    )
+    report = result.report()
+    for name in FUNCTIONS:
+        one = report[name]
+        assert one["count"] == 2 * PINGS
+        assert sum(count for _low, _high, count in one["histogram"]) == one["count"]
+        assert 1e-7 < one["p50_s"] <= one["p90_s"] <= one["p99_s"] <= one["max_s"] < 1
+        assert one["total_s"] == pytest.approx(one["mean_s"] * one["count"])
+        assert (
+            one["cpus"]["0"]["count"] == sum(part["count"] for part in one["processes"].values()) == 2 * PINGS
+        )
+    # each call of icmp_rcv is within one of ip_rcv, and both are counted as a whole
+    assert report["ip_rcv"]["total_s"] > report["icmp_rcv"]["total_s"]
+
+
+def test_a_page_that_is_cut_is_refused() -> None:
+    of = layout("6.1")
+    with pytest.raises(ValueError, match="cannot hold"):
+        list(ring_buffer.events(content("6.1")[:64], of))
+
+
+def test_noise_ends() -> None:
+    """Whatever is in a page, it is read to an end or refused."""
+    of, rng = layout("6.12"), random.Random(4)
+    for _ in range(200):
+        page = bytearray(rng.randbytes(of.page_bytes))
+        page[of.commit_at : of.commit_at + 8] = (of.page_bytes - of.data_at).to_bytes(8, "little")
+        with suppress(ValueError):
+            list(ring_buffer.events(bytes(page), of))
+
+
+def test_a_format_without_what_is_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="calltime"):
+        ring_buffer.layout(
+            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), "name: other\nID: 4\n", FIELDS
+        )
+
+
+def test_a_format_in_another_order_is_refused() -> None:
+    text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
+    with pytest.raises(ValueError, match="not looked for there"):
+        ring_buffer.layout(
+            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, tuple(reversed(FIELDS))
+        )
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_quantiles(share: float) -> None:
+    rng, times, result = random.Random(1), [], Distribution()
+    for _ in range(5000):
+        times.append(int(rng.lognormvariate(8, 1)))
+        result.add(times[-1])
+    exact = sorted(times)[int(share * len(times)) - 1]
+    assert result.quantile_s(share) == pytest.approx(exact * 1e-9, rel=0.02)
+    report = result.report()
+    assert (report["count"], report["max_s"]) == (5000, pytest.approx(max(times) * 1e-9))
+    assert all(low < high for low, high, _count in report["histogram"])
+
+
+def test_nothing_has_no_times() -> None:
+    report = Distribution().report()
+    assert (report["count"], report["p50_s"], report["mean_s"], report["max_s"], report["histogram"]) == (
+        0,
+        None,
+        None,
+        None,
+        [],
+    )
+
+
+@pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1000, 123456789, 2**40 + 12345])
+def test_bins_hold_their_values(value: int) -> None:
+    low, width = bin_of(value)
+    assert low <= value < low + width
+    assert width <= max(1, value / 64)
+
+
+def test_names_are_what_the_kernel_calls_them() -> None:
+    there = ["ip_rcv", "ip_rcv_core", "__netif_receive_skb_core.constprop.0", "tcp_ack.part.0", "do.isra.0"]
+    result = kernel_functions.resolve(["ip_rcv", "__netif_receive_skb_core", "tcp_ack", "do"], there)
+    assert result == {
+        "ip_rcv": ["ip_rcv"],
+        "__netif_receive_skb_core": ["__netif_receive_skb_core.constprop.0"],
+        "tcp_ack": [],  # a part of a function is not that function
+        "do": ["do.isra.0"],
+    }
+
+
+def test_an_address_is_of_the_function_that_begins_last_before_it() -> None:
+    known = {0x1000: "first", 0x1020: "second", 0x2000: "far"}
+    assert [kernel_functions.named(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
+        "first", "first", "second", "second", None, None,
+    ]  # fmt: skip
+
+
+def test_near_names() -> None:
+    there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
+    assert kernel_functions.near("ip_recv", there)[0] == "ip_rcv"
+    assert kernel_functions.near("br_handle_fram", there) == ["br_handle_frame"]
+    assert kernel_functions.near("zzzzzz", there) == []
+
+
+@pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])
+def test_what_is_no_name_gets_nowhere(name: str) -> None:
+    with pytest.raises(BadInput, match="no name of a kernel function"):
+        kernel_functions.check_names([name])
+    with pytest.raises(BadInput, match="graph_functions: "):
+        kernel_functions.check_names([name], "graph_functions")
+
+
+def test_where_neither_tracer_can_be_used_both_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*reason: str) -> None:
+        raise Unsupported(*reason)
+
+    monkeypatch.setattr(session, "check", lambda: without("no function_graph: boot another"))
+    monkeypatch.setattr(bpftrace_times, "check", lambda: without("no bpftrace: install it"))
+    function_times._usable.cache_clear()
+    with pytest.raises(Unsupported, match="boot another; nor by BPF: no bpftrace: install it"):
+        function_times.check()
+
+
+def test_what_bpftrace_counted() -> None:
+    text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
+    result = bpftrace_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
+    one = result["ip_rcv"]
+    assert (one["count"], one["total_s"], one["max_s"]) == (
+        1000,
+        pytest.approx(0.029860145),
+        pytest.approx(948523e-9),
+    )
+    assert 16.384e-6 < one["p50_s"] < 32.767e-6 < one["p90_s"] < 65.536e-6
+    assert one["processes"]["ping"]["count"] == one["cpus"]["0"]["count"] == 1000
+    assert result["__netif_receive_skb_core"]["count"] == 1000
+
+
+def test_bpftrace_counts_idle_cpus_apart_and_no_losses() -> None:
+    """All idle tasks are number 0."""
+    text = bpftrace_times.script({"ip_rcv": ["ip_rcv"]}, "lk-")
+    assert text.count("@s0[tid, (tid == 0 ? cpu : 0)]") == 4
+    assert "@s0[tid]" not in text
+
+
+def test_what_is_no_json_of_bpftraces_fails_in_a_sentence() -> None:
+    with pytest.raises(Failed, match="no JSON"):
+        bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])

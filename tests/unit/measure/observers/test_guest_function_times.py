@@ -1,0 +1,97 @@
+"""guest_function_times arms guests for what their kernels call the functions, and leaves none traced."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.experiments import DatapathParameters, RunContext, survey
+from labkit.measure.observers.ftrace import guest_function_times
+from labkit.measure.observers.ftrace.guest_function_times import guest_function_times as watched
+
+THERE = "ip_rcv\n__netif_receive_skb_core.constprop.0\nbr_handle_frame [bridge]\n"
+
+
+class Folder:
+    """A folder that stands for a guest's tracefs."""
+
+    prefix: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, name: str, tracers: str = "function_graph nop") -> None:
+        self.name, self._top = name, path
+        path.mkdir(exist_ok=True)
+        self.write("available_tracers", tracers.encode())
+        self.write("available_filter_functions", THERE.encode())
+
+    def read(self, path: str) -> bytes:
+        return (self._top / path).read_bytes()
+
+    def write(self, path: str, content: bytes) -> None:
+        (self._top / path).write_bytes(content)
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(guest_function_times, "TRACEFS", str(tmp_path))
+    return tmp_path
+
+
+def test_functions_are_armed_as_the_guests_kernel_calls_them(top: Path) -> None:
+    guest: Any = Folder(top, "client0")
+    with watched([guest], ("ip_rcv", "__netif_receive_skb_core")):
+        armed = (top / "set_ftrace_filter").read_text()
+        assert armed.split() == ["ip_rcv", "__netif_receive_skb_core.constprop.0"]
+        assert (top / "current_tracer").read_text() == "function_graph\n"
+    assert (top / "current_tracer").read_text() == "nop\n"
+
+
+def test_a_guest_is_not_left_traced_when_the_next_cannot_be(top: Path) -> None:
+    class Bare(Folder):
+        def read(self, path: str) -> bytes:
+            return b"nop" if path.endswith("available_tracers") else super().read(path)
+
+    guests: list[Any] = [Folder(top, "client0"), Bare(top, "client1")]
+    with pytest.raises(Unsupported, match="client1"), watched(guests, ["ip_rcv"]):
+        pass
+    assert (top / "current_tracer").read_text() == "nop\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["ip_recv"], r"client0 cannot trace ip_recv \(did you mean ip_rcv"), ([], "needs functions")],
+)
+def test_what_a_guest_cannot_trace_is_refused(top: Path, names: list[str], words: str) -> None:
+    guest: Any = Folder(top, "client0")
+    with pytest.raises(BadInput, match=words), watched([guest], names):
+        pass
+    assert not (top / "current_tracer").exists()
+
+
+def test_what_a_guest_cannot_trace_is_refused_when_arms_are_tried(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest: Any = Folder(top, "client0")
+    guest.kernel, guest.report = guest, {"guest_accelerator": "tcg", "guest_cpus_count": 1}
+    ends = SimpleNamespace(client=SimpleNamespace(box=guest), server=SimpleNamespace(box=None))
+    monkeypatch.setattr(
+        survey.topologies, "build", lambda *_, **__: nullcontext(SimpleNamespace(pairs=[ends]))
+    )
+    monkeypatch.setattr(survey.ping, "reachable", lambda *_: None)
+
+    def tried(*functions: str) -> list[str]:
+        parameters = DatapathParameters(
+            endpoint=("guest",), observe=("guest_function_times",), functions=functions
+        )
+        return [arm.label for arm in survey.survey(parameters, RunContext("datapaths", top, 1, {}))[0]]
+
+    assert tried("ip_rcv") == ["veth_bridge/guest"]
+    with pytest.raises(BadInput, match=r"client0 cannot trace ip_recv \(did you mean ip_rcv"):
+        tried("ip_rcv", "ip_recv")
+    guest.report["guest_cpus_count"] = 2  # which is not traced: what else was asked for is measured
+    assert tried("ip_recv") == ["veth_bridge/guest"]
+    assert not (top / "current_tracer").exists()

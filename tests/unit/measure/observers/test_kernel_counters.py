@@ -1,0 +1,199 @@
+"""What perf stat and the kernel's files say, read from real ones, and from guests."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_packet_loss import WAY
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, Pair
+from labkit.measure.observers import registry
+from labkit.measure.observers.counters import kernel_counters
+from labkit.measure.observers.perf import control, record, stat
+from labkit.measure.topologies import Step
+from labkit.system import process
+from labkit.system.machine import programs
+
+SAMPLES = Path(__file__).parents[3] / "samples"
+
+
+def sample(name: str) -> str:
+    return (SAMPLES / name).read_text()
+
+
+def test_perf_stat_where_there_is_no_hardware_counter() -> None:
+    result = stat.parse(sample("perf-stat-6.1-no-counters.txt"))
+    assert result["task-clock"] == {"count": 0.43084, "running_ratio": 1.0, "reason": None, "unit": "s"}
+    assert result["context-switches"] == {"count": 675, "running_ratio": 1.0, "reason": None}
+    assert result["net:netif_rx"]["count"] == 36
+    for name in ("cycles", "LLC-loads"):
+        assert (result[name]["count"], result[name]["running_ratio"]) == (None, None)
+        assert "no such counter" in result[name]["reason"]
+    assert len(result) == 7
+
+
+def test_perf_stat_with_shared_counters_and_two_kinds_of_cpus() -> None:
+    """As perf-stat(1) describes its columns; this machine has no counters to share."""
+    text = (
+        "9000||cpu_core/cycles/|100|60.00||\n1000||cpu_atom/cycles/|100|40.00||\n"
+        "<not counted>||branches|0|0.00||\n500||LLC-loads|50|25.00||\n"
+    )
+    result = stat.parse(text)
+    assert stat.event_counts(result, "cycles") == {"count": 10000, "running_ratio": 0.4, "reason": None}
+    assert stat.event_counts(result, "LLC-loads")["running_ratio"] == 0.25
+    assert "got no counter" in stat.event_counts(result, "branches")["reason"]
+    assert stat.event_counts(result, "instructions")["count"] is None
+
+
+def test_perf_stat_of_a_cgroup_names_it_in_a_column_more() -> None:
+    result = stat.parse(sample("perf-stat-6.1-cgroup.txt"), control.Scope(cgroup="shell5"))
+    assert result["task-clock"]["count"] == pytest.approx(0.06471)
+    assert result["context-switches"] == {"count": 955, "running_ratio": 1.0, "reason": None}
+    assert result["cycles"]["count"] is None
+    assert stat.parse("5||cycles|100|||\n")["cycles"]["running_ratio"] is None
+
+
+def test_a_cpu_that_is_not_there_is_said() -> None:
+    absent = control.Scope(cpus=(0, 9999))
+    for check in (lambda: stat.check(("page-faults",), absent), lambda: record.check(absent)):
+        with pytest.raises(BadInput, match="there is no CPU 9999 here"):
+            check()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all", "cycles,instructions", "x/y.o", "a.c", "a.bpf"],
+)
+def test_events_are_names_and_nothing_else(name: str) -> None:
+    with pytest.raises(BadInput, match="no name of an event"):
+        stat.check((name,))
+
+
+def test_without_perf_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "_MORE_PATH", [])
+    for check in (
+        lambda: stat.check(("page-faults",)),
+        lambda: record.check(control.Scope(cpus=(0,))),
+    ):
+        with pytest.raises(Unsupported, match="there is no perf here: install Debian's package linux-perf"):
+            check()
+
+
+@pytest.mark.parametrize(
+    ("idle", "machine", "event"),
+    [
+        ("<not counted>|", "9|", "cycles"),
+        ("0|", "9|", "cycles"),
+        ("0|", "0|", "cpu-clock"),  # a virtual machine whose counter stands still
+        ("<not supported>|", "<not supported>|", "cpu-clock"),
+    ],
+)
+def test_what_is_idle_is_not_taken_for_a_machine_without_counters(
+    idle: str, machine: str, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When processes do nothing while they are asked for, the machine is asked."""
+
+    def report(argv: list[str], _patience_s: float) -> process.Ended:
+        lines = machine if "-a" in argv else idle
+        return process.Ended(argv, 0, f"{lines}|cycles|1|100.00||\n", "", 0.0)
+
+    monkeypatch.setattr(control, "program", lambda: "perf")
+    monkeypatch.setattr(process, "run", report)
+    assert record.event_of(control.Scope(pids=(1,))) == event
+
+
+def test_a_kernel_without_symbols(tmp_path: Path) -> None:
+    """Some first symbols are truly at 0: those of the per-CPU area."""
+    path = tmp_path / "kallsyms"
+    assert not control.has_symbols(path)
+    path.write_text("0000000000000000 T startup_64\n" * 2000)
+    assert not control.has_symbols(path)
+    path.write_text("0000000000000000 A fixed_percpu_data\nffffffff81000000 T startup_64\n")
+    assert control.has_symbols(path)
+
+
+@pytest.mark.parametrize(
+    ("scope", "argv", "lines"),
+    [
+        (control.Scope(), ["-a"], "whole machine"),
+        (control.Scope(cpus=(0, 2)), ["-C", "0,2"], "CPUs 0, 2"),
+        (control.Scope(pids=(7,)), ["-p", "7"], "processes 7"),
+        (control.Scope(cgroup="a/b"), ["-a", "-G", "a/b"], "whole machine, cgroup a/b"),
+    ],
+)
+def test_scopes(scope: control.Scope, argv: list[str], lines: str) -> None:
+    assert (scope.argv(), str(scope)) == (argv, lines)
+
+
+def test_counters_of_a_namespace_in_which_udp_was_lost() -> None:
+    [(name, lo)] = kernel_counters.interfaces(sample("proc-net-dev-6.18.txt")).items()
+    assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
+    assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
+    udp = kernel_counters.mibs(sample("proc-net-snmp-6.18.txt"))["Udp"]
+    assert (udp["InDatagrams"], udp["RcvbufErrors"], udp["OutDatagrams"]) == (201309, 30023, 231332)
+    assert "DefaultTTL" not in kernel_counters.mibs(sample("proc-net-snmp-6.18.txt"))["Ip"]
+    assert {"TcpExt", "IpExt"} < set(kernel_counters.mibs(sample("proc-net-netstat-6.18.txt")))
+    six = kernel_counters.mibs6(sample("proc-net-snmp6-6.18.txt"))
+    assert {"Ip6", "Icmp6", "Udp6"} <= set(six)
+    assert "InDatagrams" in six["Udp6"]
+
+
+def test_counters_of_cpus() -> None:
+    result = kernel_counters.cpus(
+        sample("proc-net-softnet_stat-6.18.txt"),
+        sample("proc-softirqs-6.18.txt"),
+        "cpu  1 2 3 4 5 6 7 8 9 0\ncpu0 1 2 3 4 5 6 70 8 9 0\ncpu1 1 2 3 4 5 6 1 8 9 0\nintr 5\n",
+    )
+    assert set(result) == {"0", "1"}
+    assert {"processed", "dropped", "time_squeeze", "NET_RX", "NET_TX", "softirq_s", "irq_s"} <= set(
+        result["0"]
+    )
+    assert (result["0"]["softirq_s"], result["1"]["softirq_s"]) == (0.7, 0.01)
+    assert result["1"]["processed"] > 0
+
+
+def test_only_what_changed_is_told() -> None:
+    before = {"a": {"b": 1, "c": 2}, "d": 0.25}
+    assert kernel_counters.changes(before, {"a": {"b": 1, "c": 5}, "d": 0.5, "new": {"e": 1, "f": 0}}) == {
+        "a": {"c": 3},
+        "d": 0.25,
+        "new": {"e": 1},
+    }
+
+
+class Inside:
+    """A guest's kernel, with counters of its own: `times` those of the samples."""
+
+    def __init__(self) -> None:
+        self.times = 1
+
+    def open(self, path: str) -> io.StringIO:
+        name = path.removeprefix("/").replace("/", "-") + "-6.18.txt"
+        if name.startswith("proc-net-snmp6"):
+            raise Failed("in the guest client0: No such file or directory: /proc/net/snmp6")
+        return io.StringIO(re.sub(r"(?<=[ :])231332\b", str(231332 * self.times), sample(name)))
+
+
+def test_ends_in_guests_have_the_counters_of_their_kernels() -> None:
+    kernel, place = Inside(), SimpleNamespace(name="between")
+    box = SimpleNamespace(name="shared", kernel=kernel)
+    ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", box) for name in ("client0", "server0")]  # type: ignore[arg-type]
+    watch = kernel_counters.Counters([], ends)
+    kernel.times = 2
+    report = watch.report().observed
+    assert report["namespaces"]["client0"]["mibs"]["Udp"] == {"OutDatagrams": 231332}
+    assert report["not_read"] == "queueing disciplines in guests"
+    assert "guests" not in report, "none of its CPUs has changed"
+    assert {*kernel_counters.read([], ends)["guests"]} == {"shared"}
+    pair = Pair(*ends)
+    assert registry._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
+    cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
+    assert registry._pair_path(pair, cable) == WAY
+    assert registry._pair_path(Pair(*(replace(end, box=None) for end in ends)), []) == []

@@ -1,0 +1,143 @@
+"""Losses that add up, hop by hop, from counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.measure.observers.counters import packet_loss
+
+WAY = [
+    ("client0", "eth0", "out"),
+    ("between", "port0", "in"),
+    ("between", "port1", "out"),
+    ("server0", "eth0", "in"),
+]
+LOST = {"IP": 1, "sends": 2, "cable": 4, "bridge": 8, "port": 16, "last": 32, "to IP": 64, "in IP": 128, "socket": 256,
+        "unread": 512}  # fmt: skip
+
+
+def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
+    """The counters of a pair that lost so many datagrams in each hop, beside a few frames of iperf3's TCP."""
+    left, report = sent + others, iter(LOST.values())
+    eth0 = left - next(report) - (drop := next(report))
+    port0 = eth0 - next(report)
+    bridged = port0 - next(report)
+    port1 = bridged - (refused := next(report))
+    arrived = port1 - next(report)
+    received = arrived - next(report)
+    delivered = received - next(report)
+    errors, unread = next(report), next(report)
+    return {
+        "namespaces": {
+            "client0": {
+                "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
+                "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
+                "mibs": {"Ip": {"OutRequests": left}, "Udp": {"OutDatagrams": sent}},
+            },
+            "between": {
+                "interfaces": {
+                    "port0": {"rx_packets": port0},
+                    "port1": {"tx_packets": port1, "tx_dropped": refused},
+                }
+            },
+            "server0": {
+                "interfaces": {"eth0": {"rx_packets": arrived}},
+                "mibs": {
+                    "Ip": {"InReceives": received, "InDelivers": delivered, "InDiscards": 128},
+                    "Tcp": {"InSegs": others},
+                    "Udp": {
+                        "InDatagrams": delivered - others - errors - unread,
+                        "InErrors": errors,
+                        "RcvbufErrors": errors,
+                    },
+                },
+            },
+        }
+    }
+
+
+def test_losses_are_found_in_their_hops_and_add_up() -> None:
+    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
+    assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
+    assert result["lost_count"] == result["sent_count"] - result["received_count"] == sum(LOST.values())
+    assert (result["unit"], result["unexplained_count"]) == ("datagrams", 0)
+    why = {hop["at"]: hop["why"] for hop in result["hops"] if hop["why"]}
+    assert why == {
+        "client0: IP to eth0": {"qdisc tbf 1: dropped": 1},
+        "client0:eth0 sends": {"tx_dropped": 2},
+        "between:port1 sends": {"tx_dropped": 16},
+        "server0: IP": {"Ip InDiscards": 128},
+        "server0: UDP socket": {"Udp RcvbufErrors": 256, "Udp InErrors": 256},
+    }
+
+
+def test_losses_of_other_traffic_are_told_in_frames() -> None:
+    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
+    assert result["unit"] == "frames"
+    assert [hop["lost_count"] for hop in result["hops"]] == [2, 4, 8, 16, 32]
+    assert (result["lost_count"], result["unexplained_count"]) == (62, 0)
+
+
+def test_losses_of_fragments_are_told_in_datagrams() -> None:
+    """Of 1,000 of three fragments each, 2 miss one (a fragment that came alone is no datagram), the socket refuses 100,
+    and 8 are left unread."""
+    mibs = {"Ip": {"InDelivers": 998 + 13, "ReasmFails": 2}, "Tcp": {"InSegs": 13},
+            "Udp": {"InDatagrams": 890, "InErrors": 100, "RcvbufErrors": 100}}  # fmt: skip
+    sender = {"Ip": {"FragCreates": 3000}, "Udp": {"OutDatagrams": 1000}}
+    frames = {"client0": {"eth0": {"tx_packets": 3013}}, "server0": {"eth0": {"rx_packets": 3011}},
+              "between": {"port0": {"rx_packets": 3013}, "port1": {"tx_packets": 3011}}}  # fmt: skip
+    changed = {"namespaces": {name: {"interfaces": links} for name, links in frames.items()}}
+    changed["namespaces"]["client0"]["mibs"], changed["namespaces"]["server0"]["mibs"] = sender, mibs
+    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    assert [result[name] for name in ("unit", "sent_count", "received_count", "lost_count")] == [
+        "datagrams", 1000, 890, 110
+    ]  # fmt: skip
+    assert [(hop["lost_count"], hop["why"]) for hop in result["hops"]] == [
+        (2, {"Ip ReasmFails": 2}), (100, {"Udp RcvbufErrors": 100, "Udp InErrors": 100}), (8, {})
+    ]  # fmt: skip
+    assert result["unexplained_count"] == 0
+    assert (result["frames"]["sent_count"], result["frames"]["lost_count"]) == (3013, 2)
+
+
+def test_a_tunnel_s_own_datagrams_are_not_the_load_s() -> None:
+    way = [(f"{end}0", name, way) for end, names, way in (("client", ("eth0", "under"), "out"),
+           ("server", ("under", "eth0"), "in")) for name in names]  # fmt: skip
+    links = {"eth0": {"rx_packets": 990, "rx_bytes": 90_000}, "under": {"rx_packets": 990}}
+    mibs = {"Ip": {"InDelivers": 2 * 990}, "Udp": {"InDatagrams": 990 + 900, "InErrors": 60}}
+    spaces = {
+        "server0": {"interfaces": links, "mibs": mibs},
+        "client0": {"mibs": {"Udp": {"OutDatagrams": 1000}}},
+    }
+    outside = [("client0", "eth0"), ("server0", "eth0")]
+    [result] = packet_loss.losses({"namespaces": spaces}, [("client0", "server0", way)], "udp", 4, outside)
+    assert (result["sent_count"], result["received_count"], result["unexplained_count"]) == (1000, 900, 0)
+    assert [hop["lost_count"] for hop in result["hops"]] == [40, 60]
+    assert result["frames"]["received_bytes"] == 90_000
+
+
+def test_losses_between_the_cables_of_guests() -> None:
+    """What comes out of the client's cable is received by its tap; what the server is given is sent by its own."""
+    answers = {"port0": {"tx_packets": 10}, "port1": {"rx_packets": 10}}
+    counted = {"port0": {"rx_packets": 1000}, "port1": {"tx_packets": 900, "tx_dropped": 8}}
+    ports = {name: {**counted[name], **answers[name]} for name in counted}
+    changed = {"namespaces": {"between": {"interfaces": ports, "mibs": {"Udp": {"InDatagrams": 7}}}}}
+    for protocol in ("udp", "tcp"):
+        [result] = packet_loss.losses(changed, [("client0", "server0", WAY[1:3])], protocol, 4)
+        assert (result["unit"], result["sent_count"], result["received_count"]) == ("frames", 1000, 900)
+        hops = {hop["at"]: hop["lost_count"] for hop in result["hops"]}
+        assert hops == {"between:port0 to port1": 92, "between:port1 sends": 8}
+        assert (result["lost_count"], result["unexplained_count"]) == (100, 0)
+
+
+def test_what_several_pairs_share_is_passed_through() -> None:
+    shared = (("parent", "out"), ("far", "in"), ("far", "out"), ("parent", "in"))
+    parent = [("between", *one) for one in shared]
+    ways = [
+        (f"client{number}", f"server{number}",
+         [(f"client{number}", "eth0", "out"), *parent, (f"server{number}", "eth0", "in")])
+        for number in range(2)
+    ]  # fmt: skip
+    first, second = packet_loss.losses(lossy(), ways, "udp", 4)
+    assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
+    assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
+    assert (first["unexplained_count"], second["sent_count"]) == (0, 0)

@@ -1,0 +1,52 @@
+"""What counts as received where a tunnel ends beside the server: the kernel counts its datagrams as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.measure.endpoints.namespace import Opened
+from labkit.measure.observers.counters import receive_counters
+from labkit.measure.observers.counters.receive_counters import ReceiveCounts
+from labkit.system.netlink import LinkCounters
+
+SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
+
+
+def server(taken_out: Iterator[int]) -> Any:
+    """An end in whose namespace a tunnel has taken out so many packets, each time that it is asked."""
+    kernel = SimpleNamespace(counters=lambda _index: LinkCounters(0, next(taken_out)))
+    return SimpleNamespace(namespace=SimpleNamespace(netlink=kernel))
+
+
+@pytest.mark.parametrize(
+    ("taken_out", "expected"),
+    [
+        ([60, 60], 40),
+        ([59, 60, 60, 60], 40),  # a packet came between; the next time none did
+        ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # they always do
+    ],
+)
+def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: int, tmp_path: Path) -> None:
+    path = tmp_path / "snmp"
+    path.write_text(SNMP.format(100))
+    parameters = iter(taken_out)
+    with Opened(str(path)) as file:
+        assert receive_counters._of_load(server(parameters), file, [100]) == expected
+    assert list(parameters) == []
+
+
+def test_without_a_tunnel_all_are(tmp_path: Path) -> None:
+    path = tmp_path / "snmp"
+    path.write_text(SNMP.format(100))
+    with Opened(str(path)) as file:
+        assert receive_counters._of_load(server(iter(())), file, []) == 100
+
+
+def test_nothing_is_taken_back() -> None:
+    assert ReceiveCounts(900, 9, 4, 12) - ReceiveCounts(1000, 10, 1, 3) == ReceiveCounts(0, 0, 3, 9)
+    assert ReceiveCounts(1000, 10) - ReceiveCounts(900, 9) == ReceiveCounts(100, 1, None)

@@ -1,0 +1,130 @@
+"""What may be asked of a topology that stands: several programs at the same time, each ended in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit.measure.agent import interactive
+
+SLACK_S = 2.0  # on a loaded machine
+
+
+class Asker:
+    """Asks `standing.answers` in a thread, and sorts what it answers."""
+
+    def __init__(self) -> None:
+        space = SimpleNamespace(name="cs1", prefix=[])
+        topology: Any = SimpleNamespace(name="made", namespaces=[space], pairs=[])
+        reads, self._writes = os.pipe()
+        self.answers: dict[int, dict[str, Any]] = {}
+        self._requests = open(reads, "rb", buffering=0)
+        self._answers = interactive.answers(topology, cast(Any, self._requests))
+        self._thread = threading.Thread(target=self._collect)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        for answer in self._answers:
+            self.answers[answer["number"]] = answer
+
+    def ask(self, number: int, do: str, **more: Any) -> None:
+        os.write(self._writes, json.dumps({"do": do, "number": number, **more}).encode() + b"\n")
+
+    def run(self, number: int, *argv: str, timeout_s: float = 30.0, do: str = "run") -> None:
+        self.ask(number, do, at="cs1", argv=argv, timeout_s=timeout_s)
+
+    def answer(self, number: int, within_s: float = 10.0) -> dict[str, Any]:
+        end = time.monotonic() + within_s
+        while number not in self.answers and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.answers[number]
+
+    def close(self) -> None:
+        os.close(self._writes)
+        self._thread.join(10)
+        self._requests.close()
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def asker() -> Iterator[Asker]:
+    made = Asker()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_programs_run_at_the_same_time() -> None:
+    with asker() as parameters:
+        parameters.run(1, "sleep", "30")
+        parameters.run(2, "echo", "hello")
+        assert parameters.answer(2)["stdout"] == "hello\n"
+        assert 1 not in parameters.answers
+
+
+def test_each_has_a_deadline_of_its_own() -> None:
+    begun = time.monotonic()
+    with asker() as parameters:
+        parameters.run(1, "sleep", "30", timeout_s=0.4)
+        parameters.run(2, "sleep", "30", timeout_s=0.2)
+        for number in (1, 2):
+            report = parameters.answer(number)
+            assert (report["timed_out"], report["returncode"]) == (True, -signal.SIGKILL)
+    assert time.monotonic() - begun < SLACK_S
+
+
+def test_one_is_stopped_and_the_other_goes_on() -> None:
+    with asker() as parameters:
+        parameters.run(1, "sleep", "30")
+        parameters.run(2, "sh", "-c", "sleep 0.3; echo done")
+        parameters.ask(3, "stop", program=1)
+        assert parameters.answer(2)["stdout"] == "done\n"
+        assert 1 not in parameters.answers
+
+
+def test_a_program_in_the_background_is_heard_waited_for_and_killed() -> None:
+    with asker() as parameters:
+        parameters.run(1, "sh", "-c", "echo ready; exec sleep 30", do="start")
+        assert parameters.answer(1)["event"] == "started"
+        end = time.monotonic() + 10
+        for number in range(2, 1000):
+            parameters.ask(number, "said", program=1)
+            report = parameters.answer(number)
+            if report["stdout"] == "ready\n" or time.monotonic() > end:
+                break
+        assert (report["stdout"], report["running"]) == ("ready\n", True)
+        parameters.ask(1001, "wait", program=1, timeout_s=0.05)
+        assert parameters.answer(1001)["event"] == "running"
+        parameters.ask(1002, "kill", program=1, signal=int(signal.SIGTERM))
+        parameters.ask(1003, "wait", program=1, timeout_s=10)
+        assert (parameters.answer(1003)["returncode"], parameters.answer(1003)["stdout"]) == (
+            -signal.SIGTERM,
+            "ready\n",
+        )
+        parameters.ask(1004, "said", program=1)
+        assert not parameters.answer(1004)["running"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"do": "run", "at": "nowhere", "argv": ["true"], "timeout_s": 1}, "has no nowhere: there are cs1"),
+        ({"do": "wait", "program": 7, "timeout_s": 1}, "no such program"),
+        ({"do": "dance"}, "cannot be asked"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(request_: dict[str, Any], says: str) -> None:
+    with asker() as parameters:
+        parameters.ask(1, **request_)
+        assert parameters.answer(1)["event"] == "refused"
+        assert says in parameters.answer(1)["text"]

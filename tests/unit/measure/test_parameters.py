@@ -1,0 +1,258 @@
+"""Parameters: what a command line or a notebook says, as typed values, or one sentence that says what there is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure import experiments, topologies
+from labkit.measure.experiments import profiled_runs, survey
+from labkit.measure.experiments.datapaths import plan, planned_s
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm
+
+CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
+A_CPU = min(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "expected"),
+    [
+        ({"pairs": "1,2,8"}, "pairs", (1, 2, 8)),
+        ({"pairs": " 1, 2"}, "pairs", (1, 2)),
+        ({"pairs": [1, 2]}, "pairs", (1, 2)),
+        ({"pairs": 4}, "pairs", (4,)),
+        ({"topology": "veth,veth_bridge"}, "topology", ("veth", "veth_bridge")),
+        ({"rate_bps": "1e9"}, "rate_bps", 1e9),
+        ({"rate_bps": "none"}, "rate_bps", None),
+        ({"rate_bps": None}, "rate_bps", None),
+        ({"length_bytes": ""}, "length_bytes", None),
+        ({"zerocopy": "true"}, "zerocopy", True),
+        ({"family": "6"}, "family", 6),
+        ({"affinity": f"{A_CPU},{A_CPU}"}, "affinity", f"{A_CPU},{A_CPU}"),
+        ({"parent": "eth0.100", "topology": "macvlan_bridge"}, "parent", "eth0.100"),
+        ({"pairs": 500}, "pairs", (500,)),
+        ({"mtu_bytes": 68}, "mtu_bytes", 68),
+        ({"mtu_bytes": 65535}, "mtu_bytes", 65535),
+        ({"mtu_bytes": 65461, "topology": "vxlan_gre"}, "mtu_bytes", 65461),
+        ({"mtu_bytes": 1280, "family": 6}, "mtu_bytes", 1280),
+    ],
+)
+def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expected: Any) -> None:
+    assert getattr(DatapathParameters.of(given), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"topologyy": "veth"},
+            r"no parameter topologyy \(did you mean topology\?\); there are: where, topology,",
+        ),
+        ({"xyz": "1"}, r"no parameter xyz; there are: where"),
+        ({"topology": "vethh"}, r"no topology vethh; there are loopback, veth, "),
+        ({"topology": ""}, "topology"),
+        ({"topology": "veth,veth"}, "none twice"),
+        ({"pairs": "1,1"}, "none twice"),
+        ({"pairs": "0"}, "pairs=0 is outside 1 to 500"),
+        ({"pairs": "10000"}, "pairs=10000 is outside 1 to 500: a Linux bridge has 1,023 ports"),
+        ({"pairs": "x"}, "pairs=x"),
+        ({"pairs": "1.5"}, "pairs=1.5"),
+        ({"pairs": "none"}, "pairs"),
+        ({"mtu_bytes": "20"}, "mtu_bytes=20 is outside 68 to 65535"),
+        ({"mtu_bytes": "100000"}, "mtu_bytes=100000 is outside"),
+        ({"mtu_bytes": "1279", "family": "6"}, "outside 1280 to 65535: what IPv6 allows"),
+        (
+            {"mtu_bytes": "65512", "topology": "veth,gre"},
+            "mtu_bytes=65512 does not fit into gre: with its 24 bytes",
+        ),
+        ({"mtu_bytes": "65462", "topology": "vxlan_gre"}, r"is 65536.* = 65461$"),
+        ({"family": "6", "topology": "ipip"}, "ipip carries IPv4 alone"),
+        ({"protocol": "sctp"}, "protocol=sctp: there are tcp, udp, ping"),
+        ({"family": "5"}, "family=5: there are 4, 6"),
+        ({"family": "nan"}, "family=nan"),
+        ({"rate_bps": "nan"}, "rate_bps=nan"),
+        ({"rate_bps": "inf"}, "rate_bps=inf"),
+        ({"rate_bps": "-1"}, "rate_bps=-1"),
+        ({"half_width": "nan"}, "half_width=nan"),
+        ({"duration_s": "0"}, "duration_s=0"),
+        ({"duration_s": "0.5"}, "duration_s=0.5"),
+        ({"omit_s": "61"}, "omit_s=61"),
+        ({"streams": "129"}, "streams=129"),
+        ({"rounds": "0"}, "rounds=0"),
+        ({"slices": "-1"}, "slices=-1"),
+        ({"whole_runs": "2"}, "whole_runs=2 is outside 0 to 1"),
+        ({"slices": "0", "whole_runs": "0"}, "nothing to measure"),
+        ({"slices": "5", "rate_bps": "1e6"}, "slices=0"),
+        ({"slices": "5", "protocol": "ping"}, "slices=0"),
+        ({"protocol": "ping", "streams": "2"}, "ping takes neither"),
+        ({"protocol": "udp", "length_bytes": "65508"}, "length_bytes=65508 is outside 16 to 65507"),
+        ({"length_bytes": "0"}, "length_bytes=0"),
+        ({"affinity": "4099"}, "there is no CPU 4099; there are"),
+        ({"affinity": "-1"}, "affinity='-1' is not of the form"),
+        (
+            {"parent": "eth0; rm -rf", "topology": "macvlan_bridge"},
+            "parent='eth0; rm -rf' is not of the form",
+        ),
+        ({"parent": "-eth0", "topology": "macvlan_bridge"}, "is not of the form"),
+        ({"parent": "a" * 16, "topology": "macvlan_bridge"}, "is not of the form"),
+        ({"parent": "eth0"}, "veth_bridge has no parent; macvlan and ipvlan have"),
+        ({"congestion": "cubic; ls"}, "is not of the form"),
+        ({"nodes": "three"}, "nodes=three: there are one, two"),
+        ({"peer": "here"}, "peer=here is of two nodes: say nodes=two"),
+        ({"link_rate_bps": "1e8"}, "is of two nodes: say nodes=two"),
+        ({"nodes": "two"}, "nodes=two with where=here needs peer=HOST"),
+        (
+            {**CABLE, "topology": "veth"},
+            "veth does not reach .* there are veth_bridge, macvlan_bridge, ipvlan_l2",
+        ),
+        ({**CABLE, "slices": "5"}, "with nodes=two say slices=0"),
+        ({**CABLE, "peer": "there"}, "where=there: there are here"),
+        ({**CABLE, "parent": "nic0"}, "parent='nic0' is not of the form"),
+        ({**CABLE, "parent": None}, "needs parent=NIC,NIC"),
+        ({**CABLE, "parent": "nic0,nic0"}, "a cable has two ends"),
+        ({**CABLE, "link_delay_s": "0.01"}, "the link between these hosts is not labkit's"),
+        ({**CABLE, "where": "vm:debian"}, "no cable joins a lab VM and another host"),
+        ({**CABLE, "where": "vm:debian", "peer": None}, "leave it out"),
+        ({**CABLE, "link_rate_bps": "1"}, "link_rate_bps=1 is outside"),
+        ({"seed": "-1"}, "seed=-1"),
+        ({"seed": "2147483648"}, "seed=2147483648"),
+        ({"zerocopy": "perhaps"}, "zerocopy=perhaps"),
+        ({"topology": 5}, "topology"),
+        ({"pairs": [1, [2]]}, "pairs"),
+        ({"pairs": {"a": 1}}, "pairs"),
+        ({"duration_s": [1]}, "duration_s"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        DatapathParameters.of(given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [CABLE, {**CABLE, "peer": "ssh:far"}, {"nodes": "two", "where": "vm:debian", "link_rate_bps": "1e9"}],
+)
+def test_two_nodes_that_can_be_asked_for(given: dict[str, Any]) -> None:
+    parameters = DatapathParameters.of({**given, "topology": "veth_bridge,macvlan_bridge,ipvlan_l2"})
+    assert parameters.servers_host == given.get("peer", given.get("where"))
+    assert (parameters.nic(1), parameters.nic(2)) == (("nic0", "nic1") if "parent" in given else (None, None))
+
+
+def test_defaults_can_be_and_survive_json() -> None:
+    parameters = DatapathParameters.of({})
+    assert DatapathParameters.of(parameters.asdict()) == parameters
+    assert parameters.asdict()["rate_bps"] is None
+
+
+def test_the_issues_parameters_are_there() -> None:
+    wanted = "where topology protocol pairs mtu_bytes length_bytes rate_bps streams duration_s omit_s family"
+    assert set(wanted.split()) <= set(DatapathParameters.__struct_fields__)
+
+
+def test_an_unknown_experiment_is_refused_with_the_list() -> None:
+    with pytest.raises(BadInput, match="there is no experiment datapath; there are: datapaths"):
+        experiments.find("datapath")
+
+
+@pytest.mark.parametrize("name", topologies.TABLE)
+def test_every_topology_can_be_asked_for(name: str) -> None:
+    assert DatapathParameters.of({"topology": name}).topology == (name,)
+
+
+@pytest.mark.parametrize(("family", "mtu", "payload"), [(4, 1500, 1472), (6, 1500, 1452), (4, 65535, 65507)])
+def test_a_datagram_fills_the_mtu(family: int, mtu: int, payload: int) -> None:
+    assert (
+        DatapathParameters.of({"family": family, "mtu_bytes": mtu, "protocol": "udp"}).datagram_bytes
+        == payload
+    )
+
+
+def test_a_datagram_is_as_long_as_asked() -> None:
+    assert DatapathParameters.of({"protocol": "udp", "length_bytes": 64}).datagram_bytes == 64
+
+
+def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> None:
+    parameters = DatapathParameters.of({"pairs": "1,2,4,8", "rounds": "6"})
+    order = plan(parameters, 7).points
+    assert order == plan(parameters, 7).points
+    assert order != plan(parameters, 8).points
+    assert [point.round for point in order] == sorted(list(range(6)) * 4)
+    by_round = [[point.pairs for point in order if point.round == number] for number in range(6)]
+    assert all(sorted(pairs) == [1, 2, 4, 8] for pairs in by_round)
+    assert len({tuple(pairs) for pairs in by_round}) > 1
+    assert len({point.name for point in order}) == len(order)
+
+
+@pytest.mark.parametrize(
+    ("whole_runs", "expected"), [("none", [True] * 3), ("0", [False] * 3), ("2", [True, True, False])]
+)
+def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
+    parameters = DatapathParameters.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
+    assert [point.loads[0].whole_runs for point in plan(parameters, 1).points] == expected
+
+
+def test_every_parameter_of_every_experiment_is_explained() -> None:
+    for experiment in map(experiments.find, experiments.TABLE):
+        assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
+        assert all(experiment.help.values())
+
+
+def test_boots_of_guests_are_planned_once_per_set_up() -> None:
+    parameters = DatapathParameters(
+        topology=("veth",), endpoint=("namespace", "guest", "shared_guest"), observe=("counters",)
+    )
+    usable = survey.planned(parameters)
+    assert [arm.label for arm in usable] == [
+        "veth", "veth (again)", "veth/guest", "veth/shared_guest", "veth/shared_guest (again)"
+    ]  # fmt: skip
+    assert survey.boots_s(usable) == 3 * survey.BOOT_S
+    assert 2 * survey.BOOT_S < survey.survey_s(parameters) < 3 * survey.BOOT_S
+    here = [arm for arm in usable if arm.endpoint == "namespace"]
+    assert (
+        profiled_runs.planned_s(parameters, usable)
+        > profiled_runs.planned_s(parameters, here) + 3 * survey.BOOT_S
+    )
+    set_ups_count = len(plan(parameters, 0).points) + len(profiled_runs.points(parameters))
+    assert planned_s(parameters) > survey.survey_s(parameters) + 3 * survey.BOOT_S * set_ups_count
+
+
+def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:
+    parameters = experiments.find("container_vs_vm").parameters.of({"pairs": "1,2", "loads": "udp:800,ping"})
+    run_context = experiments.RunContext("container_vs_vm", Path("a"), 0, {})
+    refused = [(Arm("veth_bridge", "variant", "container"), {"status": "unsupported", "reason": "no runc"})]
+    loads = [parameters.of_load(load) for load in parameters.loads]
+    [event] = survey.refused_rows(loads, run_context, refused, {"1-refused"})
+    assert event["point"] == "2-refused"
+    names = ("experiment", "arm", "pairs", "protocol", "length_bytes", "status", "reason")
+    both = [tuple(row[name] for name in names) for row in event["rows"]]
+    end = ("container_vs_vm", "veth_bridge/container", 2)
+    assert both == [
+        (*end, "udp", 800, "unsupported", "no runc"),
+        (*end, "ping", None, "unsupported", "no runc"),
+    ]
+    assert not list(survey.refused_rows(loads, run_context, [], set()))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"observe": "perf"}, "observe=perf: there are perf_stat, perf_record, counters"),
+        ({"observe": "counters,counters"}, "observe has a value twice"),
+        ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
+        ({"sample_hz": 10**6}, "sample_hz"),
+        ({"observe": "perf_stat", "events": ""}, "observe=perf_stat needs events="),
+    ],
+)
+def test_what_no_observer_can_be_asked_for(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        DatapathParameters.of(given)
+
+
+def test_none_is_no_observer() -> None:
+    assert DatapathParameters.of({"observe": "none"}).observe == ()

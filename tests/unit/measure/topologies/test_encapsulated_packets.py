@@ -1,0 +1,56 @@
+"""Packets in packets: with what TTL they go, by a network that is long enough to use it up."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from itertools import pairwise
+
+import pytest
+
+from labkit.measure.topologies.network import encapsulated_packets
+from labkit.measure.topologies.network.encapsulated_packets import EncapsulatedPacket, Frame
+from labkit.measure.topologies.network.expected_paths import no_path, paths
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route, Tunnel
+
+LAST = 79
+
+
+def line(kind: str) -> Network:
+    """80 nodes in a row, and a tunnel from n40 to the last."""
+
+    def address(number: int, end: int) -> str:
+        return str(IPv4Address(f"10.0.{number}.{end}"))
+
+    parts: list[Part] = [Node(f"n{number}", forwards=True) for number in range(LAST + 1)]
+    for one, other in pairwise(range(LAST + 1)):
+        parts += [
+            Cable(CableEnd(f"n{one}", "right", f"{address(one, 1)}/24"), CableEnd(f"n{other}", "left", f"{address(one, 2)}/24")),
+            Route(f"n{one}", "default", via=address(one, 2)),
+        ]  # fmt: skip
+    near, far = address(40, 1), address(LAST - 1, 2)
+    number = 9 if kind in ("vxlan", "geneve") else None
+    parts += [
+        Tunnel(kind, "n40", "tun", far, id=number, address="172.16.0.1/30"),
+        Tunnel(kind, f"n{LAST}", "tun", near, id=number, address="172.16.0.2/30"),
+    ]
+    return Network("line", tuple(parts), ())
+
+
+@pytest.mark.parametrize("kind", ["gre", "ipip", "gretap"])
+def test_the_outer_packet_has_the_ttl_of_the_inner_one(kind: str) -> None:
+    """40 routers forward it before the tunnel: 24 are left, and 38 are inside the tunnel."""
+    assert paths(line(kind), "n0", "172.16.0.2") == []
+    assert no_path(line(kind), "n0", "172.16.0.2") == "the TTL is used up at n64"
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "geneve"])
+def test_the_outer_packet_has_a_ttl_of_its_own(kind: str) -> None:
+    [path] = paths(line(kind), "n0", "172.16.0.2")
+    assert path.ttl == 64 - 40
+
+
+def test_to_a_group_one_link_far() -> None:
+    inner = Frame("172.16.0.2", EncapsulatedPacket("172.16.0.1", "172.16.0.2", 9))
+    tunnel = Tunnel("vxlan", "n1", "tun", "239.1.1.1", id=1, link="up")
+    assert encapsulated_packets.outer_ttl(tunnel, "239.1.1.1", inner) == 1
+    assert encapsulated_packets.outer_ttl(tunnel, "10.0.0.1", inner) == 64

@@ -1,0 +1,314 @@
+"""The ways that a Network's description promises, held against what its author wrote down by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.topologies.network import leaf_spine_overlay
+from labkit.measure.topologies.network.expected_paths import Path, no_path, paths
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    CableEnd,
+    Network,
+    Node,
+    Part,
+    Route,
+    Tunnel,
+)
+
+VXLAN_OUTSIDE = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet"
+GRE_OUTSIDE = "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE"
+# From the report: which bridge a container is at, and what that bridge reaches.
+BRIDGE = {"cs1": 1, "cs2": 1, "cs3": 2, "cs4": 2, "cs5": 3}
+CONTAINERS = list(BRIDGE)
+
+
+def only(result: list[Path]) -> Path:
+    assert len(result) == 1, result
+    return result[0]
+
+
+def router(*names: str) -> list[Part]:
+    return [Node(name, forwards=True) for name in names]
+
+
+def cable(
+    one: str, one_address: str | None, other: str, other_address: str | None, /, **masters: str
+) -> Cable:
+    return Cable(
+        CableEnd(one, f"{one}_{other}", one_address, masters.get("one")),
+        CableEnd(other, f"{other}_{one}", other_address, masters.get("other")),
+    )
+
+
+def network(*parts: Part) -> Network:
+    return Network("made", parts, ())
+
+
+def test_the_reports_ping_hop_by_hop() -> None:
+    """The headers and the sizes are those of the report's captures: 138 bytes of GRE, 106 of UDP."""
+    path = only(paths(leaf_spine_overlay.seed(), "cs1", "cs5"))
+    inner = "Ethernet / IP 20.0.0.1 > 20.0.0.3"
+    inside = f"{VXLAN_OUTSIDE} / IP 20.0.0.1 > 20.0.0.3"
+    outside = f"{GRE_OUTSIDE} / {inside}"
+    assert list(zip(path.interfaces, path.stacks, path.lengths_bytes, strict=True)) == [
+        ("cs1:cs1_br1", inner, 98),
+        ("con_ns1:br1_cs1", inner, 98),
+        ("con_ns1:vxlan-cont", inner, 98),
+        ("con_ns1:br1_lc1", f"Ethernet / {inside}", 148),
+        ("lc1:lc1_br1", f"Ethernet / {inside}", 148),
+        ("lc1:gretun-cont", inside, 138 - 4),
+        ("lc1:lc1_sc2", outside, 14 + 20 + 138),
+        ("sc2:sc2_lc1", outside, 172),
+        ("sc2:sc2_lc2", outside, 172),
+        ("lc2:lc2_sc2", outside, 172),
+        ("lc2:gretun-cont", inside, 20 + 8 + 106),
+        ("lc2:lc2_br3", f"Ethernet / {inside}", 148),
+        ("con_ns3:br3_lc2", f"Ethernet / {inside}", 148),
+        ("con_ns3:vxlan-cont", inner, 98),
+        ("con_ns3:br3_cs5", inner, 98),
+        ("cs5:cs5_br3", inner, 98),
+    ]
+    assert path.nodes == ("cs1", "con_ns1", "lc1", "sc2", "lc2", "con_ns3", "cs5")
+    assert path.ttl == 64
+
+
+def test_between_subnets_by_gre_alone() -> None:
+    path = only(paths(leaf_spine_overlay.seed(), "cs1", "30.0.0.2"))
+    assert path.nodes == ("cs1", "con_ns1", "lc1", "sc2", "lc2", "con_ns2", "cs4")
+    assert path.ttl == 62
+    by_interface = dict(zip(path.interfaces, path.stacks, strict=True))
+    assert by_interface["lc1:gretun-cont"] == "IP 20.0.0.1 > 30.0.0.2"
+    assert by_interface["sc2:sc2_lc1"] == f"{GRE_OUTSIDE} / IP 20.0.0.1 > 30.0.0.2"
+
+
+@pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
+@pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(CONTAINERS, 2)))
+def test_every_container_reaches_every_other(source: str, target: str, routes: str, provider: str) -> None:
+    result = paths(leaf_spine_overlay.seed(routes, provider=provider), source, target)
+    one, other = BRIDGE[source], BRIDGE[target]
+    crossings = sum(name.startswith("sc") for name in result[0].nodes)
+    # Bridges 1 and 3 are one subnet, whose gateway is on bridge 1: what leaves bridge 3 for another subnet goes there.
+    assert crossings == (0 if one == other else 2 if {one, other} == {2, 3} else 1)
+    assert len(result) == len(set(result)) == (2**crossings if routes == "ecmp" else 1)
+    # Without a tunnel a spine is one router more for a packet that is not in VXLAN.
+    plain = int(provider == "routed")
+    assert {path.ttl for path in result} == {64 if 2 not in (one, other) or one == other else 62 - plain}
+    assert {path.nodes[0] for path in result} == {source}
+    assert {path.nodes[-1] for path in result} == {target}
+    spines = {name for path in result for name in path.nodes if name.startswith("sc")}
+    assert spines == (set() if not crossings else {"sc1", "sc2"} if routes == "ecmp" else {"sc2"})
+
+
+@pytest.mark.parametrize("failed", ["sc2", "lc1:lc1_sc2", "sc2:sc2_lc1"])
+def test_what_is_left_without_a_spine_or_its_cable(failed: str) -> None:
+    for routes in ("metric", "ecmp"):
+        assert (
+            "sc1"
+            in only(
+                paths(leaf_spine_overlay.seed(routes), "cs1", "cs5", without={failed}, noticed=True)
+            ).nodes
+        )
+    static = leaf_spine_overlay.seed("static")
+    assert paths(static, "cs1", "cs5", without={failed}, noticed=True) == []
+    assert no_path(static, "cs1", "cs5", without={failed}, noticed=True) == "lc1 has no route to 28.0.0.2"
+    assert no_path(static, "cs1", "cs5") is None
+    assert only(paths(static, "cs1", "cs5", without={"sc1"}, noticed=True)).nodes[3] == "sc2"
+
+
+def test_a_dead_link_that_is_not_noticed_stays_in_use() -> None:
+    assert paths(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"}) == []
+    words = no_path(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"})
+    assert words == "nobody answers for 26.0.0.1 at lc1:lc1_sc2"
+    left = only(paths(leaf_spine_overlay.seed("ecmp"), "cs1", "cs5", without={"sc2"}))
+    assert "sc1" in left.nodes  # for a flow that is hashed to it
+
+
+def test_a_node_may_say_that_it_notices() -> None:
+    made = leaf_spine_overlay.seed("metric")
+    parts = tuple(
+        msgspec.structs.replace(part, ignores_linkdown=True) if part == Node("lc1", forwards=True) else part
+        for part in made.parts
+    )
+    noticing = msgspec.structs.replace(made, parts=parts)
+    assert "sc1" in only(paths(noticing, "cs1", "cs5", without={"sc2"})).nodes
+    assert paths(noticing, "cs5", "cs1", without={"sc2"}) == []  # lc2 does not
+
+
+def star(*tunnels: Tunnel) -> Network:
+    """Three ends, each a bridge with a container, around a router."""
+    parts: list[Part] = router("hub")
+    for number in (1, 2, 3):
+        end, box = f"end{number}", f"box{number}"
+        parts += [
+            Node(end), Node(box, container=True), Bridge(end, "br0"),
+            cable(end, f"10.0.{number}.2/24", "hub", f"10.0.{number}.1/24"),
+            cable(box, f"192.168.0.{number}/24", end, None, other="br0"),
+            Route(end, "default", via=f"10.0.{number}.1"),
+        ]  # fmt: skip
+    return network(*parts, *tunnels)
+
+
+def outer(number: int) -> str:
+    return f"10.0.{number}.2"
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_vxlan_with_three_ends_over_a_router(local: bool) -> None:
+    made = star(
+        *(
+            Tunnel("vxlan", f"end{one}", "vx", tuple(outer(two) for two in (1, 2, 3) if two != one),
+                   local=outer(one) if local else None, id=7, master="br0")
+            for one in (1, 2, 3)
+        )
+    )  # fmt: skip
+    for one, other in itertools.permutations((1, 2, 3), 2):
+        path = only(paths(made, f"box{one}", f"box{other}"))
+        assert path.nodes == (f"box{one}", f"end{one}", "hub", f"end{other}", f"box{other}")
+        assert path.ttl == 64
+        assert path.stacks[3] == (
+            f"Ethernet / IP {outer(one)} > {outer(other)} / UDP 4789 / VXLAN 7"
+            f" / Ethernet / IP 192.168.0.{one} > 192.168.0.{other}"
+        )
+
+
+@pytest.mark.parametrize("learning", [True, False])
+def test_vxlan_by_a_multicast_group(learning: bool) -> None:
+    """Once addresses are learned the outer packet goes to the other end, without learning always to the group."""
+    parts: list[Part] = [Node("net"), Bridge("net", "br0")]
+    for number in (1, 2, 3):
+        parts += [
+            Node(f"end{number}"),
+            cable(f"end{number}", f"10.0.0.{number}/24", "net", None, other="br0"),
+            Tunnel("vxlan", f"end{number}", "vx", "239.1.1.1", id=1, link=f"end{number}_net", learning=learning,
+                   address=f"192.168.0.{number}/24"),
+        ]  # fmt: skip
+    path = only(paths(network(*parts), "end1", "192.168.0.3"))
+    assert path.interfaces == (
+        "end1:vx", "end1:end1_net", "net:net_end1", "net:net_end3", "end3:end3_net", "end3:vx",
+    )  # fmt: skip
+    assert path.stacks[1].startswith(
+        f"Ethernet / IP 10.0.0.1 > {'10.0.0.3' if learning else '239.1.1.1'} / UDP"
+    )
+
+
+def test_gretap_and_its_key_into_a_bridge() -> None:
+    ends = ((1, 2), (2, 1))
+    taps = [Tunnel("gretap", f"end{one}", "tap", outer(two), id=5, master="br0") for one, two in ends]
+    path = only(paths(star(*taps), "box1", "box2", length_bytes=100))
+    assert path.stacks[3] == (
+        "Ethernet / IP 10.0.1.2 > 10.0.2.2 / GRE key 5 / Ethernet / IP 192.168.0.1 > 192.168.0.2"
+    )
+    assert path.lengths_bytes[3] == 14 + 20 + 8 + 14 + 100
+    other = [taps[0], Tunnel("gretap", "end2", "tap", outer(1), id=6, master="br0")]
+    assert (
+        no_path(star(*other), "box1", "box2")
+        == "end2 has no gretap that takes what 10.0.1.2 sends to 10.0.2.2"
+    )
+
+
+def test_geneve_looks_at_who_sent_it() -> None:
+    def made(remote: str) -> Network:
+        return star(
+            Tunnel("geneve", "end1", "gv", outer(2), id=9, master="br0"),
+            Tunnel("geneve", "end2", "gv", remote, id=9, master="br0"),
+        )
+
+    path = only(paths(made(outer(1)), "box1", "box2"))
+    assert "UDP 6081 / Geneve 9 / Ethernet" in path.stacks[3]
+    words = no_path(made(outer(3)), "box1", "box2")
+    assert words == "end2 has no geneve that takes what 10.0.1.2 sends to 10.0.2.2"
+
+
+def test_ipip_is_an_interface_without_frames() -> None:
+    made = network(
+        *router("left", "hub", "right"),
+        cable("left", "10.0.1.2/24", "hub", "10.0.1.1/24"),
+        cable("right", "10.0.2.2/24", "hub", "10.0.2.1/24"),
+        Route("left", "10.0.2.0/24", via="10.0.1.1"),
+        Route("right", "10.0.1.0/24", via="10.0.2.1"),
+        Tunnel("ipip", "left", "tun", "10.0.2.2", address="172.16.0.1/30"),
+        Tunnel("ipip", "right", "tun", "10.0.1.2", address="172.16.0.2/30"),
+    )
+    path = only(paths(made, "left", "172.16.0.2"))
+    assert path.stacks[0] == "IP 172.16.0.1 > 172.16.0.2"
+    assert path.stacks[1] == "Ethernet / IP 10.0.1.2 > 10.0.2.2 / IP 172.16.0.1 > 172.16.0.2"
+    assert path.lengths_bytes[:2] == (84, 14 + 20 + 84)
+    assert (path.interfaces[-1], path.ttl) == ("right:tun", 64)
+
+
+def test_the_longest_prefix_wins_and_a_bridge_may_have_the_address() -> None:
+    made = network(
+        Node("box"), *router("one", "two"), Node("far"), Bridge("box", "br0", "10.0.0.1/24"),
+        cable("box", None, "one", "10.0.0.2/24", one="br0"), cable("box", "10.0.1.1/24", "two", "10.0.1.2/24"),
+        cable("one", "10.1.0.1/24", "far", "10.1.0.9/24"), cable("two", "10.2.0.1/24", "far", "10.2.0.9/24"),
+        Route("box", "default", via="10.0.1.2"), Route("box", "10.1.0.0/16", via="10.0.0.2"),
+        Route("box", "10.1.0.9", via="10.0.1.2", metric=9), Route("two", "10.1.0.0/24", via="10.2.0.9"),
+    )  # fmt: skip
+    # far has 10.1.0.9 by whichever interface a packet arrives (the weak host model)
+    path = only(paths(made, "box", "10.1.0.9"))
+    assert (path.nodes, path.ttl) == (("box", "two", "far"), 63)
+    path = only(paths(made, "box", "10.1.0.1"))
+    assert path.interfaces == ("box:br0", "box:box_one", "one:one_box")
+    assert only(paths(made, "one", "10.0.0.1")).interfaces[-1] == "box:br0"
+
+
+def test_ipv6_reads_alike() -> None:
+    made = network(
+        Node("one"), *router("hub"), Node("two"), cable("one", "fd00:1::2/64", "hub", "fd00:1::1/64"),
+        cable("hub", "fd00:2::1/64", "two", "fd00:2::2/64"), Route("one", "default", via="fd00:1::1"),
+    )  # fmt: skip
+    path = only(paths(made, "one", "two"))
+    assert (path.ttl, path.stacks[0]) == (63, "Ethernet / IP6 fd00:1::2 > fd00:2::2")
+
+
+CIRCLE = network(
+    Node("box"), *router("one", "two"), cable("box", "10.0.0.1/24", "one", "10.0.0.2/24"),
+    cable("one", "10.0.1.1/24", "two", "10.0.1.2/24"), Route("box", "default", via="10.0.0.2"),
+    Route("one", "default", via="10.0.1.2"), Route("two", "default", via="10.0.1.1"),
+)  # fmt: skip
+RING = network(
+    *(Node(f"n{at}") for at in range(4)), *(Bridge(f"n{at}", "br0") for at in range(4)), Node("box"),
+    *(cable(f"n{at}", None, f"n{(at + 1) % 4}", None, one="br0", other="br0") for at in range(4)),
+    cable("box", "10.0.0.1/24", "n0", None, other="br0"),
+)  # fmt: skip
+INTO_ITSELF = network(
+    Node("box"), Node("hub"), cable("box", "10.0.0.1/24", "hub", "10.0.0.2/24"),
+    Tunnel("gre", "box", "tun", "10.9.0.1", local="10.0.0.1"), Route("box", "10.9.0.0/24", out="tun"),
+)  # fmt: skip
+DEAD_ENDS = {
+    "circle": (CIRCLE, "10.9.9.9", "what is sent comes back to one:one_two: its way is a circle"),
+    "ring": (RING, "10.0.0.9", "what is sent comes back to n0:br0"),
+    "itself": (INTO_ITSELF, "10.9.0.9", "the way from box:tun to its other end leads into tunnels for ever"),
+    "nobody": (CIRCLE, "10.0.0.77", "nobody answers for 10.0.0.77 at box:box_one"),
+    "no route": (INTO_ITSELF, "11.0.0.1", "box has no route to 11.0.0.1"),
+    "no router": (
+        network(*INTO_ITSELF.parts, Route("box", "default", via="10.0.0.2")),
+        "11.0.0.1",
+        "hub does not forward, and 11.0.0.1 is not its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+def test_why_there_is_no_way(name: str) -> None:
+    made, target, why = DEAD_ENDS[name]
+    assert paths(made, "box", target) == []
+    result = no_path(made, "box", target)
+    assert result is not None
+    assert result.startswith(why) or (name == "ring" and "circle" in result)
+
+
+def test_what_cannot_be_asked() -> None:
+    with pytest.raises(BadInput, match="no node cs9"):
+        paths(leaf_spine_overlay.seed(), "cs9", "cs1")
+    with pytest.raises(BadInput, match="con_ns2 has no address"):
+        paths(leaf_spine_overlay.seed(), "cs1", "con_ns2")
+    with pytest.raises(BadInput, match="cs99"):
+        paths(leaf_spine_overlay.seed(), "cs1", "cs99")

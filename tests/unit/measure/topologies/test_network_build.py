@@ -1,0 +1,34 @@
+"""Networks while they are built, where the kernel does not do what it should."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import networks
+import pytest
+
+from labkit.common.errors import Failed
+from labkit.measure.topologies.network import build as building
+from labkit.measure.topologies.network import validate
+
+
+def test_a_bridge_that_does_not_carry_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel says is made up: of ports that are up a bridge carries."""
+    described, result = validate.check(networks.routed({"kind": "vxlan", "id": 30}))
+    spaces: Any = {name: SimpleNamespace(netlink=name) for name in described.nodes}
+    built = building._Building(described, result, spaces)
+    silent: set[Any] = {("n2", "up")}  # no bridge
+
+    def links(at: Any) -> list[Any]:
+        own = (key for key in built.index if key[0] == at)
+        return [SimpleNamespace(index=built.index[key], carrier=key not in silent) for key in own]
+
+    monkeypatch.setattr(building.netlink, "links", links)
+    monkeypatch.setattr(building, "SETTLE_S", 0.0)
+    built.settle()
+    silent.add(("n2", "br"))
+    with pytest.raises(
+        Failed, match=r"^the bridge br \(n2\) does not carry after 0 s, whatever its port \w+ says"
+    ):
+        built.settle()

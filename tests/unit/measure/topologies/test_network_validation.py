@@ -1,0 +1,292 @@
+"""What a Network cannot be, in one sentence each; and the MTU of every interface, through however many tunnels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import networks
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.topologies import check_network
+from labkit.measure.topologies.network import leaf_spine_overlay, validate
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    CableEnd,
+    Network,
+    Node,
+    Part,
+    Route,
+    Tunnel,
+)
+
+VXLAN = {"kind": "vxlan", "id": 30}
+
+
+def mtus(network: Network) -> dict[str, int]:
+    """The MTU of every interface, by `node:name`."""
+    described, result = validate.check(network)
+    return {f"{one.at}:{one.name}": result.of(one) for one in described.interfaces.values()}
+
+
+def with_parts(network: Network, *more: Part) -> Network:
+    return msgspec.structs.replace(network, parts=(*network.parts, *more))
+
+
+def refused(network: Network) -> str:
+    with pytest.raises(BadInput) as caught:
+        check_network(network)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(network: Network, name: str, **fields: Any) -> Network:
+    """The network with other fields in the tunnels, nodes, bridges of this name."""
+    parts = [
+        msgspec.structs.replace(part, **fields) if getattr(part, "name", None) == name else part
+        for part in network.parts
+    ]
+    return msgspec.structs.replace(network, parts=tuple(parts))
+
+
+@pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
+@pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
+def test_the_reports_network_can_be_built(routes: str, provider: str) -> None:
+    result = mtus(leaf_spine_overlay.seed(routes, provider=provider))
+    tunnels = {"gre": (1476, 1426), "ipip": (1480, 1430), "routed": (None, 1450)}
+    assert (result.get("lc1:gretun-cont"), result["con_ns1:vxlan-cont"]) == tunnels[provider]
+    assert result["cs1:cs1_br1"] == result["con_ns1:bridge1"] == 1426
+    assert result["lc1:lc1_sc1"] == 1500
+
+
+def test_an_mtu_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
+    sum_ = "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426"
+    parameters = changed(leaf_spine_overlay.seed(), "vxlan-cont", mtu_bytes=1450)
+    assert refused(parameters) == f"the MTU 1450 of vxlan-cont (con_ns1) does not fit: {sum_}"
+    assert refused(leaf_spine_overlay.seed(mtu_bytes=1427)) == (
+        f"the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: {sum_}"
+    )
+    assert mtus(changed(leaf_spine_overlay.seed(), "vxlan-cont", mtu_bytes=1426)) == mtus(
+        leaf_spine_overlay.seed()
+    )
+    narrower = changed(leaf_spine_overlay.seed(mtu_bytes=1300), "gretun-cont", mtu_bytes=1400)
+    assert mtus(narrower)["con_ns1:vxlan-cont"] == 1350
+    assert refused(changed(narrower, "vxlan-cont", mtu_bytes=1351)).endswith(
+        "does not fit: 1400 (gretun-cont) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
+    )
+
+
+@pytest.mark.parametrize(("routes", "fits"), [("static", 1426), ("metric", 1226), ("ecmp", 1226)])
+def test_of_several_ways_the_narrowest_counts(routes: str, fits: int) -> None:
+    seed = leaf_spine_overlay.seed(routes, mtu_bytes=1200)
+    parts = [
+        msgspec.structs.replace(part, mtu_bytes=1300)
+        if isinstance(part, Cable) and (part.one.name, part.other.name) == ("lc2_sc1", "sc1_lc2")
+        else part
+        for part in seed.parts
+    ]
+    assert mtus(msgspec.structs.replace(seed, parts=tuple(parts)))["con_ns1:vxlan-cont"] == fits
+
+
+@pytest.mark.parametrize(
+    ("tunnel", "mtu_bytes"),
+    [
+        ({"kind": "vxlan", "id": 0}, 1450),
+        ({"kind": "vxlan", "id": (1 << 24) - 1}, 1450),
+        ({"kind": "geneve", "id": 5, "port": 1}, 1450),
+        ({"kind": "gretap"}, 1462),
+        ({"kind": "gretap", "id": (1 << 32) - 1}, 1458),
+    ],
+)
+def test_tunnels_of_layer_2(tunnel: dict[str, Any], mtu_bytes: int) -> None:
+    assert mtus(networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
+    assert mtus(networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
+    assert f"= {mtu_bytes}" in refused(networks.routed(tunnel, mtu_bytes + 1))
+
+
+@pytest.mark.parametrize("group", ["239.1.1.1", None])
+def test_three_ends_are_one_link(group: str | None) -> None:
+    assert mtus(networks.switched(group))["n1:tun"] == 1450
+
+
+def test_ipv6_outside_and_inside() -> None:
+    assert mtus(networks.switched("ff0e::1:1", outside=6))["n1:tun"] == 1430
+    inside = [Node("a", container=True), Node("b", container=True)]
+    cable = Cable(CableEnd("a", "eth0", "fd00::1/64"), CableEnd("b", "eth0", "fd00::2/64"))
+    network = Network("two", (*inside, cable), (("a", "b"),), 1280)
+    assert mtus(network) == {"a:eth0": 1280, "b:eth0": 1280}
+    assert refused(msgspec.structs.replace(network, mtu_bytes=1279)) == (
+        "the MTU 1279 of eth0 (a) is too small, IPv6 needs 1280 (RFC 8200)"
+    )
+    carried = [
+        Tunnel("gre", "a", "tun", "10.0.0.2", local="10.0.0.1", address="fd00:1::1/64"),
+        Tunnel("gre", "b", "tun", "10.0.0.1", local="10.0.0.2", address="fd00:1::2/64"),
+    ]
+    cable = Cable(CableEnd("a", "eth0", "10.0.0.1/24"), CableEnd("b", "eth0", "10.0.0.2/24"))
+    network = Network("two", (*inside, cable, *carried), (("a", "b"),), 1304)
+    assert mtus(network)["a:tun"] == 1280
+    assert refused(msgspec.structs.replace(network, mtu_bytes=1303)) == (
+        "the MTU 1279 of tun (a) is too small, IPv6 needs 1280 (RFC 8200): 1303 (eth0) - 20 (IPv4) - 4 (GRE) = 1279"
+    )
+
+
+def test_the_least_and_the_most() -> None:
+    least = networks.routed(VXLAN, 68, 118)
+    assert mtus(least)["n1:tun"] == 68
+    assert refused(networks.routed(VXLAN, 68, 117)).endswith("- 14 (Ethernet) = 67")
+    assert "is too large: a veth carries 65535" in refused(networks.routed(VXLAN, 1450, 65536))
+
+
+def test_a_tunnel_that_carries_itself() -> None:
+    parameters = with_parts(
+        networks.routed(VXLAN),
+        Tunnel("gre", "n1", "round", "192.168.2.1"),
+        Route("n1", "192.168.2.0/25", out="round"),
+    )
+    assert refused(parameters) == "round (n1) is carried by itself: give its remote a way beside it"
+
+
+def test_a_remote_that_is_not_reached() -> None:
+    network = networks.routed(VXLAN)
+    without = [part for part in network.parts if not isinstance(part, Route)]
+    assert refused(msgspec.structs.replace(network, parts=tuple(without))) == (
+        "tun (n1) cannot reach its remote 192.168.2.1: give n1, and who is between, a route to it"
+    )
+    elsewhere = changed(network, "tun", remote="192.168.7.1")
+    assert refused(elsewhere).startswith("the remote 192.168.7.1 of tun (n1) is no address of another node")
+
+
+# Each: what is added to two sites that VXLAN joins, and how the sentence begins.
+ADDED: list[tuple[list[Any], str]] = [
+    ([Node("n1")], "there are two nodes n1"),
+    ([Node("a b")], "a node cannot be called 'a b': take at most 15 letters"),
+    ([Node("../x")], "a node cannot be called '../x'"),
+    ([Node("machine")], "a node cannot be called 'machine': drawings call so what is not of the network"),
+    ([Bridge("n9", "br9")], "br9 is in n9, and there is no such node; there are c1, n1, c2, n2, r"),
+    ([Bridge("n1", "br")], "there are two interfaces br in n1"),
+    ([Bridge("n1", "a" * 16)], "an interface cannot be called 'aaaaaaaaaaaaaaaa' (n1)"),
+    ([Bridge("n1", "x;ls")], "an interface cannot be called 'x;ls' (n1)"),
+    ([Bridge("n1", "lo")], "an interface cannot be called 'lo' (n1)"),
+    ([Bridge("n1", "gre0")], "an interface cannot be called 'gre0' (n1)"),
+    ([Bridge("n1", "b2", "10.5.0.300/24")], "the address 10.5.0.300/24 of b2 (n1) is none"),
+    ([Bridge("n1", "b2", "10.5.0.1")], "the address 10.5.0.1 of b2 (n1) has no prefix length"),
+    ([Cable(CableEnd("n1", "x"), CableEnd("r", "x", master="no"))], "x (r) is a port of no, and there is no such bridge in r"),
+    ([Cable(CableEnd("n1", "x", master="up"), CableEnd("r", "x"))], "x (n1) is a port of up, and there is no such bridge"),
+    ([Cable(CableEnd("n1", "x", "10.5.0.1/24", "br"), CableEnd("r", "x"))], "x (n1) is a port of br, so its address belongs"),
+    ([Cable(CableEnd("n1", "x", "192.168.0.1/16"), CableEnd("r", "x"))],
+     "the subnets 192.168.1.0/24 of up (n1) and 192.168.0.0/16 of x (n1) overlap, and they are different links"),
+    ([Cable(CableEnd("n1", "x", "10.0.0.77/24"), CableEnd("r", "x"))], "the subnets 10.0.0.0/24 of eth0 (c1) and 10.0.0.0/24"),
+    ([Bridge("n1", "b2", "10.0.0.1/24")], "10.0.0.1 is the address of eth0 (c1) and of b2 (n1)"),
+    ([Tunnel("sit", "n1", "t", "192.168.2.1")], "t (n1) is of the kind sit; there are vxlan, geneve, gre"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1")], "t (n1) needs an id, its VNI"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1 << 24)],
+     "the VNI 16777216 of t (n1) does not fit: it is outside 0 to 2^24 - 1"),
+    ([Tunnel("gre", "n1", "t", "192.168.2.1", id=1 << 32)],
+     "the key 4294967296 of t (n1) does not fit: it is outside 0 to 2^32 - 1"),
+    ([Tunnel("geneve", "n1", "t", "192.168.2.1", id=-1)], "the VNI -1 of t (n1) does not fit"),
+    ([Tunnel("ipip", "n1", "t", "192.168.2.1", id=1)], "t (n1) has the id 1, and ipip has no field for it"),
+    ([Tunnel("gre", "n1", "t", "192.168.2.1", port=1)], "the port 1 of t (n1) cannot be"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1, port=70000)], "the port 70000 of t (n1) cannot be"),
+    ([Tunnel("gre", "n1", "t", ("192.168.2.1", "192.168.2.2"))], "t (n1) has 2 remotes"),
+    ([Tunnel("vxlan", "n1", "t", (), id=1)], "t (n1) has 0 remotes"),
+    ([Tunnel("gre", "n1", "t", "fd00::1")], "t (n1) has IPv6 outside: only vxlan and geneve can here"),
+    ([Tunnel("gre", "n1", "t", "239.1.1.1")], "the remote 239.1.1.1 of t (n1) is a multicast group"),
+    ([Tunnel("vxlan", "n1", "t", "239.1.1.1", id=1)], "t (n1) sends to the multicast group 239.1.1.1: say by which"),
+    ([Tunnel("vxlan", "n1", "t", "nowhere", id=1)], "nowhere is no address that t (n1) could have at an end"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1, link="eth7")], "t (n1) cannot be bound to eth7"),
+    ([Tunnel("gre", "n1", "t", "192.168.2.1", local="192.168.1.9")],
+     "the local address 192.168.1.9 of t (n1) is none of n1: it has 192.168.1.1/24"),
+    ([Tunnel("geneve", "n1", "t", "192.168.2.1", local="192.168.1.1", id=1)], "t (n1) cannot have the local address"),
+    ([Tunnel("ipip", "n1", "t", "192.168.2.1", master="br")], "t (n1) carries no frames, so it is no port of br"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=30)],
+     "tun (n1) and t (n1) are both vxlan with the same VNI 30 and port 4789"),
+    ([Tunnel("gre", "n1", "t", "192.168.2.1", id=1), Tunnel("gre", "n1", "u", "192.168.2.1", id=1)],
+     "t (n1) and u (n1) are both gre with the same ends and id 1"),
+    ([Tunnel("geneve", "n1", "t", "192.168.2.1", id=1, port=4789)], "tun (n1) and t (n1) want the same UDP port 4789"),
+    ([Route("n9", "10.9.0.0/24", via="192.168.1.254")], "a route to 10.9.0.0/24 is in n9, and there is no such node"),
+    ([Route("n1", "10.9.0.1/24", via="192.168.1.254")], "10.9.0.1/24 is no prefix that n1 could have a route to"),
+    ([Route("n1", "10.9.0.0/24", via="10.77.0.1")],
+     "the gateway 10.77.0.1 of the route of n1 to 10.9.0.0/24 is in no connected subnet of n1: it has 192.168.1.1/24"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.254", out="br")], "the gateway 192.168.1.254 of the route of n1 to"),
+    ([Route("n1", "10.9.0.0/24", via="fd00::1")], "the route of n1 to 10.9.0.0/24 has the gateway fd00::1 of another"),
+    ([Route("n1", "10.9.0.0/24", via="gateway")], "the gateway gateway of n1 is no address"),
+    ([Route("n1", "10.9.0.0/24", out="eth7")], "the route of n1 to 10.9.0.0/24 goes out of eth7: n1 has br, port,"),
+    ([Route("n1", "10.9.0.0/24")], "the route of n1 to 10.9.0.0/24 leads nowhere"),
+    ([Route("n1", "192.168.2.0/24", via="192.168.1.254")], "n1 has two routes to 192.168.2.0/24 with the same metric"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.254", metric=-1)], "the metric -1 of the route of n1"),
+    ([Bridge("n1", "b2", "fe80::1%up/64")], "fe80::1%up/64 has a scope (%)"),
+    ([Bridge("n1", "b2", "127.0.0.1/8")], "the address 127.0.0.1/8 of b2 (n1) is loopback, which no host has here"),
+    ([Bridge("n1", "b2", "::1/128")], "the address ::1/128 of b2 (n1) is loopback"),
+    ([Bridge("n1", "b2", "239.1.1.1/24")], "the address 239.1.1.1/24 of b2 (n1) is multicast"),
+    ([Bridge("n1", "b2", "0.0.0.0/24")], "the address 0.0.0.0/24 of b2 (n1) is unspecified"),
+    ([Bridge("n1", "b2", "10.5.0.0/24")], "the address 10.5.0.0/24 of b2 (n1) is the network address of its subnet"),
+    ([Bridge("n1", "b2", "10.5.0.255/24")], "the address 10.5.0.255/24 of b2 (n1) is the broadcast address"),
+    ([Bridge("n1", "b2", "fd00:5::/64")], "the address fd00:5::/64 of b2 (n1) is the network address"),
+    ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "10.6.0.1/24"))],
+     "10.5.0.1/24 of x (n1) and 10.6.0.1/24 of x (r) are the ends of one cable"),
+    ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "fd00::1/64"))],
+     "10.5.0.1/24 of x (n1) and fd00::1/64 of x (r) are the ends of one cable"),
+    ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "10.5.0.200/25"))], "10.5.0.200/25 of x (r) and 10.5.0.1/24"),
+    ([Tunnel("vxlan", "n1", "t", ("192.168.2.1", "192.168.2.1"), id=1)], "t (n1) has the remote 192.168.2.1 twice"),
+    ([Tunnel("vxlan", "n1", "t", "fe80::1%up", id=1)], "fe80::1%up has a scope (%)"),
+    ([Tunnel("vxlan", "n1", "t", "ff0e::1", id=1, link="up")],
+     "the group ff0e::1 of t (n1) is of IPv6, and up (n1) has no such address"),
+    ([Route("n1", "10.9.0.0/24", via=("192.168.1.254", "192.168.1.254"))],
+     "the route of n1 to 10.9.0.0/24 has the gateway 192.168.1.254 twice"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.255")],
+     "the gateway 192.168.1.255 of the route of n1 to 10.9.0.0/24 is the broadcast address of its subnet"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.1")],
+     "the gateway 192.168.1.1 of the route of n1 to 10.9.0.0/24 is its own address"),
+    ([Route("n1", "fd00:9::/64", out="up")], "the route of n1 to fd00:9::/64 is of IPv6, and n1 has no such address"),
+    ([Route("n1", "192.168.1.0/24", via="192.168.1.254")],
+     "the route of n1 to 192.168.1.0/24 is there already, by the address of up (n1)"),
+    ([Bridge("n1", "b6", "fd00:5::1/64"), Route("n1", "fd00:5::/64", out="b6", metric=256)],
+     "the route of n1 to fd00:5::/64 is there already, by the address of b6 (n1)"),
+    ([Bridge("n1", "b6", "fd00:5::1/64"), Route("n1", "fd00:6::/64", out="b6"),
+      Route("n1", "fd00:6::/64", via="fd00:5::2", metric=1024)], "n1 has two routes to fd00:6::/64 with the same"),
+    (["n1"], "the network routed is none: Expected `object`"),
+    ([Bridge("n1", 5)], "the network routed is none: Expected `str`, got `int`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("added", "words"), ADDED)
+def test_what_cannot_be_is_one_sentence(added: list[Any], words: str) -> None:
+    network = networks.routed(VXLAN)
+    check_network(network)
+    assert refused(with_parts(network, *added)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([], "the network routed has no pair of containers"),
+        ([("c1", "c7")], "a pair has c7, and there is no such node; there are c1, n1"),
+        ([("c1", "c1")], "c1 is in a pair with itself"),
+        ([("c1", "c2"), ("c1", "c2")], "the pair c1 and c2 is there twice"),
+        ([("c1", "r")], "a pair has r, which is no container with an address"),
+    ],
+)
+def test_pairs_are_of_containers(pairs: list[tuple[str, str]], words: str) -> None:
+    network = msgspec.structs.replace(networks.routed(VXLAN), pairs=tuple(pairs))
+    assert refused(network).startswith(words)
+
+
+def test_what_looks_odd_and_can_be() -> None:
+    odd = [
+        Cable(CableEnd("n1", "x", "10.5.0.0/31"), CableEnd("r", "x", "10.5.0.1/31")),
+        Bridge("n1", "alone", "10.6.0.0/32"),
+        Bridge("n1", "six", "fd00:5::1/64"),
+        Route("n1", "10.6.0.0/32", via="192.168.1.254"),
+        Route("n1", "192.168.1.0/24", via="192.168.1.254", metric=5),
+        Route("n1", "fd00:5::/64", via="fd00:5::2"),
+    ]
+    network = with_parts(networks.routed(VXLAN), *odd)
+    check_network(msgspec.structs.replace(network, name="My lab 2.0_b-1", pairs=(("c1", "c2"), ("c2", "c1"))))
+
+
+@pytest.mark.parametrize("name", ["", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"])
+def test_a_networks_name_is_one_plain_line(name: str) -> None:
+    network = msgspec.structs.replace(networks.routed(VXLAN), name=name)
+    assert refused(network).startswith(f"a network cannot be called {name!r}: take at most 60 letters")

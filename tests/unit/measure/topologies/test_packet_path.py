@@ -1,0 +1,28 @@
+"""The ways between ends, interface by interface, in made states."""
+
+from __future__ import annotations
+
+import msgspec
+from made_states import LO, bridged, tunnelled
+
+from labkit.common.topology_state import Namespace, PairEnd
+from labkit.measure import topologies
+
+
+def test_through_a_bridge_and_through_a_tunnel() -> None:
+    for state, steps in (
+        (bridged(1), ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:eth0 in"]),
+        (tunnelled(), ["client0:eth0 out", "client0:under out", "server0:under in", "server0:eth0 in"]),
+    ):
+        [way] = topologies.packet_paths(state)
+        assert [f"{step.namespace}:{step.interface} {step.direction}" for step in way] == steps
+
+
+def test_an_end_whose_interface_only_another_kernel_has() -> None:
+    """As those within a shared guest are."""
+    ends = [PairEnd(name, "shared", "eth0", "10.1.0.1") for name in ("client0", "server0")]
+    state = bridged(1)
+    (_, server), inside = state.pairs[0], Namespace("shared", [LO], [])
+    pairs = [(ends[0], ends[1]), (ends[0], server), (server, ends[1])]
+    state = msgspec.structs.replace(state, pairs=pairs, namespaces=[*state.namespaces, inside])
+    assert topologies.packet_paths(state) == [[], [], []]

@@ -1,0 +1,133 @@
+"""What a topology's name asks of an Open vSwitch, and the transaction that configures it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure import topologies
+from labkit.measure.topologies.open_vswitch import SwitchOptions, options
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
+from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
+from labkit.measure.topologies.open_vswitch.rpc import plain
+
+
+def test_options_of_a_name() -> None:
+    assert options("ovs") == SwitchOptions()
+    result = options(
+        "ovs_netdev+mirrors=4+readers=count+select=server1:in+uplink_bps=1e8+output=gre+snaplen=96"
+    )
+    assert result == SwitchOptions(
+        mirrors=4, readers="count", select="server1:in", uplink_bps=1e8, output="gre", snaplen=96
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SwitchOptions(),
+        SwitchOptions(mirrors=8, readers="tcpdump"),
+        SwitchOptions(mirrors=1, output="vxlan", uplink_bps=1e9, uplink_mtu=1500),
+        SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
+    ],
+)
+def test_the_name_of_options_gives_the_options(given: SwitchOptions) -> None:
+    assert options(given.name("ovs")) == given
+    topologies.check_names([given.name("ovs")])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ovs+mirrors=33", "mirrors=33: allowed are 0 to 32"),
+        ("ovs+mirrors=-1", "mirrors=-1: a whole number is needed"),
+        ("ovs+mirrors=1.5", "mirrors=1.5: a whole number is needed"),
+        ("ovs+mirrors", "ovs has no option 'mirrors'; there are mirrors=, select="),
+        ("ovs+mirror=1", "ovs has no option 'mirror=1'; there are mirrors=, select="),
+        ("ovs+mirrors=1+mirrors=2", "mirrors is given twice"),
+        ("ovs+readers=count", "readers is of mirrors, and there are none: say mirrors=1 as well"),
+        ("ovs+mirrors=1+readers=cat", "readers=cat: there are none, count, tcpdump"),
+        ("ovs+mirrors=1+select=mirror0", "select=mirror0: it is written like all, client0"),
+        ("ovs+mirrors=1+select=vlan:3+vlans=2", "select=vlan:3, but there are VLANs 1 to 2"),
+        ("ovs+mirrors=1+select=vlan:1", "select=vlan:1, but there are no VLANs: say vlans=N as well"),
+        ("ovs+mirrors=1+uplink_bps=1e9", "uplink_bps is of tunnels: say output=gre|erspan|vxlan as well"),
+        ("ovs+mirrors=1+output=gre+uplink_bps=fast", "uplink_bps=fast: a number is needed"),
+        ("ovs+sampling=sflow", "sampling=sflow: it is written like sflow:100 or ipfix:100"),
+        ("ovs+mirrors=1+snaplen=13", "snaplen=13: allowed are 14 to 65535"),
+        ("veth+mirrors=1", "veth takes no options; ovs, ovs_netdev do"),
+        ("ovsx+mirrors=1", "there is no topology ovsx; there are "),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_sentence(name: str, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        topologies.check_names([name])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("select", "arriving", "leaving"),
+    [
+        ("client0", [0], [0]),
+        ("client1:in", [2], []),
+        ("server1:out", [], [3]),
+        ("all", [0, 1, 2, 3], []),
+        ("vlan:2", [2, 3], []),
+    ],
+)
+def test_where_a_mirror_copies(select: str, arriving: list[int], leaving: list[int]) -> None:
+    """A packet that a mirror selects where it comes in and where it goes out is copied once."""
+    parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
+    assert selected(parameters, topologies.Spec(pairs=2)) == (arriving, leaving)
+
+
+def test_a_mirror_of_an_end_that_is_not_there() -> None:
+    with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
+        selected(SwitchOptions(mirrors=1, select="client2"), topologies.Spec(pairs=2))
+
+
+@pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
+def test_what_a_tunnel_adds_to_a_copy(output: str, size: int) -> None:
+    """GRE with a key, and the copy's own Ethernet header; a VLAN tag more where there are VLANs."""
+    for vlans in (0, 2):
+        result = tunnel_headers(SwitchOptions(mirrors=1, output=output, vlans=vlans))
+        assert sum(header.length_bytes for header in result) == size + 4 * bool(vlans)
+
+
+def test_a_configuration_is_one_transaction_whose_names_all_resolve() -> None:
+    mirror = Mirror("mirror0", ("port0",), ("port0",), port="mirror0")
+    ports = [Port("port0", number=1, vlan=7), Port("port1", number=2), Port("mirror0")]
+    result = operations([Bridge("switch", "netdev", ports, [mirror], sampling=("sflow", 10))])
+    tables = Counter(one["table"] for one in result)
+    assert tables == {"Interface": 4, "Port": 4, "Mirror": 1, "sFlow": 1, "Bridge": 1, "Open_vSwitch": 1}
+    defined = {one["uuid-name"] for one in result if "uuid-name" in one}
+
+    def used(value: object) -> set[str]:
+        if isinstance(value, list):
+            if len(value) == 2 and value[0] == "named-uuid":
+                return {value[1]}
+            return set().union(*map(used, value))
+        return set()
+
+    names = {name for one in result for value in one["row"].values() for name in used(value)}
+    assert names == defined
+    [row] = [one["row"] for one in result if one["table"] == "Mirror"]
+    assert row["output_port"] == ["named-uuid", "port_mirror0"]
+    assert row["select_src_port"] == row["select_dst_port"] == ["set", [["named-uuid", "port_port0"]]]
+
+
+@pytest.mark.parametrize(
+    ("value", "python"),
+    [
+        (["set", []], []),
+        (["set", [["uuid", "a"], ["uuid", "b"]]], ["a", "b"]),
+        (["map", [["tx_packets", 3], ["tx_bytes", 99]]], {"tx_packets": 3, "tx_bytes": 99}),
+        (["uuid", "a"], "a"),
+        (7, 7),
+        ("words", "words"),
+    ],
+)
+def test_values_of_the_database(value: object, python: object) -> None:
+    assert plain(value) == python

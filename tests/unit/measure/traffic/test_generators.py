@@ -1,0 +1,80 @@
+"""The interface of traffic generators: parameters choose one, and its capabilities say what it can be asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.container_vs_vm import ContainerVsVm
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.packet_size import PacketSize
+from labkit.measure.traffic import registry
+from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
+
+
+@pytest.mark.parametrize(
+    ("given", "generator", "protocol"),
+    [
+        ({}, "iperf3", "tcp"),
+        ({"protocol": "udp"}, "iperf3", "udp"),
+        ({"protocol": "ping", "slices": 0}, "ping", "ping"),
+        ({"generator": "ping", "slices": 0}, "ping", "ping"),
+        ({"generator": "ping", "protocol": "ping", "slices": 0}, "ping", "ping"),
+        ({"generator": "iperf3"}, "iperf3", "tcp"),
+        ({"generator": "none"}, "iperf3", "tcp"),
+    ],
+)
+def test_the_generator_follows_from_the_parameters(
+    given: dict[str, Any], generator: str, protocol: str
+) -> None:
+    made = DatapathParameters.of(given)
+    assert (made.load_generator.name, made.protocol) == (generator, protocol)
+
+
+def test_a_generator_keeps_the_protocol_of_the_experiment() -> None:
+    assert PacketSize.of({"generator": "iperf3"}).protocol == "udp"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"generator": "hping3"}, "generator=hping3: there are iperf3, ping, packets"),
+        ({"generator": "packets"}, "generator=packets runs trials at a rate: use `labkit run throughput`"),
+        (
+            {"generator": "ping", "protocol": "tcp", "slices": 0},
+            "protocol=tcp: the generator ping has ping",
+        ),
+        ({"generator": "iperf3", "protocol": "ping"}, "protocol=ping: the generator iperf3 has tcp, udp"),
+        ({"generator": "ping", "slices": 4}, "slices measure senders"),
+        ({"generator": "ping", "slices": 0, "rate_bps": 1e6}, "ping takes neither rate_bps nor streams"),
+        ({"generator": "ping", "slices": 0, "streams": 2}, "ping takes neither rate_bps nor streams"),
+        ({"protocol": "udp", "length_bytes": 8}, "length_bytes=8 is outside 16 to 65507: what udp by iperf3"),
+    ],
+)
+def test_what_a_generator_cannot_do_is_bad_input(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        DatapathParameters.of(given)
+
+
+def test_loads_of_an_experiment_choose_the_generator_of_each() -> None:
+    made = ContainerVsVm.of({"endpoint": "namespace"})
+    assert [made.of_load(load).load_generator.name for load in made.loads] == ["iperf3", "iperf3", "ping"]
+    with pytest.raises(BadInput, match="generator=iperf3: say loads instead"):
+        ContainerVsVm.of({"endpoint": "namespace", "generator": "iperf3"})
+
+
+def test_every_generator_has_one_way_to_make_load() -> None:
+    for one in registry.GENERATORS.values():
+        ways = (FlowGenerator, LatencyGenerator, TrialGenerator)
+        assert sum(isinstance(one, way) for way in ways) == 1, one.name
+        if one.capabilities.sliced:
+            assert isinstance(one, FlowGenerator)
+    assert registry.PROTOCOLS == ("tcp", "udp", "ping")
+
+
+def test_a_search_needs_a_generator_of_trials() -> None:
+    assert registry.find_trial("packets").name == "packets"
+    with pytest.raises(BadInput, match="generator=ping keeps no rate of frames"):
+        registry.find_trial("ping")

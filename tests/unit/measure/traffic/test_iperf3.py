@@ -1,0 +1,206 @@
+"""iperf3's JSON, as the real one wrote it at both ends (3.12), becomes the columns of a row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.traffic import iperf3, iperf3_json
+
+SAMPLES = Path(__file__).parents[3] / "samples"
+Page = dict[str, Any]
+
+
+def end(name: str, side: str) -> Page:
+    page: Page = json.loads((SAMPLES / f"iperf3-3.12-{name}-{side}.json").read_text())
+    return page
+
+
+def both(name: str) -> Page:
+    return {side: end(name, side) for side in ("client", "server")}
+
+
+def test_tcp() -> None:
+    row = iperf3_json.metrics([both("tcp")], "tcp")
+    server = end("tcp", "server")["end"]["sum_received"]
+    assert row["iperf3_bps"] == pytest.approx(server["bytes"] * 8 / server["seconds"])
+    assert row["retransmits_count"] == 2
+    assert row["rtt_s"] == pytest.approx(1684e-6)
+    assert row["sender_congestion"] == "bbr"
+    # 12.48 % of 1.94 s at the client, 13.18 % at the server, by iperf3's getrusage(2)
+    assert row["client_cpu_s"] == pytest.approx(0.2423, abs=1e-3)
+    assert row["server_cpu_s"] == pytest.approx(0.2559, abs=1e-3)
+
+
+def test_tcp_streams_are_summed() -> None:
+    row = iperf3_json.metrics([both("tcp-2-streams")], "tcp")
+    streams = end("tcp-2-streams", "client")["end"]["streams"]
+    assert row["retransmits_count"] == 46 + 90
+    assert row["rtt_s"] == pytest.approx((242e-6 + 391e-6) / 2)
+    assert row["iperf3_bps"] == pytest.approx(
+        sum(stream["receiver"]["bits_per_second"] for stream in streams), rel=0.01
+    )
+
+
+def test_udp() -> None:
+    row = iperf3_json.metrics([both("udp")], "udp")
+    received = end("udp", "server")["end"]["sum_received"]
+    assert row["reported_received_count"] == received["bytes"] / 1472
+    # the server says 96395, which with what arrived is six more than were sent in the same seconds
+    assert row["lost_count"] == 151410 - row["reported_received_count"] == 96389
+    assert row["sent_count"] == 151410
+    assert row["iperf3_bps"] == pytest.approx(received["bytes"] * 8 / received["seconds"])
+    assert row["jitter_s"] == pytest.approx(0.946844555e-3)
+    assert row["out_of_order_count"] == 0
+    assert row["length_bytes"] == 1472
+
+
+def test_what_was_lost_during_the_warm_up_does_not_count() -> None:
+    """The client of 3.12 tells more lost datagrams than it sent when some seconds were omitted; the server is right."""
+    client = end("udp", "client")["end"]["sum_received"]
+    assert client["lost_packets"] > client["packets"]
+    row = iperf3_json.metrics([both("udp")], "udp")
+    assert row["reported_received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.001)
+
+
+def test_udp_streams_are_summed() -> None:
+    row = iperf3_json.metrics([both("udp-2-streams")], "udp")
+    received = end("udp-2-streams", "server")["end"]["sum_received"]
+    assert row["reported_received_count"] == received["bytes"] / 1472
+    assert row["lost_count"] == 41678 + 41693
+    assert row["sent_count"] == 2 * 73030
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "sums"),
+    [
+        ("tcp", "tcp", ["iperf3_bps", "sent_bps", "client_cpu_s", "server_cpu_s", "retransmits_count"]),
+        ("udp", "udp", ["iperf3_bps", "sent_count", "reported_received_count", "lost_count"]),
+    ],
+)
+def test_flows_are_summed(name: str, protocol: str, sums: list[str]) -> None:
+    one, three = (iperf3_json.metrics([both(name)] * count, protocol) for count in (1, 3))
+    for column in sums:
+        assert three[column] == pytest.approx(3 * one[column]), column
+    for column in {"rtt_s", "jitter_s"} & one.keys():
+        assert three[column] == pytest.approx(one[column])
+
+
+def test_errors_are_told_in_iperf3s_words() -> None:
+    assert end("refused", "client")["error"] == "unable to connect to server: Connection refused"
+    assert end("interrupted", "client")["error"] == "interrupt - the client has terminated"
+    assert end("interrupted", "server")["error"] == "the client has terminated"
+
+
+def test_received_and_lost_are_never_more_than_sent() -> None:
+    """The server leaves out the warm-up a little late: it has counted what was sent and lost before."""
+    page = both("udp")
+    sent = page["client"]["end"]["sum_sent"]["packets"]
+    page["server"]["end"]["sum_received"]["lost_packets"] += round(0.05 * sent)
+    page["server"]["end"]["sum_received"]["packets"] += round(0.05 * sent)
+    row = iperf3_json.metrics([page], "udp")
+    assert row["reported_received_count"] + row["lost_count"] == row["sent_count"]
+
+
+def test_more_lost_than_sent_is_not_told() -> None:
+    page = both("udp")
+    page["server"]["end"]["sum_received"]["lost_packets"] += page["client"]["end"]["sum_sent"]["packets"]
+    page["server"]["end"]["sum_received"]["packets"] += page["client"]["end"]["sum_sent"]["packets"]
+    assert iperf3_json.metrics([page], "udp")["lost_count"] is None
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"client": {}, "server": {}},
+        {"client": {"unreadable": "hello"}, "server": {}},
+        {"client": {"end": []}, "server": {"end": []}},
+        {"client": {"end": {"sum_received": 5}}, "server": {}},
+    ],
+)
+def test_pages_that_lack_something_fail_in_a_sentence(page: Page, protocol: str) -> None:
+    with pytest.raises(Failed, match="iperf3's JSON lacks what a row needs"):
+        iperf3_json.metrics([page], protocol)
+
+
+def test_a_refused_connection_gives_no_row() -> None:
+    with pytest.raises(Failed, match="lacks what a row needs"):
+        iperf3_json.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
+
+
+@pytest.mark.parametrize("missing", ["streams", "sum_sent", "sum_received", "cpu_utilization_percent"])
+def test_each_missing_part_is_a_failure(missing: str) -> None:
+    page = both("tcp")
+    page["client"]["end"][missing] = [] if missing == "streams" else None
+    with pytest.raises(Failed, match="lacks what a row needs"):
+        iperf3_json.metrics([page], "tcp")
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (iperf3.Load(), "-t 5 -O 1"),
+        (iperf3.Load(omit_s=0, streams=4), "-t 5 -P 4"),
+        (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
+        (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
+        (iperf3.Load(rate_bps=1e9), "-b 1000000000"),
+        (
+            iperf3.Load(mss_bytes=536, congestion="reno", zerocopy=True, affinity="0,1"),
+            "-M 536 -C reno -A 0,1 -Z",
+        ),
+    ],
+)
+def test_the_client_is_asked_for_the_load(load: iperf3.Load, words: str) -> None:
+    line = " ".join(iperf3.client_argv(load, "fd00::2:1"))
+    assert line.startswith("iperf3 -J -c fd00::2:1 ")
+    for word in words.split(" -"):
+        assert word in line
+    assert ("-u" in line.split()) is (load.protocol == "udp")
+
+
+def test_tcp_without_a_rate_has_none() -> None:
+    assert "-b" not in iperf3.client_argv(iperf3.Load(), "10.2.0.1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("iperf 3.1.3\n", "iperf3 3.1.3 is too old: labkit reads the JSON of 3.12 and newer"),
+        ("iperf 3.9\n", "iperf3 3.9 is too old"),
+        ("iperf 2.1.8 (12 August 2022) pthreads\n", "iperf3 2.1.8 is too old"),
+        ("hello world\n", "iperf3 world is too old"),
+        ("", "iperf3 .* is too old"),
+    ],
+)
+def test_versions_that_are_refused(
+    lines: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, lines, monkeypatch)
+    with pytest.raises(Unsupported, match=words):
+        iperf3.version()
+
+
+@pytest.mark.parametrize(
+    "lines", ["iperf 3.12 (cJSON 1.7.15)\n", "iperf 3.16 (cJSON 1.7.15)\n", "iperf 4.0\n"]
+)
+def test_versions_that_will_do(lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, lines, monkeypatch)
+    assert iperf3.version() == lines.split()[1]
+
+
+def fake(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "iperf3"
+    program.write_text(f"#!/bin/sh\nprintf '%s' '{lines}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def test_without_iperf3_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unsupported, match="the program iperf3 is not here: install it"):
+        iperf3.version()

@@ -1,0 +1,155 @@
+"""Frames of the packet generator: lengths, checksums, flows; rates and the arithmetic of the line."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from labkit.common import packets
+from labkit.common.errors import BadInput
+from labkit.measure.traffic import packet_generator, rates
+from labkit.measure.traffic.packet_sender import Mix, Wire, headers
+from labkit.measure.traffic.rates import IMIX, Line
+
+V4 = Wire("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "10.1.0.1", "10.2.0.1")
+V6 = Wire("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "fd00::1:1", "fd00::2:1")
+
+
+def frames(wire: Wire, mix: Mix) -> list[bytes]:
+    """The prepared frames, as they are sent (without FCS)."""
+    made, length, sizes = headers(wire, mix)
+    starts = range(0, len(made), length)
+    return [
+        bytes(made[at : at + length]) + bytes(size - length) for at, size in zip(starts, sizes, strict=True)
+    ]
+
+
+def ones_sum(data: bytes) -> int:
+    """The sum of RFC 1071 over data that contains its checksum: 0xffff where that is right."""
+    data += b"\0" * (len(data) % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def flow_of(frame: bytes) -> tuple[bytes, ...]:
+    at = 26 if frame[12:14] == b"\x08\x00" else 22
+    size = 4 if at == 26 else 16
+    end = at + 2 * size
+    return frame[:6], frame[6:12], frame[at : at + size], frame[at + size : end], frame[end : end + 4]
+
+
+@pytest.mark.parametrize("wire", [V4, V6], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize(
+    "vary",
+    [
+        ("source_port",),
+        ("source_ip",),
+        ("target_ip", "source_mac"),
+        ("target_port", "source_ip", "target_mac"),
+    ],
+)
+def test_every_flow_is_another_and_every_checksum_is_right(wire: Wire, vary: tuple[str, ...]) -> None:
+    result = frames(wire, Mix((100, 600), 3000, vary))
+    assert len({flow_of(frame) for frame in result}) == 3000
+    assert [len(frame) for frame in result[:4]] == [96, 596, 96, 596]
+    for frame in result[::97]:
+        ip = frame[14:]
+        if wire is V4:
+            assert ones_sum(ip[:20]) == 0xFFFF
+            assert struct.unpack_from("!H", ip, 2)[0] == len(ip)
+            udp = ip[20:]
+        else:
+            udp = ip[40:]
+            assert ones_sum(ip[8:40] + struct.pack("!II", len(udp), 17) + udp) == 0xFFFF
+            assert struct.unpack_from("!H", ip, 4)[0] == len(udp)
+        assert struct.unpack_from("!H", udp, 4)[0] == len(udp)
+
+
+def test_frames_are_what_a_decoder_sees() -> None:
+    [first, *_] = frames(V4, Mix((64,), 1))
+    layers = {layer.name: layer.fields for layer in packets.layers(first, 1)}
+    assert (layers["ip"]["source"], layers["ip"]["target"]) == ("10.1.0.1", "10.2.0.1")
+    assert layers["udp"]["target_port"] == 9
+
+
+def test_a_vlan_tag_and_no_ethernet_header() -> None:
+    tagged = Wire("eth0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, vlan=7)
+    assert frames(tagged, Mix())[0][12:18] == bytes.fromhex("810000070800")
+    bare = Wire("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
+    [frame, *_] = frames(bare, Mix((64,), 1))
+    assert (frame[0], len(frame)) == (0x45, 46)
+
+
+def test_the_mix_has_its_shares() -> None:
+    sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
+    assert len(sizes) % 12 == 0
+    assert {size: 12 * sizes.count(size) / len(sizes) for size in set(sizes)} == {64: 7, 594: 4, 1518: 1}
+    assert rates.mean_bytes(IMIX) == pytest.approx((7 * 64 + 4 * 594 + 1518) / 12)
+
+
+def test_the_line_arithmetic() -> None:
+    gigabit = Line(1e9)
+    assert gigabit.wire_bytes(64) == 84
+    assert gigabit.most_pps(64) == pytest.approx(1_488_095, abs=1)
+    assert Line(1e9, "vlan").most_pps(64) == pytest.approx(1_420_455, abs=1)
+    assert Line(1e9, "vxlan").wire_bytes(64) == 134
+    assert gigabit.arithmetic(64) == ("64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps")
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("100kpps", 1e5),
+        ("1.4 Mpps", 1.4e6),
+        ("512kbit/s", 1000),
+        ("50%", 744_047.6),
+        ("7pps", 7),
+        ("1Mbps", 1953.125),
+    ],
+)
+def test_rates_in_every_unit(text: str, result: float) -> None:
+    assert rates.pps("rate", text, (64,), Line(1e9)) == pytest.approx(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("2Mpps", Line(1e9), "more than the link carries: 64 . 20 = 84 bytes"),
+        ("101%", Line(1e9), "more than the link carries"),
+        ("50%", Line(), "give link_rate_bps"),
+        ("0pps", Line(), "above 0"),
+        ("fast", Line(), "write for example 100kpps"),
+        ("-5kpps", Line(), "write for example 100kpps"),
+        ("1000", Line(), "write for example 100kpps"),
+    ],
+)
+def test_rates_that_cannot_be(text: str, line: Line, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        rates.pps("rate", text, (64,), line)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"flows": 0}, "flows=0 is outside 1 to 1000000"),
+        ({"flows": 1_000_001}, "flows=1000001 is outside"),
+        ({"frame_bytes": (63,)}, "a frame of 63 bytes is outside 64 to 1518"),
+        ({"frame_bytes": (64, 1519)}, "a frame of 1519 bytes is outside 64 to 1518.*mtu_bytes=1500"),
+        ({"flows": 64_513}, "source_port tell 64512 flows apart; add a field"),
+        ({"vary": ("ttl",)}, "vary=ttl: there are source_mac"),
+        ({"vary": ()}, "vary needs at least one field"),
+    ],
+)
+def test_frames_and_flows_that_cannot_be(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        packet_generator.check_mix(Mix(**given), 1500)
+
+
+def test_sizes_by_name() -> None:
+    assert (rates.sizes("512"), rates.sizes("imix")) == ((512,), IMIX)
+    with pytest.raises(BadInput, match="frame_bytes=big"):
+        rates.sizes("big")

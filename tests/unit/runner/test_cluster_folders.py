@@ -1,0 +1,148 @@
+"""A point's folder that travels: what comes back is what was there, and nothing else gets in."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from labkit.common.errors import BadInput, Failed
+from labkit.runner.cluster import folders, point_process
+from labkit.runner.cluster.request import Request, other_labkit, source_digest
+from labkit.runner.progress import Bar
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A folder as a point leaves it."""
+    folder = tmp_path / "there" / "tcp"
+    for name, text in {
+        "notebook.ipynb": f'{{"folder": "{folder}"}}',
+        "run.json": "{}",
+        "rows/1-r0.jsonl": f'{{"seen": "{folder}"}}\n',
+        "artefacts/a/b.gz": "b",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if not path.is_dir()
+    }
+
+
+def archive(**members: tarfile.TarInfo) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for member in members.values():
+            tar.addfile(member, io.BytesIO(b"x" * member.size))
+    return packed.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, target, 1 if kind == tarfile.REGTYPE else 0
+    return made
+
+
+def test_a_folder_replaces_what_was_there(measured: Path, tmp_path: Path) -> None:
+    here = tmp_path / "sweep" / "tcp"
+    here.mkdir(parents=True)
+    (here / "failed.ipynb").write_text("of an earlier attempt")
+    folders.place(folders.pack(measured), here, str(measured))
+    assert files(here) == files(measured) | {"notebook.ipynb": f'{{"folder": "{here}"}}'}
+    assert [path.name for path in here.parent.iterdir()] == ["tcp"]
+
+
+def test_one_file_is_put_beside_the_others(measured: Path, tmp_path: Path) -> None:
+    here = tmp_path / "sweep" / "tcp"
+    here.mkdir(parents=True)
+    (here / "run.json").write_text("ours")
+    folders.place_file(folders.pack(measured), "notebook.ipynb", here, str(measured))
+    assert files(here) == {"run.json": "ours", "notebook.ipynb": f'{{"folder": "{here}"}}'}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("../outside"),
+        member("rows/../../outside"),
+        member("/tmp/outside"),
+        member("link", tarfile.SYMTYPE, "/etc/passwd"),
+        member("link", tarfile.LNKTYPE, "../../outside"),
+        member("pipe", tarfile.FIFOTYPE),
+        member("folder", tarfile.DIRTYPE),
+    ],
+    ids=lambda bad: f"{bad.name} {bad.type.decode()}",
+)
+def test_what_is_no_file_below_the_folder_is_refused(bad: tarfile.TarInfo, tmp_path: Path) -> None:
+    here = tmp_path / "sweep" / "tcp"
+    here.mkdir(parents=True)
+    (here / "run.json").write_text("ours")
+    with pytest.raises(Failed, match="sent back what is no point's folder"):
+        folders.place(archive(good=member("good"), bad=bad), here, "/there")
+    assert files(tmp_path) == {"sweep/tcp/run.json": "ours"}
+
+
+def test_half_an_archive_is_refused(measured: Path, tmp_path: Path) -> None:
+    packed = folders.pack(measured)
+    for half in (packed[: len(packed) // 2], b"", b"nothing of the kind"):
+        with pytest.raises(Failed, match="sent back what is no point's folder"):
+            folders.place(half, tmp_path / "sweep" / "tcp", "/there")
+    assert not (tmp_path / "sweep" / "tcp").exists()
+
+
+def test_too_much_is_refused(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = folders.pack(measured)
+    monkeypatch.setattr(folders, "MOST_UNPACKED_BYTES", 10)
+    with pytest.raises(Failed, match="no point's folder"):
+        folders.place(packed, tmp_path / "sweep" / "tcp", "/there")
+    monkeypatch.setattr(folders, "MOST_BYTES", 10)
+    with pytest.raises(Failed, match="measure it where it is, without --dask"):
+        folders.pack(measured)
+
+
+def test_an_attempt_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; from labkit.runner.cluster import folders\n"
+        "with folders.attempt(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    with folders.attempt(tmp_path) as first:
+        with folders.attempt(tmp_path) as second:
+            assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name}
+    assert list(tmp_path.iterdir()) == []
+
+
+def parameters(**change: object) -> Request:
+    from labkit import __version__
+
+    known: dict[str, object] = {
+        "labkit": __version__, "source": source_digest(), "notebook": "01_words", "text": "{}",
+        "point": "one", "parameters": {},
+    }  # fmt: skip
+    return Request(**(known | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change", [{"notebook": "../01_words"}, {"point": "../one"}, {"point": ".one"}, {"point": "a/b"}]
+)
+def test_a_name_that_leaves_the_folder_is_refused(change: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is no name of a notebook or a point"):
+        point_process.measure(parameters(**change), tmp_path, Bar())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_labkit_is_told() -> None:
+    assert other_labkit(parameters()) is None
+    for change in ({"labkit": "0.0.1"}, {"source": "0" * 12}):
+        assert "install the same one on both" in str(other_labkit(parameters(**change)))

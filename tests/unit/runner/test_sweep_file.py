@@ -1,0 +1,222 @@
+"""A sweep's file, checked against its notebook and experiment before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from labkit.common.errors import BadInput
+from labkit.measure import hosts
+from labkit.measure.experiments.overlay.experiment import PARTS
+from labkit.runner import sweep
+from labkit.runner.progress import Bar
+from labkit.system.qemu.kernels import Kernel
+
+GOOD: dict[str, Any] = {
+    "notebook": "01_datapaths",
+    "parameters": {"topology": ["veth", "veth_bridge"], "pairs": [1], "rounds": 1},
+    "grid": [{"protocol": ["tcp", "udp"], "mtu_bytes": [1500, 9000]}],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the real notebook, and params."""
+    (tmp_path / "params").mkdir()
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+    return tmp_path
+
+
+def written(project: Path, content: Any) -> Path:
+    path = project / "params" / "small.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_a_grid_becomes_points_with_names(project: Path) -> None:
+    result = sweep.load(written(project, GOOD))
+    assert [point.name for point in result.points] == ["tcp-1500", "tcp-9000", "udp-1500", "udp-9000"]
+    assert result.points[1].parameters == GOOD["parameters"] | {"protocol": "tcp", "mtu_bytes": 9000}
+    assert result.folder.parent == project / "data" / "datapaths"
+    assert result.folder.name.startswith("small-")
+
+
+def test_a_grid_of_its_own_parameters(project: Path) -> None:
+    content = GOOD | {
+        "grid": [
+            {"protocol": ["tcp"], "parameters": {"pairs": [1, 2]}},
+            {"protocol": ["udp"], "parameters": {"rounds": 3}},
+        ]
+    }
+    tcp, udp = sweep.load(written(project, content)).points
+    assert tcp.parameters == GOOD["parameters"] | {"protocol": "tcp", "pairs": [1, 2]}
+    assert udp.parameters == GOOD["parameters"] | {"protocol": "udp", "rounds": 3}
+
+
+def test_the_folder_is_the_contents(project: Path) -> None:
+    first = sweep.load(written(project, GOOD)).folder
+    assert sweep.load(written(project, GOOD)).folder == first
+    other = GOOD | {"parameters": {**GOOD["parameters"], "rounds": 2}}
+    assert sweep.load(written(project, other)).folder != first
+
+
+def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name like vm:debian means another kernel when a newer one, or another build of its release, has come."""
+    content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
+    folders = []
+    for release, build in (("6.1.0-37-amd64", "one"), ("6.12.9-amd64", "one"), ("6.12.9-amd64", "another")):
+        image = project / f"vmlinuz-{build}"
+        image.write_text(build)
+        kernel = Kernel(release, image, None, "store")
+        monkeypatch.setattr("labkit.system.qemu.kernels.find", lambda name, kernel=kernel: kernel)
+        assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
+        folders.append(sweep.load(written(project, content)).folder)
+    assert len(set(folders)) == 3
+    assert hosts.resolved("here") == hosts.identified("here") == "here"
+
+
+def test_the_folder_is_the_build_of_the_running_kernel_too(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = sweep.machine.describe()
+    first = sweep.load(written(project, GOOD)).folder
+    monkeypatch.setattr("labkit.system.machine.describe", lambda: report | {"kernel_build": "#2 SMP"})
+    assert sweep.load(written(project, GOOD)).folder != first
+
+
+def test_a_kernel_that_is_not_here_is_told_before_anything_is_measured(project: Path) -> None:
+    result = sweep.load(written(project, GOOD | {"grid": [{"where": ["here", "vm:9.9.9-none"]}]}))
+    with pytest.raises(BadInput, match=r"no kernel '9\.9\.9-none' can be booted here"):
+        sweep.run(result, Bar(), lambda text: None)
+    assert {path.name for path in result.folder.iterdir()} == {"sweep.json"}
+
+
+def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(project: Path) -> None:
+    first = sweep.load(written(project, GOOD)).folder
+    assert (
+        sweep.load(written(project, "# a comment\n" + yaml.safe_dump(GOOD, indent=8, sort_keys=False))).folder
+        == first
+    )
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "params").glob("*.yaml")))
+def test_the_files_of_the_project(name: str, project: Path) -> None:
+    result = sweep.load(ROOT / "params" / name)
+    assert result.points
+    if result.experiment == "overlay":
+        assert {one for point in result.points for one in point.parameters["part"]} == set(PARTS)
+    elif result.experiment == "packet_size":
+        watched = [point.parameters for point in result.points if point.parameters["observe"]]
+        assert [one["where"] for one in watched] == ["vm:debian,profile=tracing"]
+    elif result.experiment == "container_vs_vm":
+        watched = [name for point in result.points for name in point.parameters["observe"]]
+        assert set(watched) == {"perf_record", "guest_function_times", "function_times"}
+    elif result.experiment == "virtual_tap":
+        outputs = [point.parameters.get("output", "veth") for point in result.points]
+        assert (len(outputs), outputs.count("gre")) == (6, 2)
+    else:
+        assert result.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
+
+
+def test_kernels_are_an_axis(project: Path) -> None:
+    result = sweep.load(ROOT / "params" / "kernels.yaml")
+    assert [point.name for point in result.points] == [
+        "here-tcp", "here-udp", "vm_debian-tcp", "vm_debian-udp",
+    ]  # fmt: skip
+    assert {point.parameters["where"] for point in result.points} == {"here", "vm:debian"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 01_datapaths"),
+        ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
+        ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
+        ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),
+        ({"parameters": [1]}, "parameters is a mapping"),
+        ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
+        ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
+        ({"parameters": {"pairs": [0]}}, "pairs=0 is outside 1 to 500"),
+        ({"parameters": {"pairs": "x"}}, "pairs=x"),
+        ({"parameters": {1: 2}}, "has no parameter 1"),
+        ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
+        ({"grid": {"where": ["here", "moon"]}}, "where=moon: there are here "),
+        ({"grid": {"where": ["here", "vm:debian,cpus=many"]}}, "cpus"),
+        ({"grid": {"mtu_bytes": [1500, 1500]}}, "the point 1500 is there twice"),
+        ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),
+        ({"grid": {"mtu_bytes": []}}, "every axis of grid needs a list of values"),
+        ({"grid": []}, "grid is an empty list"),
+        ({"grid": [5]}, "grid is a list of mappings"),
+        ({"grid": None}, "grid is a list of mappings"),
+        ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
+        ({"grid": {"topology": [["veth", "vethh"]]}}, "there is no topology vethh"),
+    ],
+)
+def test_what_would_not_work_is_refused_in_a_sentence(
+    change: dict[str, Any], words: str, project: Path
+) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        sweep.load(written(project, GOOD | change))
+    assert "\n" not in str(caught.value)
+    assert not (project / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is no YAML file: "),
+        ("\ta: b", "is no YAML file: "),
+        ("hello", "is no sweep: "),
+        ("", "is no sweep: "),
+        ("- 1\n- 2\n", "is no sweep: "),
+        ("notebook: 01_datapaths\n", "is no sweep: "),
+        ("a: !!python/object/apply:os.getcwd []\n", "is no YAML file: "),
+        ("\x00\x01", "is no YAML file: "),
+    ],
+)
+def test_a_file_that_is_none(content: str, words: str, project: Path) -> None:
+    with pytest.raises(BadInput, match=words):
+        sweep.load(written(project, content))
+
+
+def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
+    with pytest.raises(BadInput, match=r"missing\.yaml is not there"):
+        sweep.load(project / "params" / "missing.yaml")
+    with pytest.raises(BadInput, match="is no YAML file"):
+        sweep.load(project / "params")
+    (project / "params" / "binary.yaml").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(BadInput, match="is no YAML file"):
+        sweep.load(project / "params" / "binary.yaml")
+
+
+def test_the_notebooks_parameters_have_help(project: Path) -> None:
+    result = sweep.parameters_of(project / "notebooks" / "01_datapaths.ipynb")
+    assert all(result.values()), [name for name, text in result.items() if not text]
+
+
+def test_a_change_names_files_beside_the_sweep_only(project: Path) -> None:
+    rules = project / "params" / "rules.nft"
+    rules.write_text("table inet t { }\n")
+    change = {"name": "rules", "at": "server", "nftables": "rules.nft"}
+    content = GOOD | {"parameters": GOOD["parameters"] | {"change": [change]}}
+    first = sweep.load(written(project, content))
+    [step] = first.points[0].parameters["change"][0]["steps"]
+    assert step["options"]["rules"] == "table inet t { }\n"
+    rules.write_text("table inet u { }\n")
+    assert sweep.load(written(project, content)).digest != first.digest
+    change["nftables"] = "../secret.nft"
+    with pytest.raises(BadInput, match="outside of the folder"):
+        sweep.load(written(project, content))
+
+
+def test_a_point_is_named_after_its_change(project: Path) -> None:
+    changes = [[{"name": name, "parameter": {"streams": count}}] for name, count in (("two", 2), ("four", 4))]
+    result = sweep.load(written(project, GOOD | {"grid": [{"change": changes}]}))
+    assert [point.name for point in result.points] == ["two", "four"]

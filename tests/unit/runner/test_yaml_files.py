@@ -1,0 +1,38 @@
+"""Files that a person writes, or somebody else did: a sentence for whatever is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.common.errors import BadInput, Failed, error_by_name
+from labkit.runner import yaml_files
+
+NASTY = {
+    "a number of 5,000 digits": "9" * 5000,
+    "a date that is none": "2001-13-45",
+    "no binary number": "0b_",
+    "an int that is none": "!!int abc",
+    "a float that is none": "!!float abc",
+    "a time that is none": "!!timestamp abc",
+    "a truth that is none": "!!bool abc",
+    "deep": "[" * 3000,
+    "a program": "!!python/object/apply:os.system [true]",
+    "no text": "\x00",
+}
+
+
+@pytest.mark.parametrize("content", NASTY.values(), ids=NASTY)
+def test_whatever_a_file_holds_is_refused_in_one_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(content)
+    with pytest.raises(BadInput, match=r"own\.yaml (is no YAML file|describes no network): ") as refused:
+        yaml_files.network(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_error_of_another_labkit_is_the_nearest_one_here() -> None:
+    assert isinstance(error_by_name("BadInput", "x"), BadInput)
+    assert type(error_by_name("LinkError", "x")) is Failed
+    assert type(error_by_name("print", "x")) is Failed

@@ -1,0 +1,20 @@
+"""The rate of the time stamp counter, which a lab VM's kernel is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.system.qemu import clock_rate
+
+
+def test_the_rate_is_the_same_twice_and_near_what_the_kernel_says() -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    rates = [clock_rate.tsc_khz(), clock_rate.tsc_khz()]
+    if "constant_tsc" not in text:
+        assert rates == [None, None]
+        return
+    one, other = (rate for rate in rates if rate is not None)
+    assert one == pytest.approx(other, rel=1e-3)
+    assert 5e5 < one < 1e7  # 0.5 to 10 GHz

@@ -1,0 +1,287 @@
+"""machine, and what capabilities and doctor do without touching a kernel: parsers on saved output of the real tools."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, Need
+
+from labkit.commands import doctor
+from labkit.measure.capabilities import Capability, base
+from labkit.system import machine
+from labkit.system.machine import cpu_time, interfaces, privilege, programs, provenance
+
+SAMPLES = ROOT / "tests/samples"
+HEX = re.compile(r"[0-9a-f]{12}")
+
+
+def sample(name: str) -> str:
+    return (SAMPLES / name).read_text()
+
+
+class TestCpuTime:
+    def test_first_line_of_proc_stat(self) -> None:
+        result = cpu_time.cpu_times_of("cpu  100 20 300 4000 50 6 70 8 90 9\n")
+        hz = cpu_time.TICKS_PER_S
+        assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)  # guest time (90) is in user
+
+    def test_real_one(self) -> None:
+        result = cpu_time.cpu_times_of(sample("proc-stat-6.18.txt"))
+        assert result.busy_s == pytest.approx((127961 + 1161 + 53669 + 0 + 14216) / cpu_time.TICKS_PER_S)
+
+    def test_difference(self) -> None:
+        assert machine.CpuTimes(5, 4, 3, 2) - machine.CpuTimes(1, 1, 1, 1) == machine.CpuTimes(4, 3, 2, 1)
+
+    def test_time_goes_on(self) -> None:
+        before = machine.cpu_times()
+        passed = machine.cpu_times() - before
+        assert min(passed.busy_s, passed.softirq_s, passed.idle_s) >= 0
+        assert machine.load1() >= 0
+
+    def test_stolen_time_is_a_doubt_from_a_share_and_some_ticks_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
+        assert machine.stolen(0.9, 10) == []
+        [doubt] = machine.stolen(2.0, 10)
+        assert "10 %" in doubt
+        assert machine.stolen(2 / cpu_time.TICKS_PER_S, 0.07) == []
+
+
+class TestInterfaces:
+    def test_features(self) -> None:
+        result = interfaces.features(sample("ethtool-k-6.1.txt"))
+        assert result["tcp-segmentation-offload"] is True
+        assert result["generic-receive-offload"] is False
+        assert result["large-receive-offload"] is False  # "off [fixed]"
+        assert result["tx-checksum-ip-generic"] is True  # indented below tx-checksumming
+        assert len(result) == sample("ethtool-k-6.1.txt").count(": o")
+
+    def test_qdisc(self) -> None:
+        assert interfaces.qdisc_in(sample("ip-link-6.1.0.json")) == "noqueue"
+
+    def test_without_the_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(interfaces, "program", lambda name: name)
+        assert interfaces.offloads([], "lo") == {}
+        assert interfaces.qdisc([], "lo") == "unknown"
+
+
+class TestPrograms:
+    @pytest.mark.parametrize(
+        ("text", "version"),
+        [
+            ("iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.18.44\n", "3.12"),
+            ("ip utility, iproute2-6.1.0, libbpf 1.1.2\n", "6.1.0"),
+            ("ethtool version 6.1\n", "6.1"),
+            ("ping from iputils 20221126\n", "20221126"),
+            ("nftables v1.0.6 (Lester Gooch #5)\n", "1.0.6"),
+            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n", "7.2.22"),
+            ("no version at all\n", None),
+        ],
+    )
+    def test_version_in(self, text: str, version: str | None) -> None:
+        assert programs.version_in(text) == version
+
+    def test_versions_of_what_is_there_and_what_is_not(self) -> None:
+        result = programs.versions(["uname", "no-such-program", "true"])
+        assert re.fullmatch(r"\d+\.\d+", result["uname"] or "")
+        assert result["no-such-program"] is None
+
+    def test_a_program_that_hangs_is_silent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        hanging = tmp_path / "hanging"
+        hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+        hanging.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        assert programs.versions(["hanging"], deadline_s=0.2) == {"hanging": "?"}
+
+
+class TestAccelerator:
+    def test_samples(self) -> None:
+        kvm = provenance.lscpu_fields(sample("lscpu-2.38.1-kvm.json"))
+        tcg = provenance.lscpu_fields(sample("lscpu-2.38.1-tcg.json"))
+        assert kvm["CPU(s)"] == "2"
+        assert provenance.accelerator(kvm, None) == "kvm"
+        assert provenance.accelerator(tcg, "QEMU") == "tcg"
+
+    @pytest.mark.parametrize(
+        ("fields", "maker", "word"),
+        [
+            ({"Model name": "AMD EPYC 9654"}, "Supermicro", "none"),
+            ({"Model name": "QEMU TCG CPU version 2.5+"}, None, "tcg"),
+            # Under TCG lscpu asks VMware's port, which QEMU answers.
+            ({"Model name": "Intel Core Processor (Skylake)", "Hypervisor vendor": "VMware"}, "QEMU", "tcg"),
+            ({"Model name": "QEMU Virtual CPU version 2.5+", "Hypervisor vendor": "KVM"}, "QEMU", "kvm"),
+            ({"Model name": "Intel Xeon", "Hypervisor vendor": "VMware"}, "VMware, Inc.", "vmware"),
+            ({"Model name": "Intel Xeon", "Hypervisor vendor": "Microsoft"}, "Microsoft", "hyperv"),
+            ({"Model name": "Intel Xeon", "Hypervisor vendor": "Xen"}, "Xen", "xen"),
+            ({"Model name": "UML", "Vendor ID": "User Mode Linux"}, None, "uml"),
+            ({"Model name": "Intel Xeon", "Flags": "fpu hypervisor sse"}, None, "unknown"),
+        ],
+    )
+    def test_words(self, fields: dict[str, str], maker: str | None, word: str) -> None:
+        assert provenance.accelerator({"Architecture": "x86_64", **fields}, maker) == word
+
+    def test_nested_lscpu(self) -> None:
+        text = json.dumps(
+            {
+                "lscpu": [
+                    {"field": "Vendor ID:", "data": "X", "children": [{"field": "Model name:", "data": "Y"}]}
+                ]
+            }
+        )
+        assert provenance.lscpu_fields(text) == {"Vendor ID": "X", "Model name": "Y"}
+
+
+class TestProvenance:
+    def test_describe(self) -> None:
+        result = machine.describe()
+        assert result["kernel"] == Path("/proc/sys/kernel/osrelease").read_text().strip()
+        assert result["kernel_build"] == Path("/proc/sys/kernel/version").read_text().strip()
+        assert result["cpus_count"] >= 1
+        assert isinstance(result["cpu"], str)
+        for name in ("sysctl_digest", "machine", "kernel_config_digest"):
+            assert result[name] is None or HEX.fullmatch(result[name])
+        assert result == machine.describe()
+
+    def test_the_machine_is_not_named(self) -> None:
+        identity = Path("/etc/machine-id")
+        if identity.exists() and identity.read_text().strip():
+            assert identity.read_text().strip()[:12] not in json.dumps(machine.describe())
+
+    def test_details(self) -> None:
+        result = machine.details()
+        assert result["memory_bytes"] > 1e6
+        assert result["tools"]["python"]
+        assert result["sysctls"]["net.ipv4.tcp_rmem"]
+        assert "net.core.default_qdisc" in result["sysctls"]
+        assert msgspec.json.decode(msgspec.json.encode(result)) == result
+
+    def test_absent_sysctl_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(provenance, "SYSCTLS", {"net.ipv4": ("no_such_thing", "tcp_sac*")})
+        result = machine.sysctls()
+        assert result["net.ipv4.no_such_thing"] is None
+        assert result["net.ipv4.tcp_sack"] in ("0", "1")
+
+    def test_revision(self, tmp_path: Path, need: Need) -> None:
+        need("git")
+
+        def git(*words: str) -> str:
+            who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+            return subprocess.run(
+                ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+            ).stdout
+
+        assert provenance.revision_of(tmp_path) is None
+        git("init", "--quiet")
+        assert provenance.revision_of(tmp_path) is None
+        (tmp_path / "labkit").mkdir()
+        source = tmp_path / "labkit/a.py"
+        source.write_text("1\n")
+        git("add", ".")
+        git("commit", "--quiet", "-m", "one")
+        commit = git("rev-parse", "HEAD").strip()[:12]
+        assert provenance.revision_of(tmp_path) == commit
+        (tmp_path / "notes").write_text("beside the package\n")
+        assert provenance.revision_of(tmp_path) == commit
+        source.write_text("2\n")
+        assert provenance.revision_of(tmp_path) == f"{commit}+dirty"
+
+
+class TestModules:
+    @pytest.fixture
+    def places(self, tmp_path: Path) -> dict[str, Path]:
+        (tmp_path / "modules.alias").write_text(
+            "# a comment\nalias rtnl-link-gre ip_gre\nalias rtnl-link-ipip ipip\n"
+        )
+        (tmp_path / "modules").write_text("ip_gre 24576 0 - Live 0x0000000000000000\n")
+        return {"folder": tmp_path, "loaded": tmp_path / "modules"}
+
+    def test_unloaded(self, places: dict[str, Path]) -> None:
+        assert base.unloaded_module("rtnl-link-ipip", **places) == "ipip"
+
+    def test_loaded_or_unknown(self, places: dict[str, Path]) -> None:
+        assert base.unloaded_module("rtnl-link-gre", **places) is None
+        assert base.unloaded_module("rtnl-link-sit", **places) is None
+
+    def test_a_kernel_without_modules(self, tmp_path: Path) -> None:
+        assert base.unloaded_module("rtnl-link-gre", tmp_path / "nowhere") is None
+
+    @pytest.mark.parametrize(
+        ("config", "words"),
+        [
+            ("# CONFIG_IPVLAN is not set\n", "boot a kernel with CONFIG_IPVLAN;"),
+            ("CONFIG_IPVLAN=m\n", "install the modules of this kernel"),
+            ("CONFIG_IPVLAN=y\n", "boot another kernel"),
+            (None, "boot a kernel with CONFIG_IPVLAN;"),
+        ],
+    )
+    def test_what_to_do_about_a_kernel(
+        self, monkeypatch: pytest.MonkeyPatch, config: str | None, words: str
+    ) -> None:
+        monkeypatch.setattr(base.machine, "kernel_config", lambda: config)
+        base._config.cache_clear()
+        assert base.kernel_with("IPVLAN").startswith(words)
+        base._config.cache_clear()
+
+
+class TestDoctor:
+    FOUND = (
+        Capability("privilege", "root", False, "an ordinary user", "no profiles", "run as root"),
+        Capability("link kinds", "veth", True),
+        Capability(
+            "link kinds", "ipvlan", False, "this kernel does not know it", "no ipvlan", "boot another"
+        ),
+        Capability("link kinds", "gre", None, "not tried", None, "modprobe ip_gre"),
+        Capability("tools", "iperf3", True, "3.12"),
+    )
+
+    @pytest.fixture
+    def answer(self) -> dict[str, Any]:
+        report = {"kernel": "6.1.0", "cpu": "A CPU", "cpus_count": 2, "accelerator": "tcg"}
+        return {"machine": report, "details": {}, "capabilities": msgspec.to_builtins(list(self.FOUND))}
+
+    def test_text(self, answer: dict[str, Any]) -> None:
+        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        lines = text.splitlines()
+        assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
+        assert "  ✓ veth" in lines
+        assert "  ✗ ipvlan  this kernel does not know it — lost: no ipvlan — do: boot another" in lines
+        assert "  ? gre     not tried — do: modprobe ip_gre" in lines
+        assert "  ✓ iperf3  3.12" in lines
+        assert lines[-1] == "2 of 5 can be done here; 1 not tried"
+
+    def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
+        answer["capabilities"][2]["lost"] = "very " * 200 + "long"
+        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        assert len([line for line in text.splitlines() if "very" in line]) == 1
+        assert "\x1b" not in text
+
+    def test_ascii(self, answer: dict[str, Any]) -> None:
+        answer["machine"]["cpu"] = "Ω"
+        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        assert text.isascii()
+        assert "  x ipvlan" in text
+        assert "  + veth" in text
+
+    def test_json_gives_the_capabilities_back(self, answer: dict[str, Any]) -> None:
+        decoded = msgspec.json.decode(doctor.as_json(answer))
+        assert msgspec.convert(decoded["capabilities"], list[Capability]) == list(self.FOUND)
+
+
+@pytest.mark.parametrize(("uid", "mapped", "is_root"), [(0, "0 0 4294967295", True), (0, "0 1000 1", False),
+                                                        (1000, "0 0 4294967295", False)])  # fmt: skip
+def test_root_of_a_user_namespace_is_none(
+    uid: int, mapped: str, is_root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uid_map").write_text(mapped)
+    monkeypatch.setattr(privilege, "UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert machine.is_root() == is_root
