@@ -125,11 +125,9 @@ def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[
 
 
 def built(side: ProfiledArm, rows: pd.DataFrame) -> str:
-    """The topology of a side, without the change of its arm and the kind of its ends."""
-    name = side.topology
-    for change in rows["change"].dropna().unique() if "change" in rows else ():
-        name = name.removesuffix(f"+{change}")
-    return name.partition("/")[0]
+    """The topology that was built for a side, whatever was changed in it and whatever kind its ends are."""
+    names = list(rows["built_topology"].dropna()) if "built_topology" in rows else []
+    return str(names[0]) if names else side.topology
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:

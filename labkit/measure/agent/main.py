@@ -41,6 +41,7 @@ def say(event: dict[str, Any]) -> None:
 def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run an experiment: its events, between them nothing."""
     result = experiments.find(request["experiment"])
+    experiments.CHANGE_SOURCES.update(request.get("functions", {}))
     parameters = result.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     report = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
