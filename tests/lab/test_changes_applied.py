@@ -171,7 +171,7 @@ def test_one_sentence_for_what_cannot_be(machine: World, change: str, words: str
 FUNCTION = """
 from pathlib import Path
 import sys
-from labkit import run
+from labkit.runner import run
 
 def forward(topology):
     for space in topology.namespaces:

@@ -22,9 +22,8 @@ import msgspec
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.printable import printable
-from labkit.jupyter import vm_kernel
 from labkit.measure import experiments, topologies
-from labkit.measure.agent import interactive
+from labkit.measure.agent import interactive, notebook_kernel
 from labkit.system import machine, process, temporary_files
 
 BEFORE_S = (
@@ -198,7 +197,7 @@ REQUESTS = {
     "draw": draw,
     "live": live,
     "serve": serve,
-    "notebook kernel": vm_kernel.answer,
+    "notebook kernel": notebook_kernel.answer,
 }
 
 

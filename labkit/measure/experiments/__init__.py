@@ -16,7 +16,7 @@ from labkit.measure.experiments.changes import parse as parse_changes
 from labkit.measure.experiments.changes import sources as sources_of_changes
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
-from labkit.measure.experiments.two_hosts.client_side import Peer
+from labkit.measure.experiments.server_link import Peer
 from labkit.measure.experiments.two_hosts.server_side import answers
 from labkit.measure.observers.registry import TRACERS
 from labkit.measure.parameters import Parameters
