@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, set_up, vm
+from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, packets, set_up, vm, zoo
 from benchmarks.promise import NotMeasuredError, Promise, note, table
 
 Benchmark = Callable[[bool], Iterator[Promise]]
@@ -20,8 +20,10 @@ TABLE: dict[str, Benchmark] = {
     "half-width": half_width.promises,
     "kill": kill.promises,
     "folding": folding.promises,
+    "packets": packets.promises,
     "vm": vm.promises,
     "guest": guest.promises,
+    "zoo": zoo.promises,
 }
 
 

@@ -104,10 +104,11 @@ def inside(module: str, *arguments: object) -> Any:
         return json.loads(output(argv))
 
 
-def output(argv: Sequence[str], **environment: str) -> str:
-    """What a program prints on standard output. Raises NotMeasuredError with the last of its words when it fails."""
+def output(argv: Sequence[str], cwd: Path = ROOT, **environment: str) -> str:
+    """What a program prints on standard output, started in `cwd`. Raises NotMeasuredError with the last of its words if
+    it fails."""
     whole = {**os.environ, **environment}
-    done = subprocess.run(argv, cwd=ROOT, env=whole, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=cwd, env=whole, capture_output=True, text=True, check=False)
     if done.returncode:
         last = "".join(done.stderr.strip().splitlines()[-1:])
         raise NotMeasuredError(f"{' '.join(map(str, argv))} ended with {done.returncode}: {last}")

@@ -125,7 +125,10 @@ AGAIN = " (again)"
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
     """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
-    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured."""
+    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured;
+    `built_topology` is what was built."""
+    if "built_topology" not in df:
+        df["built_topology"] = df["topology"]
     changed = df["change"].notna()
     if changed.any():
         names = df["arm"].str.removesuffix(AGAIN)

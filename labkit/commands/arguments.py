@@ -202,7 +202,7 @@ def _kernels(one: argparse.ArgumentParser) -> None:
     install = more.add_parser("install", help=text, description=text + ".")
     install.set_defaults(command="kernels install")
     install.add_argument(
-        "asked",
+        "parameters",
         nargs="*",
         metavar="RELEASE[,cpus=N,...]",
         help="what may follow vm:, also with its options; without any, the newest kernel of each series",

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit import loss_rates
 from labkit.analysis import load, profile_doubts, stats, verdicts
-from labkit.analysis.findings import overlay, packet_size, virtual_tap
+from labkit.analysis.findings import loss_rates, overlay, packet_size, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 from labkit.common import units
 from labkit.common.printable import printable

@@ -208,6 +208,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "seed": description["seed"],
         "traces": _traces(request_parameters),
+        "functions": experiments.sources_of_changes(request_parameters.get("change", ())),
         "changes_machine": bool(_machine_sysctls(request_parameters)),
     }
     if request_parameters.get("nodes") == "two":

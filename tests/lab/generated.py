@@ -147,7 +147,7 @@ def _iperf3(pair: Pair) -> float:
         reports, problem = flows.finish(time.monotonic() + 10)
         assert problem is None, problem
         programs = [program.ended() for program in (*flows.clients, *flows.servers.programs)]  # type: ignore[union-attr]
-    row = iperf3.pages.metrics(reports, "udp")
+    row = iperf3.Iperf3().metrics(reports, "udp")
     return float(row["reported_received_count"] / sum(program.cpu_s for program in programs))
 
 

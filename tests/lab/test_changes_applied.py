@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from worlds import Row, World, world
+
+from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
 
@@ -163,3 +166,25 @@ def test_one_sentence_for_what_cannot_be(machine: World, change: str, words: str
     assert done.returncode in (0, 2)
     assert words in " ".join((done.stderr + done.stdout).split())
     assert "Traceback" not in done.stderr
+
+
+FUNCTION = """
+from pathlib import Path
+import sys
+from labkit.runner import run
+
+def forward(topology):
+    for space in topology.namespaces:
+        space.sysctl("ipv4/ip_forward", 1)
+
+run.measure("datapaths", {"change": [forward], "slices": 1, "whole_runs": 0}, Path(sys.argv[1]))
+"""
+
+
+def test_a_function_of_the_topology_is_a_change(machine: World, tmp_path: Path) -> None:
+    script = tmp_path / "measure.py"
+    script.write_text(FUNCTION)
+    done = machine.run(sys.executable, str(script), str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    result = effects(run_folder.read_rows(tmp_path / "run"), "forward")
+    assert ("server", "sysctl net.ipv4.ip_forward", "0", "1") in result

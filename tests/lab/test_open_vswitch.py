@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT
 from worlds import LABKIT, one_sentence, only_run, rows_on_disk, until, world
 
+from labkit.common import run_folder
 from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
@@ -44,7 +45,7 @@ def test_ends_meet_on_a_switch_in_user_space() -> None:
     assert result["counted"]["switch_lost_count"] == 0
     assert "copies_count" not in result["counted"]
     assert "tx-checksumming: off" in result["offloads"]
-    assert "tcp-segmentation-offload: off" in result["offloads"]
+    assert "tx-tcp-segmentation: off" in result["offloads"]
 
 
 @pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
@@ -251,3 +252,41 @@ def test_a_tunnel_that_only_the_switch_knows_is_drawn() -> None:
     assert "mirror0" in tunnel
     assert "tunnel 198.18.0.1 to 198.18.0.2" in tunnel
     assert "copies of port0" in tunnel
+
+
+def test_a_switch_that_is_killed_is_a_failed_row_and_the_run_goes_on(tmp_path: Path) -> None:
+    with world(tmp_path) as machine:
+        words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
+        program = machine.start(*LABKIT, "run", "datapaths", *words)
+        # The survey builds a switch as well; the one that lives on is that of the first round.
+        assert until(
+            lambda: len(machine.pids(lambda one: one[0].endswith("iperf3") and "-c" in one)) == 3, 60
+        )
+        [switch] = machine.pids(lambda one: one[0] == "ovs-vswitchd")
+        os.kill(switch, signal.SIGKILL)
+        program.communicate(timeout=120)
+        rows = run_folder.read_rows(only_run(machine))
+        assert until(lambda: not machine.processes(), 5)
+    assert program.returncode == 2
+    first = [row for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 0]
+    [failed] = [row for row in first if row["status"] == "failed"]
+    assert failed["reason"].startswith("the switch has ended: ovs-vswitchd was ended by SIGKILL")
+    assert {row["status"] for row in rows if row["topology"] == "veth_bridge"} == {"ok"}
+    assert {row["status"] for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 1} == {"ok"}
+
+
+def test_copies_that_do_not_fit_the_tunnel_are_a_doubt_with_its_arithmetic(tmp_path: Path) -> None:
+    """Open vSwitch drops them, the flow itself goes on, and no counter of the switch tells."""
+    name = "ovs_netdev+mirrors=1+output=gre+uplink_mtu=1500"
+    words = ("protocol=ping", "rounds=1", "duration_s=1")
+    with world(tmp_path) as machine:
+        fits, large = (
+            machine.rows(f"topology={name}", f"length_bytes={size}", *words)[0] for size in (1400, 1472)
+        )
+    assert fits["copies_count"] == fits["copies_expected_count"] > 0
+    assert (large["status"], large["copies_count"]) == ("ok", 0)
+    assert large["copies_expected_count"] > 0
+    doubt = (
+        "copies of packets of more than 1458 bytes do not fit the mirror's tunnel and are lost: 1500 (uplink)"
+    )
+    assert all(doubt in row["doubts"] for row in (fits, large))

@@ -8,43 +8,24 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Need
 
-# A module, or a whole package, has a floor and imports only from floors below it; what is inside one package may import
-# from that package. A new module gets its floor here.
-MEASURING = {
-    "errors": 0, "units": 0, "safe_files": 0, "printable": 0,
-    "calls": 1, "process": 1, "netlink": 1, "records": 1, "packets": 1,
-    "machine": 2, "scratch": 2,
-    "qemu": 3,
-    "endpoints": 4, "hosts": 4,
-    "topologies": 5, "traffic": 5, "observers": 5,
-    "experiments": 6, "capabilities": 6, "standing": 6, "notebook_kernel": 6,
-    "agent": 7, "launch": 7,
-    "guest": 8, "__main__": 8,
-}  # fmt: skip
-READING = {
-    "stats": 1, "mirror_tax": 3, "theme": 2, "loading": 2, "fitting": 2,
-    "conditions": 3, "flame": 3, "sizes": 3, "ends": 3, "loss_rates": 3,
-    "tables": 4, "figures": 4, "timed": 4, "profiled": 4,
-    "comparison": 5, "contrasts": 5,
-}  # fmt: skip
-DRIVERS = {
-    "packet_size": 7, "progress": 8, "overlay": 8, "virtual_tap": 8, "terminal": 9, "drawing": 8, "relay": 8,
-    "written": 8,
-    "run": 9, "report": 9, "doctor": 9, "jupyter": 9, "kernelspecs": 9,
-    "execution": 10, "notebook": 10, "live": 10,
-    "sweep": 11, "why": 11, "boundary": 11, "arguments": 11, "bootable": 11,
-    "fleet": 12,
-    "cli": 13, "start": 14,
-}  # fmt: skip
-FLOORS = MEASURING | READING | DRIVERS
-# what the reading wing may have from the measuring wing
-SHARED = {"errors", "units", "records", "calls", "safe_files", "printable"}
+# The layers of labkit/, from the bottom. A module imports from its own folder and from the layers below it;
+# `measure` and `analysis` stand on one layer and never import each other.
+LAYERS = (
+    {"common"},
+    {"system"},
+    {"measure", "analysis"},
+    {"runner", "jupyter"},
+    {"commands"},
+    {"cli", "notebook", "live"},
+    {"start"},
+)
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # All that the measuring wing may import beside the standard library; the last two only where a search needs them.
 LIGHT = {"pyroute2", "msgspec", "ovs", "MLRsearch", "hdrh"}
 
@@ -62,37 +43,44 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=named(path))
 
 
-def part(path: Path) -> str:
-    """The module or package directly below labkit that a file belongs to; "" for labkit itself."""
-    first = path.relative_to(ROOT / "labkit").parts[0]
-    return "" if first == "__init__.py" else first.removesuffix(".py")
+def module_name(path: Path) -> str:
+    """The dotted name of a module of labkit."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def folder(name: str) -> str:
+    """The folder or module directly below labkit that a dotted name belongs to; "" for labkit itself."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def room(name: str) -> str:
+    """A folder below measure, analysis, system or common; else the folder below labkit."""
+    words = name.split(".")
+    deep = len(words) > 2 and words[1] in {"measure", "analysis", "system", "common"}
+    return ".".join(words[1:3]) if deep else folder(name)
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module that a file imports, anywhere in it, as a dotted name with its line."""
+    """Every module that a file imports, anywhere in it (for types alone, too), as a dotted name with its line."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{named(path)}:{node.lineno}: say the whole name instead of dots"
+            assert node.level == 0, f"{named(path)}:{node.lineno}: write the whole name instead of dots"
             assert node.module is not None
-            if node.module == "labkit":
-                yield from ((f"labkit.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield node.module, node.lineno
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield (whole if whole in MODULES else node.module), node.lineno
 
 
 def of_labkit(path: Path) -> Iterator[tuple[str, int]]:
-    """The parts of labkit that a file imports; its own, and labkit.__version__ and the like, are not among them."""
+    """The modules of labkit that a file imports, without itself."""
     for name, line in imported(path):
-        words = name.split(".")
-        if (
-            words[0] == "labkit"
-            and len(words) > 1
-            and words[1] != part(path)
-            and not words[1].startswith("__")
-        ):
-            yield words[1], line
+        if name in MODULES and name not in {"labkit", module_name(path)}:
+            yield name, line
 
 
 def of_others(path: Path) -> Iterator[tuple[str, int]]:
@@ -115,36 +103,67 @@ def none(faults: list[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_every_module_has_a_floor() -> None:
-    none([f"{named(path)}: {part(path)} has no floor" for path in SOURCES if part(path) not in {"", *FLOORS}])
+def test_every_module_has_a_layer() -> None:
+    none(
+        [f"{named(path)} has no layer" for name, path in MODULES.items() if folder(name) not in {"", *LAYER}]
+    )
 
 
-def test_imports_go_down() -> None:
+def test_imports_point_downwards() -> None:
+    """No upward import, and none between `measure` and `analysis`."""
     none(
         [
-            f"{named(path)}:{line}: {part(path) or 'labkit'} imports {other}, which is not on a floor below"
-            for path in SOURCES
+            f"{named(path)}:{line}: {name} imports {other}, which is not in a layer below"
+            for name, path in MODULES.items()
             for other, line in of_labkit(path)
-            if FLOORS.get(other, 99) >= FLOORS.get(part(path), 0)
+            if folder(name) != folder(other) and LAYER.get(folder(other), 99) >= LAYER.get(folder(name), 0)
         ]
     )
 
 
-def test_wings_do_not_import_each_other() -> None:
-    of_reading, of_measuring = frozenset(READING), frozenset(MEASURING) - SHARED
-    foreign = dict.fromkeys(MEASURING, of_reading) | dict.fromkeys(READING, of_measuring)
-    none(
-        [
-            f"{named(path)}:{line}: imports {other} of the other wing"
-            for path in SOURCES
-            for other, line in of_labkit(path)
-            if other in foreign.get(part(path), frozenset())
-        ]
-    )
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    """The edges that lead back to where they begin, directly or over others."""
+
+    def reaches(start: str, target: str) -> bool:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            if (here := waiting.pop()) == target:
+                return True
+            if here not in seen:
+                seen.add(here)
+                waiting += edges.get(here, ())
+        return False
+
+    return [
+        f"{one} imports {other}, which leads back"
+        for one in edges
+        for other in edges[one]
+        if reaches(other, one)
+    ]
+
+
+@pytest.mark.parametrize("level", [str, room], ids=["modules", "folders"])
+def test_no_import_circles(level: Callable[[str], str]) -> None:
+    edges: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        for other, _line in of_labkit(path):
+            if level(name) != level(other):
+                edges.setdefault(level(name), set()).add(level(other))
+    none(circles(edges))
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [
+        "b imports c, which leads back",
+        "c imports b, which leads back",
+    ]
 
 
 def test_measuring_wing_is_light() -> None:
-    measuring = [path for path in SOURCES if part(path) in MEASURING or part(path) == ""]
+    measuring = [
+        path for name, path in MODULES.items() if folder(name) in {"", "measure", "system", "common"}
+    ]
     none(
         [
             f"{named(path)}:{line}: {name}"
@@ -155,14 +174,16 @@ def test_measuring_wing_is_light() -> None:
     )
 
 
-@pytest.mark.parametrize(("module", "user"), [("subprocess", "process"), ("pyroute2", "netlink")])
+@pytest.mark.parametrize(
+    ("module", "user"), [("subprocess", "system.process"), ("pyroute2", "system.netlink")]
+)
 def test_one_module_alone_imports(module: str, user: str) -> None:
     none(
         [
-            f"{named(path)}:{line}: only labkit/{user} imports {module}"
+            f"{named(path)}:{line}: only labkit.{user} imports {module}"
             for path in SOURCES
             for name, line in imported(path)
-            if name.split(".")[0] == module and part(path) != user
+            if name.split(".")[0] == module and room(module_name(path)) != user
         ]
     )
 
@@ -182,14 +203,13 @@ def test_programs_start_without_a_shell() -> None:
 
 def test_python_never_has_the_current_folder_on_its_path() -> None:
     """Each start of this Python says -P or -I, and is known here if it is none."""
-    starts = re.compile(r'sys\.executable(?!, "-[PI]"|, \*light|\)| +#)')
-    programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "there.py"]
+    starts = re.compile(r'sys\.executable(?!,\s+"-[PI]"|, \*light|\)| +#)')
+    programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "ssh_bootstrap.py"]
     none(
         [
-            f"{named(path)}: {line.strip()}"
+            f"{named(path)}: {place[0]} at character {place.start()}"
             for path in programs
-            for line in path.read_text().splitlines()
-            if starts.search(line)
+            for place in starts.finditer(path.read_text())
         ]
     )
 

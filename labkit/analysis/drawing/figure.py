@@ -21,8 +21,7 @@ from labkit.analysis.drawing.graph import (
     shown,
     title,
 )
-from labkit.common.topology_state import InterfaceState, Namespace, Place
-from labkit.measure.topologies import State
+from labkit.common.topology_state import InterfaceState, Namespace, Place, State
 
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
 LEAST_PX = 560  # for the title and the legend

@@ -9,8 +9,7 @@ from itertools import permutations
 
 from labkit.analysis.drawing.graph import Join, joins, label
 from labkit.analysis.drawing.ranks import columns
-from labkit.common.topology_state import Namespace, Place
-from labkit.measure.topologies import State
+from labkit.common.topology_state import Namespace, Place, State
 
 Point = tuple[float, float]
 

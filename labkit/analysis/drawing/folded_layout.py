@@ -9,8 +9,7 @@ from itertools import pairwise, permutations
 from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Layout, Point, TextBox, box_around
 from labkit.analysis.drawing.graph import Join, label
 from labkit.analysis.drawing.ranks import distances
-from labkit.common.topology_state import Place
-from labkit.measure.topologies import State
+from labkit.common.topology_state import Place, State
 
 WIDE_PX = 1000.0  # what is narrower from client to server needs no folding
 LEVEL_PX, ROW_PX = 58.0, 26.0  # between levels, between rows of a namespace: room for lines

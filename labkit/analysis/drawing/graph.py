@@ -9,8 +9,7 @@ from string import digits
 
 import msgspec
 
-from labkit.common.topology_state import InterfaceState, Namespace, Place, Route, TunnelState
-from labkit.measure.topologies import State
+from labkit.common.topology_state import InterfaceState, Namespace, Place, Route, State, TunnelState
 
 # Every way in which two interfaces are joined, in the order of a legend.
 WAYS = {

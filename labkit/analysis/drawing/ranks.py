@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 
 from labkit.analysis.drawing.graph import Join
-from labkit.measure.topologies import State
+from labkit.common.topology_state import State
 
 
 def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:

@@ -18,8 +18,7 @@ from labkit.analysis.drawing.graph import (
     shown,
     title,
 )
-from labkit.common.topology_state import InterfaceState, Namespace, Place, TunnelState
-from labkit.measure.topologies import State
+from labkit.common.topology_state import InterfaceState, Namespace, Place, State, TunnelState
 
 _DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed"}
 _MERMAID_LINES = {

@@ -134,7 +134,7 @@ def _by_name(tree: Tree, total: Floats, outermost: npt.NDArray[np.intp]) -> Floa
     return result
 
 
-def named_sides(frames: Frames) -> list[Cause]:
+def explained(frames: Frames) -> list[Cause]:
     """The causes, the largest first."""
     tree = frames.tree
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)

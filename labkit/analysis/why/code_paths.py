@@ -21,6 +21,12 @@ class Path:
     functions: re.Pattern[str]
     settings: re.Pattern[str]
 
+    @property
+    def plural(self) -> bool:
+        """Whether the name is of several things."""
+        head = self.name.partition(" (")[0]
+        return " and " in head or head.endswith(("s in software", "rules", "packets", "sockets"))
+
 
 def _path(name: str, functions: str, settings: str = r"(?!)") -> Path:
     return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings))

@@ -19,7 +19,6 @@ from labkit.analysis import load
 from labkit.analysis.flame.function_table import _say as seconds
 from labkit.analysis.flame.load_profiles import WITHIN, observed, usual
 from labkit.analysis.flame.profile import PER
-from labkit.analysis.flame.significance import Floats
 from labkit.analysis.why import causes, environment, work
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.selection import ProfiledPoint
@@ -35,6 +34,7 @@ DISTURBED_SHARE = 0.10  # of the time of all CPUs, of other programs: sizes are 
 APART_SHARE = 0.10  # by so much more on one side: it may be the cause itself
 STOLEN_SHARE = 0.02
 FRAMES_SHARE = 0.10  # by so much a count of frames for each gigabyte has to differ
+QUIET = ("perf_record", "perf_stat", "counters")  # observers that leave the traffic its speed
 LEAST_SHARE = 0.02  # of the cost of a side: a smaller part of it is no cause worth its name
 
 
@@ -126,7 +126,7 @@ def _gathered(
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     return Evidence(
-        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.named_sides(frames), settings,
+        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.explained(frames), settings,
         _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, apart),
         (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])),
@@ -134,19 +134,31 @@ def _gathered(
 
 
 def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
-    """Throughput of the profile rounds that no observer watched; None where a side has less than two."""
+    """Logarithm of the throughput (of pings: of the median round-trip time) of the profile rounds, over the observers
+    that both sides have and that do not trace; None where a side has less than two rounds. In one run rounds are
+    pairs."""
     column = "throughput_pps" if point.protocol == "udp" else load.METRIC[point.protocol][0]
-    values: list[Floats] = []
-    runs = []
-    for at in (0, 1):
-        rows = work.observed_rows(point, at)
-        own = rows[rows["observer"].isna() & rows[column].notna()]
-        values.append(np.asarray(own[column], dtype=np.float64))
-        runs.append(tuple(own["folder"].astype(str)))
-    if min(map(len, values)) < 2:
+    sides = [_speeds(work.observed_rows(point, at), column) for at in (0, 1)]
+    common = sides[0].keys() & sides[1].keys()
+    if apart is None and len(common) > 1:
+        differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
+        return work.estimate(np.zeros(len(differences)), differences, None)
+    if min(map(len, sides)) < 2:
         return None
-    between = None if apart is None else Between((runs[0], runs[1]), SPEED_SHARE)
-    return work.estimate(values[0], values[1], between)
+    labels = [tuple(run for run, _ in side) for side in sides]
+    between = None if apart is None else Between((labels[0], labels[1]), SPEED_SHARE, absolute=True)
+    left, right = (np.array(list(side.values())) for side in sides)
+    return work.estimate(left, right, between)
+
+
+def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
+    """The mean logarithm of each round of each run."""
+    own = rows[rows["observer"].isna() | rows["observer"].isin(QUIET)]
+    own = own[own[column].gt(0)]
+    return {
+        (str(run), str(number)): float(np.log(some[column].astype(float)).mean())
+        for (run, number), some in own.groupby(["folder", "round"], sort=True)
+    }
 
 
 def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
@@ -192,8 +204,10 @@ def _candidates(of: Evidence) -> Iterator[Candidate]:
         matched = tuple(one for one in free if _explains(one, cause))
         taken |= {one.name for one in matched}
         yield _of_code(of, cause, matched)
+    if (change := _of_change(of, free)) is not None:
+        yield change
     for setting in free:
-        if setting.name not in taken:
+        if setting.name not in taken and (change is None or setting not in change.settings):
             yield from _of_setting(of, setting)
     yield from _of_loss(of)
     yield from _of_frames(of, free)
@@ -218,6 +232,59 @@ def _of_code(of: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) ->
     evidence += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
     sure = 3 if matched else 2 if cause.change != "changed" else 1
     return Candidate(cause.name, sure, tuple(evidence), size, matched, cause)
+
+
+def _of_change(of: Evidence, free: Sequence[Setting]) -> Candidate | None:
+    """What two arms of one run, or two points of it, were asked to differ in, with all that it made differ: their
+    rounds are interleaved, so it is the cause of what differs, and the profile says by which code. None of topologies
+    and kinds of ends, whose difference is a question about code."""
+    parameters = [one for one in free if one.parameters]
+    if (
+        of.apart is not None
+        or not parameters
+        or any(one.name in ("topology", "endpoint") for one in parameters)
+    ):
+        return None
+    settings = (*parameters, *(one for one in free if not one.parameters))
+    evidence = [("environment", one.words) for one in settings[:4]]
+    code = _code_of_change(of, settings)
+    if code is not None:
+        evidence.insert(0, ("profile", _code_words(of, code)))
+    if (frames := _frames_words(of)) is not None:
+        evidence.append(("counters", frames))
+    sure = 3 if _effect(of) or (code is not None and any(_explains(one, code) for one in settings)) else 0
+    return Candidate(_short(parameters[0]), sure, tuple(evidence), None, settings, code)
+
+
+def _code_of_change(of: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
+    """The code by which a change acts: what it is known to change, else what differs most in the direction of the
+    whole."""
+    total = of.split.total
+    there = [one for one in of.causes if _matters(of, Estimate(0, 0, one.difference_s, 0, 0))]
+    known = [one for one in there if any(_explains(setting, one) for setting in settings)]
+    along = [one for one in there if total.certain and one.difference_s * total.difference > 0]
+    return next(iter([*known, *along]), None)
+
+
+def _code_words(of: Evidence, code: causes.Cause) -> str:
+    """`page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of …, (in get_page_from_freelist)`"""
+    size = Estimate(code.left_s, code.right_s, code.difference_s, (code.high_s - code.low_s) / 2, code.p)
+    place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
+    several = code.path is not None and code.path.plural
+    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
+    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    what = {"new": f"new code path {place}", "gone": f"gone is {place}", "changed": f"in {place}"}[
+        code.change
+    ]
+    return f"{code.name} {verb} {_amount(size)}{added} {_per(of)}{_share(size, of)} ({what})"
+
+
+def _frames_words(of: Evidence) -> str | None:
+    """How many frames a gigabyte takes, where that differs."""
+    frames = of.frames_per_work
+    if frames is None or not frames.certain or abs(frames.difference) < FRAMES_SHARE * frames.left:
+        return None
+    return f"{frames.left:,.3g} → {frames.right:,.3g} frames for each gigabyte that arrived"
 
 
 def _of_setting(of: Evidence, setting: Setting) -> Iterator[Candidate]:
@@ -261,10 +328,9 @@ def _of_loss(of: Evidence) -> Iterator[Candidate]:
 
 
 def _of_frames(of: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
-    frames = of.frames_per_work
-    if frames is None or not frames.certain or abs(frames.difference) < FRAMES_SHARE * frames.left:
+    frames, text = of.frames_per_work, _frames_words(of)
+    if frames is None or text is None:
         return
-    text = f"{frames.left:,.3g} → {frames.right:,.3g} frames for each gigabyte that arrived"
     word = "smaller" if frames.difference > 0 else "larger"
     matched = tuple(
         one for one in settings if any("segment" in path.name or "fragment" in path.name or "GRO" in path.name
@@ -275,7 +341,9 @@ def _of_frames(of: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]
 
 
 def _of_disturbance(of: Evidence) -> Iterator[Candidate]:
-    evidence = []
+    evidence: list[tuple[str, str]] = []
+    if of.apart is None:
+        return  # rounds are interleaved: what others have more of beside an arm, that arm leaves them
     if _apart(of):
         evidence.append(("profile", _foreign_words(of)))
     if abs(of.steal[1] - of.steal[0]) > STOLEN_SHARE:
@@ -350,11 +418,12 @@ def _difference(of: Evidence) -> str:
     if total.certain:
         word = "more" if total.difference > 0 else "less"
         result.append(f"takes {_amount(total)} {word} CPU {_per(of)} than {of.names[0]}")
-    if speed is not None and speed.certain and speed.left > 0:
-        ends = [1 + end / speed.left for end in (speed.low, speed.high)]
+    if speed is not None and speed.certain:
         what = "median round-trip time" if of.point.protocol == "ping" else "throughput"
-        ratio = f"{speed.right / speed.left:.3g} times [{max(ends[0], 0):.3g}, {ends[1]:.3g}]"
-        result.append(f"has {ratio} the {what}{'' if result else f' of {of.names[0]}'}")
+        ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
+        result.append(
+            f"has {ratio:.3g} times [{low:.3g}, {high:.3g}] the {what}{'' if result else f' of {of.names[0]}'}"
+        )
     return f"{of.names[1]} {' and '.join(result)}" if result else ""
 
 
@@ -402,8 +471,10 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
     )
     if best is not None:
         sentence = _claim(of, best) + _caveat(of)
-        of_path = best.cause is None or best.cause.path is not None  # a function's name keeps its letters
-        result = Conclusion(_capital(sentence) if of_path else sentence, best.name, True)
+        # The name of a function or of a setting keeps its letters.
+        named_sides = best.settings and sentence.startswith(best.settings[0].name)
+        own = bool(named_sides) or (best.cause is not None and best.cause.path is None)
+        result = Conclusion(sentence if own else _capital(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
         result = Conclusion(
@@ -422,7 +493,9 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
 
 def _rank(of: Evidence, one: Candidate) -> float:
     """Strongest first: what the environment and the profile both show, then new paths, then the rest."""
-    parameters = bool(one.settings) and all(setting.parameters for setting in one.settings)
+    parameters = bool(one.settings) and one.settings[0].parameters
+    if of.apart is None and parameters and one.size is None:
+        return one.sure + 0.5
     return one.sure - (0.5 if parameters and one.cause is None else 0.0)
 
 
@@ -430,6 +503,8 @@ def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Whether a candidate may be named as the cause."""
     if one.sure < 1:
         return False
+    if of.apart is None and one.size is None and one.settings and one.settings[0].parameters:
+        return one.sure >= 3
     code = one.cause
     if code is not None:
         if not _matters(of, Estimate(0, 0, code.difference_s, 0, 0)):
@@ -451,19 +526,12 @@ def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
 def _claim(of: Evidence, best: Candidate) -> str:
     code, whole = best.cause, _difference(of)
     setting = best.settings[0] if best.settings else None
+    if of.apart is None and setting is not None and setting.parameters and best.size is None:
+        return _claim_of_change(of, best)
     more = f" (and {units.many(len(best.settings) - 1, 'more setting')})" if len(best.settings) > 1 else ""
-    if code is not None and best.size is not None:
-        place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
-        verb = "costs" if code.difference_s > 0 else "saves"
-        added = " more" if code.change == "changed" and code.difference_s > 0 else ""
-        what = {"new": f"new code path {place}", "gone": f"gone is {place}", "changed": f"in {place}"}[
-            code.change
-        ]
-        cost = f"{best.name} {verb} {_amount(best.size)}{added} {_per(of)}"
-        size = f"{_share(best.size, of)} ({what})"
-        if setting is not None and not setting.parameters:
-            return f"{cost}{size}; it is {setting.words}{more}{f'; {whole}' if whole else ''}"
-        return f"{cost} in {of.names[1]}{size}{f'; {whole}' if whole else ''}"
+    if code is not None:
+        known = f"; it is {setting.words}{more}" if setting is not None and not setting.parameters else ""
+        return f"{_code_words(of, code)}{known}{f'; {whole}' if whole else ''}"
     if setting is not None:
         sole = "the only known difference between the sides" if _only(of, best) else "the first suspect"
         inner = ""
@@ -474,6 +542,16 @@ def _claim(of: Evidence, best: Candidate) -> str:
         made = f"{_amount(best.size)} {_per(of)}{_share(best.size, of)}"
         return f"{best.name}: {best.evidence[0][1]}, which makes {made}; {whole}"
     return f"{best.name}: {best.evidence[0][1]}; {whole}"
+
+
+def _claim_of_change(of: Evidence, best: Candidate) -> str:
+    """Of two arms of one run that were asked to differ in something: what that makes, and by which code."""
+    parameters = [one for one in best.settings if one.parameters]
+    more = f" (and {units.many(len(parameters) - 1, 'more setting')})" if len(parameters) > 1 else ""
+    result = [_difference(of)] if _effect(of) else []
+    result += [_code_words(of, best.cause)] if best.cause is not None else []
+    result += [frames] if (frames := _frames_words(of)) is not None else []
+    return f"{parameters[0].words}{more} is the cause: {'; '.join(result)}"
 
 
 def _only(of: Evidence, best: Candidate) -> bool:
@@ -488,7 +566,7 @@ def _besides(of: Evidence) -> str:
 
 def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
     """Nothing is named: what is known instead."""
-    differ = [one for one in of.settings if one.relevant and not one.parameters]
+    differ = [one for one in of.settings if one.relevant and (of.apart is None or not one.parameters)]
     weak = f"; {_foreign_words(of)}" if _disturbed(of) else ""
     if _effect(of):
         runs = " of two runs at different times" if of.apart is not None else ""
@@ -506,9 +584,9 @@ def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
             )
         else:
             bound, where = max(abs(of.split.total.low), abs(of.split.total.high)), ""
-        verb = "differ" if more else "differs"
-        text = f"{setting.words}{more} {verb}; its cost{where} is below {seconds(bound)} {_per(of)}"
-        return Conclusion(_capital(f"{text}: no effect was seen{weak}"), setting.name, False)
+        verb, whose = ("differ", "their") if more else ("differs", "its")
+        text = f"{setting.words}{more} {verb}; {whose} cost{where} is below {seconds(bound)} {_per(of)}"
+        return Conclusion(f"{text}: no effect was seen{weak}", setting.name, False)
     text = f"No difference between {of.names[1]} and {of.names[0]} was seen: no setting differs, and {_bounds(of)}"
     return Conclusion(f"{text}{weak}", None, False)
 
@@ -574,7 +652,7 @@ def _next(of: Evidence, result: Conclusion, order: Sequence[Candidate]) -> Itera
 
 
 def _topology(of: Evidence, side: int) -> str:
-    return environment.built(of.point.sides[:2][side], of.point.rows[:2][side])
+    return environment.built(of.point, side)
 
 
 def _as_change(setting: Setting) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from labkit.analysis import stats
@@ -25,6 +26,7 @@ Observed = list[
 ]  # of both sides, round by round: what was seen, and the row
 Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
 MOST = 15
+REPEATS = 0.02  # of its mean, by which a counter may differ in a round from one that says the same
 SHOWN = 6  # places in a sentence
 THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
@@ -287,8 +289,34 @@ def _compared(
         index=names,
     )
     order = np.argsort(-np.abs(result.difference / by))
-    shown = order if everything else [at for at in order if result.stands_out[at]][:MOST]
-    return table.iloc[shown], left_out
+    if everything:
+        return table.iloc[order], left_out
+    values = np.hstack([matrix * one for matrix, one in zip(matrices, each, strict=True)])
+    same = _alike(values, [int(at) for at in order if result.stands_out[at]])
+    table.index = pd.Index([_with_repeats(names, at, same.get(at, [])) for at in range(len(names))])
+    return table.iloc[list(same)[:MOST]], left_out
+
+
+def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, list[int]]:
+    """Of counters [counter, round], those that say something of their own, each with those that say the same: that are
+    in proportion to it in every round (packets and bytes at each interface of a way, and what the sockets count)."""
+    result: dict[int, list[int]] = {}
+    shapes = {at: values[at] / values[at].mean() for at in order}
+    for at in order:
+        first = next((one for one in result if np.all(np.abs(shapes[one] - shapes[at]) <= REPEATS)), None)
+        if first is None:
+            result[at] = []
+        else:
+            result[first].append(at)
+    return result
+
+
+def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
+    if not others:
+        return names[at]
+    shown = ", ".join(names[one] for one in others[:SHOWN])
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    return f"{names[at]} (the same say {shown}{more})"
 
 
 def _on_both(counts: Counted) -> tuple[list[str], str]:

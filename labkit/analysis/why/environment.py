@@ -107,7 +107,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
 def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
     """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
     result = []
-    names = [built(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    names = [built(point, at) for at in (0, 1)]
     if names[0] != names[1]:
         result.append(Setting("topology", names[0], names[1], (), parameters=True))
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
@@ -124,12 +124,11 @@ def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[
     return result
 
 
-def built(side: ProfiledArm, rows: pd.DataFrame) -> str:
-    """The topology of a side, without the change of its arm and the kind of its ends."""
-    name = side.topology
-    for change in rows["change"].dropna().unique() if "change" in rows else ():
-        name = name.removesuffix(f"+{change}")
-    return name.partition("/")[0]
+def built(point: ProfiledPoint, at: int) -> str:
+    """The topology that was built for a side, whatever was changed in it and whatever kind its ends are."""
+    rows = point.rows[:2][at]
+    names = list(rows["built_topology"].dropna()) if "built_topology" in rows else []
+    return str(names[0]) if names else point.sides[:2][at].topology
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
@@ -137,7 +136,8 @@ def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
     result: dict[tuple[str, str], tuple[str, str]] = {}
     for effects in rows["changed"].dropna() if "changed" in rows else ():
         for one in effects if isinstance(effects, list) else ():
-            name = " ".join(dict.fromkeys(str(one[key]) for key in ("kind", "setting") if one.get(key)))
+            kind, setting = str(one.get("kind") or ""), str(one.get("setting") or "")
+            name = setting if kind in setting else f"{kind} {setting}".strip()
             result[name, str(one.get("at") or "")] = (str(one.get("before")), str(one.get("after")))
     return result
 

@@ -33,6 +33,12 @@ class Run:
         both = pd.concat([self.profiles, self.rows])
         return list(dict.fromkeys(both[both["role"].isin(roles)]["arm"] if roles else both["arm"]))
 
+    def arm(self, name: str) -> str | None:
+        """The arm of this name: as tables name it, or with the topology that all arms have in common in front of its
+        change; None where there is none."""
+        short = name.partition("+")[2]
+        return next((one for one in (name, short) if one and one in self.arms()), None)
+
 
 @dataclass(frozen=True)
 class ProfiledArm:
@@ -192,7 +198,7 @@ def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None] | None:
     """Folders and arm that a text without values names, if it does."""
-    if left is not None and (not text or text.removeprefix(":") in left.arms()):
+    if left is not None and (not text or left.arm(text.removeprefix(":"))):
         return None, text.removeprefix(":") or None
     if folders := _folders(text):
         return folders, None
@@ -232,12 +238,14 @@ def _usual(run: Run) -> tuple[str, str]:
 def _arm(run: Run, name: str | None) -> str:
     """That arm, or the only one."""
     there = run.arms()
-    if name and name not in there:
+    if name and (result := run.arm(name)):
+        return result
+    if name:
         raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
     first = [arm for arm in there if not arm.endswith(AGAIN)]
     if not name and len(first) != 1:
         raise BadInput(f"{run.folder} has the arms {', '.join(first)}: say which, as {run.folder}:ARM")
-    return name or first[0]
+    return first[0]
 
 
 def _values(run: Run, arm: str, given: Values) -> Values:

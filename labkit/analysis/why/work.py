@@ -201,10 +201,12 @@ class Estimate:
 @dataclass(frozen=True)
 class Between:
     """How much two runs of the same differ: None within one run. runs: the run of each round, of both sides.
-    share: the standard deviation of a run's cost as a share of it, where too few runs show it."""
+    share: the standard deviation of a run's cost as a share of it, where too few runs show it; absolute: of
+    logarithms, of which it is the standard deviation itself."""
 
     runs: tuple[tuple[str, ...], tuple[str, ...]]
     share: float
+    absolute: bool = False
 
     @property
     def shown(self) -> bool:
@@ -245,7 +247,8 @@ def many(
     # Each side differs from run to run in proportion to itself: a path that one side lacks has no cost to vary there.
     extra = np.zeros(len(left))
     if between is not None and not between.shown:
-        extra = between.share**2 * (means[0] ** 2 + means[1] ** 2)
+        size = np.full(len(left), 2.0) if between.absolute else means[0] ** 2 + means[1] ** 2
+        extra = between.share**2 * size
     variance = variances[0] + variances[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])

@@ -22,9 +22,8 @@ import msgspec
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.printable import printable
-from labkit.jupyter import vm_kernel
 from labkit.measure import experiments, topologies
-from labkit.measure.agent import interactive
+from labkit.measure.agent import interactive, notebook_kernel
 from labkit.system import machine, process, temporary_files
 
 BEFORE_S = (
@@ -41,6 +40,7 @@ def say(event: dict[str, Any]) -> None:
 def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run an experiment: its events, between them nothing."""
     result = experiments.find(request["experiment"])
+    experiments.CHANGE_SOURCES.update(request.get("functions", {}))
     parameters = result.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     report = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
@@ -197,7 +197,7 @@ REQUESTS = {
     "draw": draw,
     "live": live,
     "serve": serve,
-    "notebook kernel": vm_kernel.answer,
+    "notebook kernel": notebook_kernel.answer,
 }
 
 

@@ -10,11 +10,13 @@ from typing import Any
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths
 from labkit.measure.experiments.change_kind import Files
+from labkit.measure.experiments.changes import SOURCES as CHANGE_SOURCES
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.changes import parse as parse_changes
+from labkit.measure.experiments.changes import sources as sources_of_changes
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
-from labkit.measure.experiments.two_hosts.client_side import Peer
+from labkit.measure.experiments.server_link import Peer
 from labkit.measure.experiments.two_hosts.server_side import answers
 from labkit.measure.observers.registry import TRACERS
 from labkit.measure.parameters import Parameters
@@ -90,6 +92,7 @@ def find(name: str) -> Experiment:
 
 
 __all__ = [
+    "CHANGE_SOURCES",
     "TABLE",
     "TRACERS",
     "Change",
@@ -103,4 +106,5 @@ __all__ = [
     "answers",
     "find",
     "parse_changes",
+    "sources_of_changes",
 ]

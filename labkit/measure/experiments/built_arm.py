@@ -178,6 +178,7 @@ def live(
         offloads=offloads(client),
         server_offloads=offloads(server),
         qdisc=qdisc(client),
+        doubts=list(topology.doubts),
     )
 
 

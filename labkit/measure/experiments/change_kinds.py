@@ -773,6 +773,29 @@ class MachineSysctl(Sysctl):
         return
 
 
+class Function(Kind):
+    """A Python function of the built topology, which only a program of the user's own can name. The function's source
+    travels beside the parameters, in the request of the process that was given the function itself: parameters from
+    somebody else name a digest, and cannot bring a source along."""
+
+    placed = False
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        raise BadInput("function: a function is given in Python, as change=[function]")
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return self.of_text("", files)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("function", options, "name", "digest")
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        return {}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return
+
+
 KINDS: dict[str, Kind] = {
     "sysctl": Sysctl(),
     "machine_sysctl": MachineSysctl(),
@@ -794,6 +817,7 @@ KINDS: dict[str, Kind] = {
     "parameter": Parameter(),
     "affinity": Parameter("affinity"),
     "congestion": Parameter("congestion"),
+    "function": Function(),
 }
 
 

@@ -7,21 +7,23 @@ command: each kind checks its options and builds its own argument list or netlin
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments import change_kinds
+from labkit.measure.experiments import change_kind, change_kinds
 from labkit.measure.experiments.change_kind import Files, Place
 from labkit.measure.topologies import Topology
-from labkit.system import netlink
+from labkit.system import machine, netlink
 from labkit.system.machine import sysctl_journal
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
@@ -30,6 +32,10 @@ ROLES = ("client", "server", "both", "between")
 PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
 FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
 MOST_CHANGES, MOST_STEPS = 64, 32
+
+
+# The sources of functions that this process was given as changes, or that its request brought along, by digest.
+SOURCES: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +97,8 @@ def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
 def _change(item: Any, files: Files) -> Change:
     if isinstance(item, Change):
         change = item
+    elif callable(item):
+        change = _from_function(item)
     elif isinstance(item, str):
         change = _from_text(item, files)
     elif isinstance(item, Mapping):
@@ -99,6 +107,53 @@ def _change(item: Any, files: Files) -> Change:
         raise BadInput(f"change={item!r} is neither a text ({FORM}) nor a mapping")
     _check(change)
     return change
+
+
+def _from_function(function: Callable[[Topology], object]) -> Change:
+    """The change that a function of the built topology makes. It runs in the experiment's process, which knows its
+    source and nothing else of this one: what it needs it imports itself. Raises BadInput for one without a source."""
+    name = getattr(function, "__name__", "")
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        raise BadInput(f"change={name}: the source of this function is not known") from None
+    if not source.startswith("def "):
+        raise BadInput(f"change={name}: a plain function is needed, def NAME(topology)")
+    digest = change_kind.digest(source.encode())
+    SOURCES[digest] = source
+    return Change(name, (Step("function", "", {"name": name, "digest": digest}),))
+
+
+def sources(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The sources of the functions that these changes (as JSON has them) name, as far as this process has them."""
+    steps = [step for one in changes for step in one["steps"] if step["kind"] == "function"]
+    return {one: SOURCES[one] for step in steps if (one := step["options"]["digest"]) in SOURCES}
+
+
+def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str], str]:
+    """Call a function, and return the settings of every namespace of the topology afterwards."""
+    source = SOURCES.get(options["digest"])
+    if source is None:
+        raise BadInput(
+            f"the function {options['name']} is not here: it has to be given in Python, in this run"
+        )
+    space: dict[str, Any] = {}
+    exec(compile(source, f"<change {options['name']}>", "exec"), space)
+    try:
+        space[options["name"]](topology)
+    except LabkitError:
+        raise
+    except Exception as error:
+        raise Failed(f"the function {options['name']} failed ({type(error).__name__}: {error})") from None
+    return _settings(topology)
+
+
+def _settings(topology: Topology) -> dict[tuple[str, str], str]:
+    return {
+        (space.name, str(name)): str(value)
+        for space in topology.namespaces
+        for name, value in machine.settings_of_namespace(space.fd).items()
+    }
 
 
 def _from_text(text: str, files: Files) -> Change:
@@ -187,8 +242,8 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
     Raises Unsupported for what the kernel lacks, Failed for what it refuses and for a step without effect.
     """
     result: Counter[tuple[str, str, str, str, str]] = Counter()
-    with while_measured(change, topology) as machine:
-        for name, (was, now) in (machine or {}).items():
+    with while_measured(change, topology) as of_machine:
+        for name, (was, now) in (of_machine or {}).items():
             if was == now:
                 raise Failed(
                     f"change {change.name}: machine_sysctl {name}={now} has no effect, it is so already"
@@ -196,6 +251,24 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             result["machine", "machine_sysctl", name, was, now] += 1
     for step in change.steps:
         kind = change_kinds.find(step.kind)
+        if step.kind == "function":
+            old = _settings(topology)
+            new = _call(step.options, topology)
+            differ = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+            if not differ:
+                raise Failed(
+                    f"change {change.name}: the function has no effect on any setting of {topology.name}"
+                )
+            result.update(
+                (
+                    re.sub(r"\d+$", "", at),
+                    "function",
+                    name,
+                    old.get((at, name), "none"),
+                    new.get((at, name), "none"),
+                )
+                for at, name in differ
+            )
         for place in _places(step.at, topology, kind.per_interface) if kind.placed else ():
             before = kind.state(place, step.options)
             kind.apply(place, step.options)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.common import run_folder
-
-if TYPE_CHECKING:
-    from labkit.measure.experiments.two_hosts.client_side import Peer
+from labkit.measure.experiments.server_link import Peer
 
 Event = dict[str, Any]
 

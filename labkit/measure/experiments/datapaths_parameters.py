@@ -190,11 +190,11 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
         return DatapathParameters.of({**given, "change": (), **change.parameters})
 
     def _check_guests(self) -> None:
-        from labkit.measure.endpoints.guest import qemu_guest  # what only guests need
+        from labkit.measure.endpoints.guest import spec  # what only guests need
 
-        one = qemu_guest.parse(self.guest_word)
+        one = spec.parse(self.guest_word)
         if "shared_guest" in self.endpoint:
-            qemu_guest.More(2 * max(self.pairs)).of(one)
+            spec.More(2 * max(self.pairs)).of(one)
         each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
         if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
             words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"

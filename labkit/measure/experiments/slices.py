@@ -105,8 +105,13 @@ def measure(
                 rows.append((one.arm, _failed(str(error))))
         for number in range(parameters.slices):
             for sender in rng.sample(senders, len(senders)):
-                with sender.live.while_measured():
-                    rows.append(sender.slice(number))
+                try:
+                    with sender.live.while_measured():
+                        rows.append(sender.slice(number))
+                except Failed as error:  # what joins the ends has ended
+                    sender.problem = str(error)
+                    sender.flows.hold()
+                    rows.append((sender.live.arm, {}))
                 if sender.problem:
                     rows[-1] = (sender.live.arm, _failed(sender.problem) | {"slice": number})
                     senders.remove(sender)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch
-from labkit.measure.observers.base import ArmedObserver, Observation
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
 from labkit.measure.observers.counters.packet_loss import losses
 from labkit.measure.observers.counters.receive_counters import IN_UDP
@@ -29,9 +28,6 @@ from labkit.measure.parameters import one_of
 from labkit.measure.topologies import open_vswitch
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
-if TYPE_CHECKING:
-    from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-
 
 @dataclass(frozen=True)
 class Observer:
@@ -40,12 +36,10 @@ class Observer:
     what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this kernel's own
     code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
 
-    check: Callable[[DatapathParameters], object]
-    armed: Callable[[DatapathParameters, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
-    check_built: Callable[[DatapathParameters], object] = lambda _asked: None
-    check_topology: Callable[[DatapathParameters, topologies.Topology], object] = lambda _asked, _topology: (
-        None
-    )
+    check: Callable[[ObservedLoad], object]
+    armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
+    check_built: Callable[[ObservedLoad], object] = lambda _asked: None
+    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _asked, _topology: None
     traces: bool = False
     disturbs: bool = False
 
@@ -53,9 +47,7 @@ class Observer:
 class _Losses:
     """The counters, and what they tell of the way of each pair."""
 
-    def __init__(
-        self, parameters: DatapathParameters, topology: topologies.Topology, counted: Counters
-    ) -> None:
+    def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
         self._asked, self._counted = parameters, counted
         state = topologies.state(topology)
         self._outside = [
@@ -95,7 +87,7 @@ def _in_guest(end: Endpoint) -> bool:
 
 @contextmanager
 def _counters(
-    parameters: DatapathParameters, topology: topologies.Topology, _stem: Path
+    parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> Iterator[ArmedObserver]:
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if _in_guest(end)]
     with counters(topology.namespaces, ends) as counted:
@@ -103,48 +95,46 @@ def _counters(
 
 
 def _perf_stat(
-    parameters: DatapathParameters, _topology: topologies.Topology, _stem: Path
+    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return stat.perf_stat(parameters.events)
 
 
 def _perf_record(
-    parameters: DatapathParameters, _topology: topologies.Topology, stem: Path
+    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     folded = stem.with_name(f"{stem.name}.folded.gz")
     return record.perf_record(folded, frequency_hz=parameters.sample_hz, keep=parameters.keep_perf_data)
 
 
 def _function_times(
-    parameters: DatapathParameters, _topology: topologies.Topology, _stem: Path
+    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return function_times.function_times(parameters.functions)
 
 
-def _roots(parameters: DatapathParameters) -> tuple[str, ...]:
+def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
     return function_graph.roots(
         parameters.graph_functions, parameters.protocol, parameters.family, "guest" in parameters.endpoint
     )
 
 
 def _function_graph(
-    parameters: DatapathParameters, _topology: topologies.Topology, stem: Path
+    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return function_graph.function_graph(stem.with_name(f"{stem.name}.txt"), _roots(parameters))
 
 
-def _guests(
-    parameters: DatapathParameters, topology: topologies.Topology
-) -> list[guest_function_times.Machine]:
+def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[guest_function_times.Machine]:
     """The guests at the ends, each once. Raises Unsupported for those whose kernel may panic when it is traced."""
-    from labkit.measure.endpoints.guest import qemu_guest  # what only guests need
+    from labkit.measure.endpoints.guest import spec  # what only guests need
 
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
     boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
     word = parameters.guest_word
     for box in boxes.values():
         several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
-        if several and qemu_guest.parse(word).machine.profile != "tracing":
+        if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
                 "an emulated guest of several CPUs may panic when its functions are traced:"
                 f" guest={word},profile=tracing has one thread play all of them"
@@ -154,19 +144,19 @@ def _guests(
 
 
 def _guest_function_times(
-    parameters: DatapathParameters, topology: topologies.Topology, _stem: Path
+    parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return guest_function_times.guest_function_times(_guests(parameters, topology), parameters.functions)
 
 
-def _check_guests(parameters: DatapathParameters) -> None:
+def _check_guests(parameters: ObservedLoad) -> None:
     if not parameters.in_guests:
         raise BadInput(
             "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
         )
 
 
-def _check_traceable(parameters: DatapathParameters, topology: topologies.Topology) -> None:
+def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
     """Raises BadInput for functions that the guests' kernel cannot trace. What else is wrong with a tracer is no reason
     to measure nothing: the rows tell it."""
     with suppress(Unsupported, Failed):
@@ -175,12 +165,12 @@ def _check_traceable(parameters: DatapathParameters, topology: topologies.Topolo
 
 
 def _switch(
-    _asked: DatapathParameters, topology: topologies.Topology, _stem: Path
+    _asked: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return switch.switched(topology.switch)
 
 
-def _check_switch(parameters: DatapathParameters) -> None:
+def _check_switch(parameters: ObservedLoad) -> None:
     if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology):
         names = " or ".join(open_vswitch.NAMES)
         raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
@@ -214,13 +204,13 @@ TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
 DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 
 
-def check_topology(parameters: DatapathParameters, topology: topologies.Topology) -> None:
+def check_topology(parameters: ObservedLoad, topology: topologies.Topology) -> None:
     """Raises BadInput for what observers cannot be asked for where this arm stands."""
     for name in parameters.observe:
         TABLE[name].check_topology(parameters, topology)
 
 
-def check(parameters: DatapathParameters) -> None:
+def check(parameters: ObservedLoad) -> None:
     """Raises BadInput in one sentence for observers that there are not, and for what they cannot be asked for."""
     for name in ("observe", "events", "functions", "graph_functions"):
         words = getattr(parameters, name)

@@ -57,7 +57,7 @@ class Topology:
     """What was built: the pairs, and every namespace of it by name (to look around in).
 
     `switch`: an Open vSwitch that joins the ends. `meter`: it reads counters of what joins them; what it returns reads
-    them again, and gives columns of a row for the time between.
+    them again, and gives columns of a row for the time between. `doubts`: what is to be doubted of every row of it.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Topology:
     namespaces: list[Namespace]
     switch: Switch | None = None
     meter: Meter | None = None
+    doubts: tuple[str, ...] = ()
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]

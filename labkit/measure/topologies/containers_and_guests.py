@@ -13,7 +13,7 @@ from labkit.measure.topologies.veth import BRIDGE
 from labkit.system import netlink
 
 if TYPE_CHECKING:
-    from labkit.measure.endpoints.guest.qemu_guest import Nic
+    from labkit.measure.endpoints.guest.spec import Nic
 
 SHARED = "shared"  # the name of a guest that all ends share
 
@@ -38,7 +38,8 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
 @contextmanager
 def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
     """A tap from every guest to one Linux bridge, as `veth_bridge` has a veth from every namespace."""
-    from labkit.measure.endpoints.guest.qemu_guest import guests, parse  # what only guests need
+    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
+    from labkit.measure.endpoints.guest.spec import parse
 
     with namespaces([BETWEEN], family=spec.family) as [between], ExitStack() as stack:
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
@@ -62,8 +63,9 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 @contextmanager
 def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
     """`veth_bridge` within one guest, of as many CPUs and as much memory as a guest for each end would have in all."""
-    from labkit.measure.endpoints.guest.qemu_guest import More, Nic, guests
+    from labkit.measure.endpoints.guest.qemu_guest import guests
     from labkit.measure.endpoints.guest.shared_guest import MODULES, PROGRAMS, rooms
+    from labkit.measure.endpoints.guest.spec import More, Nic
 
     nics = [nic_of(spec, number, ()) for number in numbers(spec)]
     machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
@@ -79,7 +81,7 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
 
 def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
     """The NIC of the guest that is end `number`; `fds` are its tap's."""
-    from labkit.measure.endpoints.guest.qemu_guest import Nic
+    from labkit.measure.endpoints.guest.spec import Nic
 
     partner = number ^ 1
     ends = (str(end_address(spec, number)), str(end_address(spec, partner).ip))

@@ -55,7 +55,7 @@ class Capabilities:
 
 
 class LoadParameters(Protocol):
-    """The parameters of an experiment that a generator reads (`labkit.measure.experiments.datapaths_parameters` says what each is)."""
+    """The parameters of an experiment that a generator reads (`experiments.datapaths_parameters` says what each is)."""
 
     @property
     def protocol(self) -> str: ...

@@ -1,9 +1,9 @@
 """The packet generator: prebuilt frames of any size and many flows at an exact rate, between the ends of any topology.
 
-No packaged generator keeps a rate here (`docs/DESIGN.md`, "The packet generator"), so this one is labkit's own. A
-sending process for each pair is `labkit.measure.traffic.packet_sender`. What arrives is counted by the receiver's interface,
-then counted again and dropped by an nftables ingress hook, before IP costs anything: an interface also counts strays,
-as the reports of a bridge that snoops for multicast (IGMP), and the hook counts the load alone.
+No packaged generator keeps a rate here (`docs/METHOD.md`, "Searches"), so this one is labkit's own. A sending process
+for each pair is `packet_sender`. What arrives is counted by the receiver's interface, then counted again and dropped by
+an nftables ingress hook, before IP costs anything: an interface also counts strays, as the reports of a bridge that
+snoops for multicast (IGMP), and the hook counts the load alone.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ from labkit.system.netlink.taps import Tap, check_taps, new_tap
 from labkit.system.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "DumpedNextHop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter", "PacketSockets",
-    "Route", "Tap",
-    "addresses", "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "FIRST_INDEX", "DumpedNextHop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter",
+    "PacketSockets", "Route", "Tap", "addresses",
+    "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
     "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
 ]  # fmt: skip

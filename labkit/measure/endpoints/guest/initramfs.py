@@ -20,7 +20,7 @@ from labkit.system.qemu.cpio import Entry
 from labkit.system.qemu.kernels import Kernel
 
 if TYPE_CHECKING:
-    from labkit.measure.endpoints.guest.qemu_guest import Nic
+    from labkit.measure.endpoints.guest.spec import Nic
 
 MODULES = ("virtio_pci", "virtio_console", "virtio_net")
 PROGRAMS = ("iperf3", "ping", "ip", "ethtool", "tc")

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, Self
 
 from labkit.common.errors import Failed
-from labkit.measure.endpoints.guest.qemu_guest import Nic, QemuGuest, Reading
+from labkit.measure.endpoints.guest.qemu_guest import QemuGuest, Reading
+from labkit.measure.endpoints.guest.spec import Nic
 from labkit.system import machine, netlink, process
 
 MODULES = ("veth", "bridge")

@@ -1,7 +1,7 @@
 """What the machine did during a trial: whether loss came from scheduling, and where the kernel counted it.
 
 Loss is the datapath's own only if its processes had a CPU when they wanted one and the sender kept its schedule. On
-shared cores they often do not: without this gate the same switch gave rates between 28 and 253 kpps (see METHOD).
+shared cores they often do not: ungated, the same switch gave rates between 28 and 253 kpps (METHOD, "Searches").
 """
 
 from __future__ import annotations

@@ -184,12 +184,12 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
         result = mlrsearch.search(
             measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.limit_s
         )
-        costs = _costs(take, result.search)
-        last = next((one.rate_pps for one in reversed(result.search) if one.rate_pps), None)
+        costs = _costs(take, result.bounds)
+        last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and last else ():
             assert last is not None
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
-        for one in result.search:
+        for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, point, line_pps)
             metrics |= {"datapath_scheduling": placed} | costs.get(one.rate_pps, {})
             search.append(live.measured(metrics, doubts))

@@ -57,7 +57,7 @@ class Found:
 class Result:
     """A search. `most_pps`: the greatest load that was tried. `problem`: why it did not end as it should, or None."""
 
-    result: list[Found]
+    bounds: list[Found]
     most_pps: float
     trials_count: int
     repeated_count: int
@@ -142,7 +142,8 @@ def _once(
     ]
     config = Config()
     config.goals = goals
-    config.max_load, config.min_load = most_pps, least_pps
+    config.min_load = least_pps  # first: a greatest load below the usual least one is refused
+    config.max_load = most_pps
     config.search_duration_max = limit_s
     config.warmup_duration = min(settings.trial_s, 1.0)  # the first trial at the greatest load is thrown away
     one = MultipleLossRatioSearch(config=config)

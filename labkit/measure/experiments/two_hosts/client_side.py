@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import errors
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import FarPair
@@ -24,34 +23,12 @@ from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.server_counters import ServerSide, Window
+from labkit.measure.experiments.server_link import Peer
 from labkit.measure.traffic import ping
 from labkit.measure.traffic.base import FlowGenerator, Flows, Page
 from labkit.system import machine
 
-Answer = dict[str, Any]
 CLOCK = 1.02  # times what passed here another host's clock may count before it is doubted
-
-
-class Peer:
-    """The servers' host. `channel` carries a request to it and brings its answer."""
-
-    def __init__(self, channel: Callable[[dict[str, Any]], Answer]) -> None:
-        self._channel = channel
-        self._gone = False
-        self.views: dict[str, BuiltArm] = {}  # of each topology that was built once
-        hello = self.ask("hello")
-        self.machine: dict[str, Any] = hello["machine"]  # as rows tell of it
-        self.environment: dict[str, Any] = hello["environment"]
-
-    def ask(self, do: str, **more: Any) -> Answer:
-        """Its answer. Raises what it raised there, with words that say where."""
-        answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
-        if answer.get("gone"):
-            self._gone = True
-            raise Failed("nobody carries words to the servers' host any more")
-        if "kind" in answer:
-            raise errors.error_by_name(answer["kind"], f"on the servers' host: {answer['text']}")
-        return answer
 
 
 class RemoteServer:

@@ -18,7 +18,15 @@ from typing import Any
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
 from labkit.measure.topologies.base import PORT, Meter, Spec, mac
-from labkit.measure.topologies.network.encapsulation import ETHERNET, GRE, IPV4, Header, headers, length_bytes
+from labkit.measure.topologies.network.encapsulation import (
+    ETHERNET,
+    GRE,
+    IPV4,
+    Header,
+    arithmetic,
+    headers,
+    length_bytes,
+)
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -270,6 +278,17 @@ class Mirrors:
             return end
 
         return begin
+
+    def doubts(self) -> tuple[str, ...]:
+        """Copies that cannot leave the host: the switch drops them, and counts them nowhere."""
+        uplink_bytes = self._asked.uplink_mtu
+        added = tunnel_headers(self._asked) if uplink_bytes is not None else ()
+        if uplink_bytes is None or self._spec.mtu_bytes + length_bytes(added) <= uplink_bytes:
+            return ()
+        return (
+            f"copies of packets of more than {uplink_bytes - length_bytes(added)} bytes do not fit the mirror's tunnel"
+            f" and are lost: {arithmetic(uplink_bytes, 'uplink', added)}",
+        )
 
     def prove(self, switch: Switch, pairs: Sequence[Pair]) -> None:
         """See that every mirror copies what it should: as many copies arrive as it should have made.

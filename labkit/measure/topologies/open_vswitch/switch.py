@@ -8,6 +8,7 @@ namespace, the folder with the mount namespace.
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -62,7 +63,10 @@ class Switch:
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
-        """The CPU-seconds that ovs-vswitchd has taken, all threads of it, exact to nanoseconds."""
+        """The CPU-seconds that ovs-vswitchd has taken, all threads of it, exact to nanoseconds. Raises Failed when
+        it has ended."""
+        if self._daemon is not None and self._daemon.poll():
+            raise Failed(f"the switch has ended: {self._end()}")
         return time.clock_gettime((~self.pid << 3) | CPUCLOCK_SCHED)
 
     def open(self) -> None:
@@ -121,7 +125,7 @@ class Switch:
         deadline = time.monotonic() + START_S
         while (now := self.database.rows("Open_vSwitch", "cur_cfg")[0]["cur_cfg"]) < self._config:
             if self._daemon is not None and self._daemon.poll():
-                raise Failed(f"ovs-vswitchd has ended: {self.words() or self._daemon.ended().words()}")
+                raise Failed(self._end())
             if time.monotonic() > deadline:
                 raise Failed(
                     f"ovs-vswitchd did not take its configuration in within {START_S:.0f} s ({now} of {self._config}):"
@@ -131,6 +135,13 @@ class Switch:
         rows = self.database.rows("Interface", "name", "error")
         if faults := [f"{row['name']} ({row['error']})" for row in rows if row["error"]]:
             raise Failed(f"Open vSwitch refused ports: {'; '.join(faults[:3])}")
+
+    def _end(self) -> str:
+        """How ovs-vswitchd has ended, with its last words."""
+        assert self._daemon is not None, "it was started"
+        code = self._daemon.ended().returncode
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return f"ovs-vswitchd {how}" + (f" ({words})" if (words := self.words()) else "")
 
     def _wait_for_datapath(self) -> None:
         """Wait until threads run that handle what the kernel's datapath does not know: without them it drops that."""
@@ -142,7 +153,7 @@ class Switch:
                     " take ovs_netdev, or a kernel that has it (where=vm:debian boots one in a lab VM)"
                 )
             if self._daemon is not None and self._daemon.poll():
-                raise Failed(f"ovs-vswitchd has ended: {self.words() or self._daemon.ended().words()}")
+                raise Failed(self._end())
             if time.monotonic() > deadline:
                 raise Failed(
                     "ovs-vswitchd started no handler thread, so the kernel's datapath would drop the first packets of"

@@ -64,14 +64,15 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = pairs_of(spec, ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 @contextmanager
 def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     """A tap from every guest to one switch; raises as `ovs`, and BadInput for guests that send what the userspace
     datapath cannot carry."""
-    from labkit.measure.endpoints.guest.qemu_guest import guests, parse  # what only guests need
+    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
+    from labkit.measure.endpoints.guest.spec import parse
 
     parameters = parse(spec.guest)
     if _datapath(name) == "netdev" and parameters.offloads:
@@ -98,7 +99,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = paired(ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one))
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 def _datapath(name: str) -> str:

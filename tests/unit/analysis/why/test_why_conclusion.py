@@ -14,7 +14,7 @@ import pytest
 
 from labkit.analysis import flame
 from labkit.analysis.flame.profile import PER
-from labkit.analysis.why import causes, code_paths, conclusion, environment, selection, work
+from labkit.analysis.why import causes, code_paths, conclusion, counter_tables, environment, selection, work
 
 PERIOD_S, WINDOW_S, ARRIVED = 1 / 997, 1.0, 60_000
 SYSCALL = (
@@ -184,7 +184,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
     )
     both = work.rounds(point, 0), work.rounds(point, 1)
-    named = causes.named(causes.judged(*both, work.between(*both, 0.1)))
+    named = causes.explained(causes.judged(*both, work.between(*both, 0.1)))
     assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
     assert named[0].name == "packet filter rules (nftables)"
     assert named[0].callers == ("ip_rcv",)
@@ -234,3 +234,72 @@ def test_names_of_pairs_and_interfaces_do_not_differ() -> None:
     assert environment.generic("client3") == "client"
     assert environment.generic("sysctl net.ipv4.conf.eth0.rp_filter") == "sysctl net.ipv4.conf.*.rp_filter"
     assert environment.generic("sysctl net.ipv4.conf.all.rp_filter") == "sysctl net.ipv4.conf.all.rp_filter"
+
+
+def one_run(folder: Path, more: Mapping[str, float], effects: list[dict[str, Any]], **changes: Any) -> Path:
+    """A run of two arms, the second of which has a change with these effects."""
+    run(folder, 20)
+    description = json.loads((folder / "run.json").read_text()) | {
+        "parameters": {"topology": ["veth_bridge"]}
+    }
+    (folder / "run.json").write_text(json.dumps(description))
+    other = run(folder.with_name(f"{folder.name}-other"), 21, more, **changes)
+    for path in sorted((other / "rows").glob("*.jsonl")):
+        lines = []
+        for line in path.read_text().splitlines():
+            row = json.loads(line) | {
+                "arm": "veth_bridge+x",
+                "role": "variant",
+                "change": "x",
+                "changed": effects,
+            }
+            if row["artefact"]:
+                there = row["artefact"].replace("arm.", "other.")
+                (folder / there).write_bytes((other / row["artefact"]).read_bytes())
+                row["artefact"] = there
+            lines.append(json.dumps(row) + "\n")
+        with open(folder / "rows" / path.name, "a") as rows:
+            rows.writelines(lines)
+    return folder
+
+
+def test_the_change_of_an_arm_is_the_cause_and_the_profile_says_how(tmp_path: Path) -> None:
+    rules = f"{RECEIVING};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
+    effect = {
+        "at": "server",
+        "kind": "nftables",
+        "setting": "nftables ruleset",
+        "before": "none",
+        "after": "9 rules",
+    }
+    folder = one_run(tmp_path / "arms", {rules: 4e-6}, [effect])
+    result = concluded(f"{folder}:veth_bridge", "x")
+    assert result.claims
+    assert result.sentence.startswith("nftables ruleset (server): none → 9 rules is the cause: ")
+    assert "packet filter rules (nftables) cost 5." in result.sentence
+    assert "new code path nf_hook_slow below ip_rcv" in result.sentence
+    assert "Two runs" not in " ".join(result.notes)
+
+
+def test_a_change_without_effect_is_no_cause(tmp_path: Path) -> None:
+    """Not either where others left its arm less of the CPUs: rounds are interleaved."""
+    effects = [
+        {
+            "at": "both",
+            "kind": "sysctl",
+            "setting": "net.ipv4.conf.all.rp_filter",
+            "before": "0",
+            "after": "1",
+        }
+    ]
+    folder = one_run(tmp_path / "arms", {}, effects, foreign=0.2)
+    result = concluded(f"{folder}:veth_bridge", "x")
+    assert not result.claims
+    assert "rp_filter (both): 0 → 1 differs; its cost" in result.sentence
+    assert result.cause != "foreign load"
+
+
+def test_counters_that_say_the_same_are_one_line() -> None:
+    values = np.array([[100.0, 102, 150], [5400, 5508, 8100], [100, 150, 102], [7, 7, 10.6]])
+    assert counter_tables._alike(values, [0, 1, 2, 3]) == {0: [1, 3], 2: []}
+    assert counter_tables._with_repeats(["a", "b", "c"], 0, [1, 2]) == "a (the same say b, c)"

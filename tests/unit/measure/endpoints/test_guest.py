@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints.guest import initramfs, qemu_guest
-from labkit.measure.endpoints.guest.qemu_guest import Nic
+from labkit.measure.endpoints.guest.spec import More, Nic, parse
 from labkit.measure.experiments import DatapathParameters
 from labkit.system import process
 from labkit.system.qemu import kvm
@@ -21,9 +21,7 @@ KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all
 
 
 def test_a_guest_is_read_from_a_word() -> None:
-    parameters = qemu_guest.parse(
-        "debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1"
-    )
+    parameters = parse("debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1")
     assert (parameters.machine.kernel, parameters.machine.cpus, parameters.machine.append) == (
         "debian",
         2,
@@ -31,7 +29,7 @@ def test_a_guest_is_read_from_a_word() -> None:
     )
     assert (parameters.queues, parameters.offloads, parameters.vhost) == (2, False, "off")
     assert (parameters.programs, parameters.boot_s) == (("perf", "tc"), 9)
-    assert qemu_guest.parse("debian") == qemu_guest.parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
+    assert parse("debian") == parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,7 @@ def test_a_guest_is_read_from_a_word() -> None:
 )
 def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        qemu_guest.parse(word)
+        parse(word)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +88,12 @@ def test_what_guests_can_have_is_asked_for() -> None:
 
 
 def test_queues_and_offloads_are_words_of_qemus() -> None:
-    words = qemu_guest.nic_words(qemu_guest.parse("debian,cpus=2,queues=2,offloads=off"), NIC, vhost=True)
+    words = qemu_guest.nic_words(parse("debian,cpus=2,queues=2,offloads=off"), NIC, vhost=True)
     assert words[1] == "tap,id=nic,fds=7:8,vhost=on"
     assert "mq=on,vectors=6" in words[3]
     assert "guest_tso4=off" in words[3]
     assert "host_mtu=9000" in words[3]
-    assert "=off" not in qemu_guest.nic_words(qemu_guest.parse("debian"), NIC, vhost=False)[3]
+    assert "=off" not in qemu_guest.nic_words(parse("debian"), NIC, vhost=False)[3]
 
 
 def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -122,10 +120,10 @@ def test_qemu_that_ends_at_once_says_nothing_of_kvm(tmp_path: Path) -> None:
 
 
 def test_a_guest_for_all_ends_has_a_bound() -> None:
-    parameters = qemu_guest.parse("debian,cpus=2")
-    assert qemu_guest.More(32).of(parameters).machine.cpus == 64
+    parameters = parse("debian,cpus=2")
+    assert More(32).of(parameters).machine.cpus == 64
     with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*ask for fewer pairs"):
-        qemu_guest.More(33).of(parameters)
+        More(33).of(parameters)
 
 
 @pytest.mark.needs("busybox")

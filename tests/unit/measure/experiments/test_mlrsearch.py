@@ -37,7 +37,7 @@ def searched(
 
 def test_a_capacity_is_found_within_the_width() -> None:
     result = searched(lambda rate, duration: (trial(rate, duration, 123_000), None))
-    ndr, pdr = result.result
+    ndr, pdr = result.bounds
     assert result.problem is None
     assert ndr.rate_pps == pytest.approx(123_000, rel=0.06)
     assert ndr.lower_pps <= 123_000 <= ndr.upper_pps  # type: ignore[operator]
@@ -49,7 +49,7 @@ def test_a_capacity_is_found_within_the_width() -> None:
 def test_a_device_that_loses_a_share_at_every_rate(loss: float) -> None:
     """0.2 % is above the NDR's goal at every load and below the PDR's; 1 % is above both."""
     result = searched(lambda rate, duration: (trial(rate, duration, rate * (1 - loss)), None), least=20e3)
-    ndr, pdr = result.result
+    ndr, pdr = result.bounds
     assert ndr.rate_pps is None
     assert ndr.lower_pps is None
     if loss < 0.005:
@@ -59,7 +59,7 @@ def test_a_device_that_loses_a_share_at_every_rate(loss: float) -> None:
 
 
 def test_what_never_loses_has_no_upper_bound() -> None:
-    for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).result:
+    for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).bounds:
         assert one.upper_pps is None
         assert one.lower_pps == pytest.approx(500e3)
 
@@ -71,7 +71,14 @@ def test_a_generator_that_reaches_less_lowers_the_greatest_load() -> None:
 
     result = searched(slow)
     assert result.most_pps <= 80_000
-    assert all(one.upper_pps is None for one in result.result)
+    assert all(one.upper_pps is None for one in result.bounds)
+
+
+def test_a_slow_device_whose_greatest_load_is_small() -> None:
+    result = mlrsearch.search(
+        lambda rate, duration: (trial(rate, duration, 3000), None), FAST, (0.0,), 100, 5000, 30
+    )
+    assert result.bounds[0].rate_pps == pytest.approx(3000, rel=0.06)
 
 
 def test_disturbed_attempts_are_repeated_and_counted() -> None:
@@ -84,7 +91,7 @@ def test_disturbed_attempts_are_repeated_and_counted() -> None:
 
     result = searched(disturbed)
     assert result.repeated_count > 0
-    assert result.result[0].rate_pps == pytest.approx(100_000, rel=0.06)
+    assert result.bounds[0].rate_pps == pytest.approx(100_000, rel=0.06)
 
 
 def test_a_search_out_of_time_keeps_its_bounds() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from labkit import loss_rates
 from labkit.analysis import figures, load
+from labkit.analysis.findings import loss_rates
 
 SENT = {
     "experiment": "throughput",

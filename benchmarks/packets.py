@@ -1,0 +1,78 @@
+"""Packets per CPU-second of the packet generator, beside iperf3's in the same run on the same veth pair; and whether it
+meets the rates that it is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+from benchmarks.promise import Promise, inside, median, note
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
+from labkit.measure.traffic import iperf3, registry
+from labkit.measure.traffic.packet_sender import Mix
+
+BOUND = 1 / 3  # iperf3's packets per CPU-second, of ours
+REACH = 0.8  # of the greatest rate: up to there a rate is met within 1 %
+MET = 0.01
+ROUNDS, QUICK = 7, 3
+Found = dict[str, list[float]]
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """Three times the packets of a CPU-second, rates met, and what a trial costs beside its time."""
+    note("the packet generator beside iperf3")
+    result: Found = inside("benchmarks.packets", QUICK if quick else ROUNDS)
+    ours, theirs = median(result["packets"]), median(result["iperf3"])
+    yield Promise(
+        "packets per CPU-second",
+        f"{ours / 1e3:.0f} k",
+        f"iperf3, UDP: {theirs / 1e3:.0f} k",
+        theirs / ours,
+        f"<= {BOUND:.3f}",
+        theirs / ours <= BOUND,
+        "64-byte frames; the reference's ratio to ours",
+    )
+    off = median(result["off"])
+    words = f"{100 * off:.2f} % off"
+    yield Promise("asked rate, 1 kpps to 80 %", words, "the rate asked for", off, f"<= {MET}", off <= MET)
+    beside_s = median(result["beside_s"])
+    yield Promise(
+        "a trial beside its time", f"{1e3 * beside_s:.1f} ms", bound="<= 50 ms", kept=beside_s <= 0.05
+    )
+
+
+def measured(rounds: int) -> Found:
+    """Both generators by turns."""
+    result: Found = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
+    with topologies.build("veth", topologies.Spec()) as net:
+        for _ in range(rounds):
+            with registry.find_trial("packets").trials(net.pairs, Mix((64,), 1000)) as ready:
+                most = ready.trial(None, 0.5)
+                result["packets"].append(most.received_count / most.generator_cpu_s)
+                for rate_pps in (1e3, 10e3, 100e3, REACH * most.offered_pps):
+                    begun = time.monotonic()
+                    trial = ready.trial(rate_pps, 0.5)
+                    result["beside_s"].append(time.monotonic() - begun - 0.5)
+                    result["off"].append(abs(trial.offered_count / (0.5 * rate_pps) - 1))
+            result["iperf3"].append(_iperf3(net.pairs[0]))
+    return result
+
+
+def _iperf3(pair: Pair) -> float:
+    """Datagrams that arrived per CPU-second of client and server."""
+    with iperf3.flows([pair], iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)) as flows:
+        flows.stage()
+        flows.go()
+        reports, problem = flows.finish(time.monotonic() + 10)
+        if problem is not None or flows.servers is None:
+            sys.exit(problem)
+        programs = [one.ended() for one in (*flows.clients, *flows.servers.programs)]
+    row = iperf3.Iperf3().metrics(reports, "udp")
+    return float(row["reported_received_count"] / sum(one.cpu_s for one in programs))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(int(sys.argv[1]))))

@@ -1,0 +1,93 @@
+"""What a guest is: the word that asks for one, its larger versions, and its NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from labkit.common.errors import BadInput
+from labkit.system.qemu import vm_spec
+
+FORM = (
+    "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
+[,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
+)
+CPUS, MEMORY_MIB = 64, 262144  # the most that a guest may have
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """A guest that is asked for. `queues`: pairs of queues of its NIC. `offloads`: whether checksums and segmentation
+    may be left to the other side. `vhost`: auto is on where KVM and the kernel's vhost-net are. `programs` are packed
+    beside those of the load."""
+
+    machine: vm_spec.Shape
+    queues: int = 1
+    offloads: bool = True
+    vhost: str = "auto"
+    programs: tuple[str, ...] = ()
+    boot_s: int = 120
+
+
+def parse(text: str) -> GuestSpec:
+    """The guest that a word asks for. Raises BadInput in one sentence for what is none."""
+    own = {
+        "queues": vm_spec.number(1, 64),
+        "offloads": vm_spec.one_of("on", "off"),
+        "vhost": vm_spec.one_of("auto", "on", "off"),
+        "programs": vm_spec.words(r"[A-Za-z0-9_.+-]+"),
+        "boot_s": vm_spec.number(1, 3600),
+    }
+    fields = (
+        vm_spec.FIELDS
+        | {"cpus": vm_spec.number(1, CPUS), "memory_mib": vm_spec.number(128, MEMORY_MIB)}
+        | own
+    )
+    kernel, given = vm_spec.read(f"guest={text}", "a guest", text, fields, FORM)
+    more = {name: given.pop(name) for name in own if name in given}
+    if "offloads" in more:
+        more["offloads"] = more["offloads"] == "on"
+    made = vm_spec.Shape(kernel, **{"cpus": 1, "memory_mib": 384, **given})  # type: ignore[arg-type]
+    spec = GuestSpec(made, **more)  # type: ignore[arg-type]
+    if spec.queues > made.cpus:
+        raise BadInput(
+            f"guest={text}: a guest uses as many queues as it has CPUs: say cpus={spec.queues} or more"
+        )
+    return spec
+
+
+@dataclass(frozen=True)
+class More:
+    """What guests are beyond what the word asks for: so many times its CPUs and its memory, more modules and
+    programs."""
+
+    times: int = 1
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def of(self, spec: GuestSpec) -> GuestSpec:
+        """The larger guest. Raises BadInput for one that is too large."""
+        one = spec.machine
+        cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
+        if cpus > CPUS or memory_mib > MEMORY_MIB:
+            words = f"one guest for {self.times} ends would have cpus={cpus},memory_mib={memory_mib}"
+            raise BadInput(f"{words}, and {CPUS} and {MEMORY_MIB} are the most: ask for fewer pairs")
+        made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
+        return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
+
+
+NO_MORE = More()
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A guest's NIC: the guest's name, the descriptors of its tap's queues (none: no NIC), and what the guest gives its
+    eth0: an address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
+
+    name: str
+    fds: Sequence[int]
+    mtu_bytes: int
+    address: str
+    partner: str
+    mac: str
+    partner_mac: str

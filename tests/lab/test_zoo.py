@@ -1,0 +1,20 @@
+"""A part of the zoo: causes that are planted in this kernel, and what `labkit why` says first of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import zoo
+
+pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge", "perf", "nft")
+
+
+def test_planted_causes_are_named_first(tmp_path: Path) -> None:
+    """Two hundred rules, which each packet meets, and a rate limit: both are far above the noise."""
+    plants = [one for one in zoo.PLANTS if one.name in ("200 nftables rules", "a rate limit")]
+    answers = {plant.name: (named, sentence) for plant, sentence, named in zoo.Zoo(tmp_path).planted(plants)}
+    assert answers.keys() == {"200 nftables rules", "a rate limit"}
+    assert all(named for named, _ in answers.values()), answers
+    assert "nftables" in answers["200 nftables rules"][1]
