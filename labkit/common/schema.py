@@ -265,7 +265,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "throughput",
         "describes",
-        ("phase", "", "text", "what a trial is for: calibration, search, latency or cost"),
+        ("phase", "", "text", "what a trial is for: calibration, search, cost, or latency at a share of the rate"),
         ("exceed_ratio", "1", "number", "the share of trials that may exceed the loss goal"),
         ("trial_s", "s", "number", "the length of a trial"),
         ("sum_s", "s", "number", "the total trial time that a bound needs"),

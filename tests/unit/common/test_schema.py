@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -136,15 +135,10 @@ def test_pandas_example(run: Path) -> None:
     assert _medians(run, [sys.executable, "-P", "-c", _example("python")]) == EXPECTED
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.needs("jq")
 def test_jq_example(run: Path) -> None:
     (run / "median.jq").write_text(_example("jq"))
     files = sorted(map(str, (run / "rows").glob("*.jsonl")))
     argv = ["jq", "--slurp", "--raw-output", "--from-file", str(run / "median.jq"), *files]
     assert f"`{' '.join(argv[:4])} median.jq " in PAGE
     assert _medians(run, argv) == EXPECTED
-
-
-@pytest.mark.skipif(shutil.which("duckdb") is None, reason="DuckDB's shell is not installed")
-def test_duckdb_example(run: Path) -> None:
-    assert _medians(run, ["duckdb", "-csv", "-noheader", "-c", _example("sql")]) == EXPECTED
