@@ -1,5 +1,5 @@
-"""The command line. Results on standard output, everything else on standard error; what cannot be is one
-sentence and exit code 2."""
+"""The command line. Results go to standard output, everything else to standard error. An error is one sentence, with
+exit code 2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from labkit.runner.sweep import Measure
 
 INTERRUPTED = 130
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # of a stream without a name
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # writing to a stream failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,23 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _sorry(str(error))
     except KeyboardInterrupt:
         _sorry(
-            "interrupted; finished points are on disk, and the same goes on (a run with --folder and its folder)"
+            "interrupted: finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         )
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # whoever read our output has had enough
+        _drop_output()  # the reader of our output, such as head(1), has closed the pipe
         return 0
     except OSError as error:
         return _sorry(_what_failed(error))
     except RuntimeError as error:
-        if "Symlink loop" not in str(error):  # pathlib's only way to say it
+        if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
-        return _sorry(f"links lead in a circle ({error})")
+        return _sorry(f"symbolic links form a loop: {error}")
 
 
 def _standard_streams() -> None:
-    """Output that this terminal's character set does not have is replaced; a stream that is closed leads nowhere, or
-    the next file that is opened would get its number."""
+    """Make the standard streams safe to use: characters that the terminal's encoding lacks are replaced, and a closed
+    stream is opened on /dev/null, because the next opened file would otherwise get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
@@ -79,23 +79,23 @@ def _current_folder() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise BadInput("the current folder has been removed: change to one that is there") from None
+        raise BadInput("the current folder has been removed: change to an existing folder") from None
 
 
 def _drop_output() -> None:
-    """What is still to be written to standard output goes nowhere."""
+    """Send the rest of standard output to /dev/null."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _what_failed(error: OSError) -> str:
-    """What the operating system refused, in a sentence."""
+    """Describe in one sentence what the operating system refused."""
     if error.filename is not None:
         return f"{str(error.filename)[:200]}: {error.strerror}"
     if error.errno not in UNWRITABLE:
-        return f"the operating system refused something: {error}"
+        return f"the operating system refused an operation: {error}"
     _drop_output()
-    return f"standard output cannot be written: {error.strerror or error}; what was measured is on disk"
+    return f"standard output cannot be written: {error.strerror or error}; the measured rows are on disk"
 
 
 def _sorry(text: str) -> int:
@@ -104,15 +104,15 @@ def _sorry(text: str) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    # The console's library is read while the probes run.
+    # The import of the console library takes as long as the probes: do both at the same time.
     reading = threading.Thread(target=importlib.import_module, args=("labkit.commands.doctor",))
     reading.start()
 
     try:
         where, request = given.where, dict[str, Any](do="doctor")
-        if where.startswith(
-            "vm:"
-        ):  # thrown away, so modules may stay loaded; and arming tracers is safe in one thread
+        if where.startswith("vm:"):
+            # The lab VM is discarded afterwards, so loaded modules may stay. Its CPUs share one emulation thread in
+            # this profile, in which arming tracers is safe.
             where += "" if ",profile=" in where else ",profile=tracing"
             request |= {"alone": True}
         events = run.ask(where, request, _note)
@@ -120,7 +120,7 @@ def _doctor(given: argparse.Namespace) -> int:
     except Failed as error:
         if given.where != "here":
             raise
-        # The doctor is needed most where no namespace can be made: then it asks from outside of one.
+        # The doctor is needed most where no namespace can be created: then it probes without one.
         _note(str(error))
         answer = next(agent_main.doctor({}))
     del answer["event"]
@@ -132,7 +132,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    # Who types a command may name any file; what a YAML file names stays in its folder.
+    # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_changes(arguments.name_value_pairs(given.parameters), None)
     from labkit.runner.progress import Bar
 
@@ -170,7 +170,7 @@ def _say_limits(bar: Bar) -> None:
 
 
 def _judge(rows: list[run_folder.Row]) -> int:
-    """0, or 2 with the first sentence when something failed or nothing could be measured."""
+    """Return the exit code: 0, or 2 with the first reason when a row failed or nothing could be measured."""
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
@@ -201,7 +201,7 @@ def _sweep(given: argparse.Namespace) -> int:
 
 
 def _judge_sweep(folder: Path) -> int:
-    """As `_judge` of all rows; 2 with a sentence for each point that could not be measured."""
+    """Return the exit code for all rows, as `_judge`; 2 with a sentence for each point that could not be measured."""
     from labkit.runner import sweep
 
     failed = sweep.failed(folder)
@@ -211,7 +211,7 @@ def _judge_sweep(folder: Path) -> int:
 
 
 def _fleet(address: str) -> Measure:
-    """What measures the points of a sweep on a Dask cluster."""
+    """Return the function that measures the points of a sweep on a Dask cluster."""
     try:
         from labkit.runner.cluster import caller  # half a second of imports, and only for this
     except ModuleNotFoundError as error:
@@ -231,8 +231,8 @@ def _report(given: argparse.Namespace) -> int:
     notebook = given.run / "notebook.ipynb"
     if not given.run.is_dir():
         raise BadInput(
-            f"{given.run} is not there: name the folder of a run or a sweep;"
-            f" they are in {run_folder.shown(run_folder.data_root())}"
+            f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
+            f" {run_folder.shown(run_folder.data_root())}"
         )
     if not notebook.is_file():
         sweep.show(given.run, Bar())
@@ -245,7 +245,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _name(run: Path) -> str:
-    """The name of a run; of a point of a sweep with that of the sweep, or the points of two sweeps would meet."""
+    """Return the folder name for a run's images; for a point of a sweep it contains the sweep's name."""
     run = run.absolute()
     return f"{run.parent.name}-{run.name}" if (run.parent / "sweep.json").exists() else run.name
 
@@ -272,7 +272,9 @@ def _why(given: argparse.Namespace) -> int:
 def _shell(given: argparse.Namespace) -> int:
     request = run.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
-        raise BadInput(f"where={where}: a shell is on this kernel: leave where out")
+        raise BadInput(
+            f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out"
+        )
     fds: tuple[int, ...] = ()
     if hosts.local.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
@@ -306,16 +308,16 @@ def _kernels(given: argparse.Namespace) -> int:
 
 
 def _kernels_get(given: argparse.Namespace) -> int:
-    before = _debians_kernel()
+    before = _debian_release()
     kernel = debian_kernels.get(given.name, _note)
-    if before not in (None, after := _debians_kernel()):
-        _note(f"vm:debian now means {after}; it was {before}: name that release to keep it")
+    if before not in (None, after := _debian_release()):
+        _note(f"vm:debian now means {after} instead of {before}: write vm:{before} to keep the old kernel")
     print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
     return 0
 
 
-def _debians_kernel() -> str | None:
-    """The release that vm:debian means; None where there is none."""
+def _debian_release() -> str | None:
+    """Return the kernel release that vm:debian stands for, or None when there is none."""
     try:
         return kernels.find("debian").release
     except BadInput:
@@ -329,7 +331,7 @@ def _kernels_install(given: argparse.Namespace) -> int:
         print(printable(f"{name}: {display}"))
     if not kernelspecs.newest():
         _note(
-            "no kernel can be booted in a lab VM here yet: `labkit kernels get` fetches one, then install again"
+            "there is no kernel for a lab VM yet: fetch one with `labkit kernels get`, then repeat this command"
         )
     return 0
 

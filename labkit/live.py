@@ -1,9 +1,9 @@
 """A live topology in a notebook: `net = live.build("veth_bridge", pairs=2)`, then `net.client0.run("ping", "-c1",
-net.server0.address)`; `net` as the last expression of a cell is its drawing, and what passes during `with net.capture()
-as seen:` is in `seen.packets`.
+net.server0.address)`. As the last expression of a cell `net` shows its drawing. The packets that pass during `with
+net.capture() as seen:` are in `seen.packets`.
 
-It stands in a labkit process of its own, on whatever kernel `where` names. When it is closed, or the notebook's kernel
-ends in whatever way, the kernel of that host frees all of it.
+The topology belongs to a separate labkit process, on the kernel that `where` names. When it is closed, or the
+notebook's kernel ends for any reason, the operating system removes all of it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from labkit.measure.topologies import Network, State
 from labkit.runner import run
 
 PATIENCE_S = 60.0
-STOP_S = 2.0  # for a program to end by itself when it is asked to
-SLOW_S = 600.0  # for what is no program, on an emulated kernel
-GRACE_S = 30.0  # beyond the time of a request, until whoever waits for its answer gives up
+STOP_S = 2.0  # for a program to end after SIGTERM
+SLOW_S = 600.0  # for requests that run no program, on an emulated CPU
+GRACE_S = 30.0  # added to the time of a request before the caller gives up
 
 
 class Endpoint:
-    """A place in a live topology where programs run. `address`: of what carries the load, None between the ends."""
+    """An endpoint or namespace of a live topology, in which programs run. address: of the interface that carries the
+    load; None for a namespace that is not an endpoint."""
 
     def __init__(self, topology: LiveTopology, name: str, address: str | None) -> None:
         self._topology = topology
@@ -46,16 +47,16 @@ class Endpoint:
         self.address = address
 
     def run(self, *argv: str, timeout_s: float = PATIENCE_S) -> str:
-        """What a program prints on standard output. Raises Failed with its words unless it ends with 0 within the time;
-        what it still runs then, or when the cell is interrupted, is ended."""
+        """Run a program and return its standard output. Raises Failed with its message unless it exits with 0 within
+        `timeout_s` seconds. After that time, or when the cell is interrupted, the program is killed."""
         ended = self._topology._ask("run", at=self.name, argv=list(argv), timeout_s=timeout_s)
         if ended["returncode"] != 0:
             raise Failed(ended["words"])
         return str(ended["stdout"])
 
     def start(self, *argv: str) -> Program:
-        """Start a program in the background: a server, say. It ends by itself, by `Program.stop`, or with the
-        topology."""
+        """Start a program in the background, for example a server. It runs until it exits, until `Program.stop`, or
+        until the topology is closed."""
         number = self._topology._ask("start", at=self.name, argv=list(argv))["number"]
         return Program(self._topology, number, argv)
 
@@ -71,17 +72,17 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has printed on standard output up to now."""
+        """The standard output so far."""
         return str(self._ask("said")["stdout"])
 
     @property
     def is_running(self) -> bool:
-        """Whether it still runs."""
+        """Whether the program is running."""
         return bool(self._ask("said")["running"])
 
     def wait(self, timeout_s: float = PATIENCE_S) -> str:
-        """What it prints on standard output, when it has ended. Raises Failed with its words unless it ended with 0,
-        and when it still runs after `timeout_s` seconds; then it goes on."""
+        """Wait for the program to end, and return its standard output. Raises Failed with its message unless it exits
+        with 0, and when it is still running after `timeout_s` seconds; it then continues to run."""
         ended = self._ask("wait", timeout_s=timeout_s)
         if ended["event"] == "running":
             raise Failed(f"{self.argv[0]} still runs after {timeout_s:g} s: wait longer, or stop it")
@@ -90,8 +91,8 @@ class Program:
         return str(ended["stdout"])
 
     def stop(self, patience_s: float = STOP_S) -> str:
-        """End it (SIGTERM, and SIGKILL after `patience_s` seconds); what it has printed on standard output. Nothing
-        happens where it has ended before."""
+        """End the program (SIGTERM, then SIGKILL after `patience_s` seconds), and return its standard output. If it has
+        ended already, only return the output."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._ask("kill", signal=int(number))
             if (ended := self._ask("wait", timeout_s=patience_s))["event"] != "running":
@@ -106,10 +107,10 @@ class Program:
 
 
 class CapturedPackets:
-    """What passed the interfaces of a live topology; there after the block of `Live.capture`.
+    """The packets that passed the interfaces of a live topology, available after the block of `LiveTopology.capture`.
 
-    `packets`: a row for each packet at each interface that saw it, for pandas.DataFrame; `counts` of every interface;
-    `doubt`: what is missing, in one sentence, or None.
+    packets: a row for each packet at each interface that saw it, for pandas.DataFrame. counts: of every interface.
+    doubt: one sentence about missing packets, or None.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class CapturedPackets:
         self._file = b""
 
     def save(self, path: str | Path) -> None:
-        """Write the capture as a pcapng file, for Wireshark and the like."""
+        """Write the capture as a pcapng file, for example for Wireshark."""
         run_folder.write(Path(path), self._file)
 
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
@@ -136,22 +137,22 @@ class CapturedPackets:
 
 
 class LiveTopology:
-    """A topology that stands until it is closed. Its endpoints and namespaces are attributes, by their names. Several
+    """A topology that exists until it is closed. Its endpoints and namespaces are attributes with their names. Several
     threads may use it at the same time."""
 
     def __init__(self, where: str, request: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # of what is waited for, of whether it is open, and of telling
+        self._lock = threading.Lock()  # protects _answers, _open and sending
         self._answers: dict[int | None, Future[dict[str, Any]]] = {None: Future()}
         self._open = True
         with ExitStack() as stack:
-            with _deaf_to_interrupts():
+            with _block_interrupts():
                 self._talk = stack.enter_context(hosts.conversation(where, request, _say))
-            # Answers come in any order, so one thread hears them all and gives each to whoever waits for it.
+            # Answers arrive in any order, so one thread receives them all and passes each to the caller that waits.
             self._listener = threading.Thread(target=self._listen, daemon=True, name="labkit live")
             self._listener.start()
             stack.callback(self._end)
-            state = self._told(self._heard(None, math.inf))
+            state = self._state(self._answer(None, math.inf))
             self._stack = stack.pop_all()
         places: dict[str, str | None] = {space.name: None for space in state.namespaces}
         places |= {end.name: end.address for pair in state.pairs for end in pair}
@@ -160,8 +161,8 @@ class LiveTopology:
 
     @property
     def state(self) -> State:
-        """What the kernel tells of it now."""
-        return self._told(self._ask("state"))
+        """The current state, as the kernel reports it."""
+        return self._state(self._ask("state"))
 
     @contextmanager
     def capture(
@@ -172,11 +173,11 @@ class LiveTopology:
         total_bytes: int = 4 << 20,
         settle_s: float = SETTLE_S,
     ) -> Iterator[CapturedPackets]:
-        """What passes these interfaces (`"client0:eth0"`), or all when none is named, during the block.
+        """Capture the packets at these interfaces (`"client0:eth0"`), or at all if none is named, during the block.
 
-        Of each packet the first `snap_bytes`, of an interface `rate_pps` packets in a second, of all `total_bytes`; at
-        the end packets that are on their way are waited for, `settle_s` at most. Raises what
-        `observers.capture.capture` raises.
+        At most the first `snap_bytes` of each packet, `rate_pps` packets per second and interface, and `total_bytes` in
+        total are kept. At the end the capture waits up to `settle_s` seconds for packets in flight. Raises as
+        `labkit.measure.observers.capture.capture`.
         """
         check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
@@ -192,7 +193,7 @@ class LiveTopology:
         seen._fill(file, self.state, rate_pps)
 
     def close(self) -> None:
-        """Let go of it; its programs end, and its interfaces go. Threads that wait for an answer get Failed."""
+        """End the programs and remove the interfaces. Threads that wait for an answer get Failed."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -204,7 +205,7 @@ class LiveTopology:
     def __getattr__(self, name: str) -> Endpoint:
         endpoints: dict[str, Endpoint] = self.__dict__.get("endpoints", {})
         if name not in endpoints:
-            raise AttributeError(f"there is no {name}; there are {', '.join(endpoints)}")
+            raise AttributeError(f"this topology has no endpoint {name}; it has {', '.join(endpoints)}")
         return endpoints[name]
 
     def __dir__(self) -> list[str]:
@@ -214,7 +215,7 @@ class LiveTopology:
         return drawing.tree(self.state).rstrip() if self._open else f"{self.name}, closed"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Its drawing where one can be shown, and always its text."""
+        """Return the drawing for a notebook, and always the text."""
         if not self._open:
             return {"text/plain": repr(self)}
         from labkit.analysis.drawing import figure
@@ -224,26 +225,28 @@ class LiveTopology:
         return shown | {"text/plain": drawing.tree(state).rstrip()}
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        """The answer to one request. Raises what was raised there, and Failed when it is there no more."""
+        """Send one request and return its answer. Raises the error of the topology's process, and Failed when it
+        ended."""
         number = next(self._numbers)
         with self._lock:
             if not self._open:
-                raise Failed(f"this {self.name} is closed: build another")
+                raise Failed(f"the topology {self.name} is closed: build it again")
             self._answers[number] = Future()
-        self._tell({"do": do, "number": number, **more})
+        self._send({"do": do, "number": number, **more})
         try:
-            return self._heard(number, more.get("timeout_s", SLOW_S) + GRACE_S)
+            return self._answer(number, more.get("timeout_s", SLOW_S) + GRACE_S)
         except BaseException as error:
             if not isinstance(error, LabkitError) and do == "run":
-                self._tell({"do": "stop", "number": next(self._numbers), "program": number})
+                self._send({"do": "stop", "number": next(self._numbers), "program": number})
             raise
 
-    def _tell(self, request: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         with self._lock:
             self._talk.tell(msgspec.json.encode(request).decode())
 
-    def _heard(self, number: int | None, patience_s: float) -> dict[str, Any]:
-        """The answer with this number. Raises what it says, and Failed when none comes in time."""
+    def _answer(self, number: int | None, patience_s: float) -> dict[str, Any]:
+        """Wait for the answer with this number. Raises the error that it contains, and Failed when it does not come in
+        time."""
         try:
             event = self._answers[number].result(None if math.isinf(patience_s) else patience_s)
         except TimeoutError:
@@ -256,7 +259,7 @@ class LiveTopology:
         return event
 
     def _listen(self) -> None:
-        """Give each answer to whoever waits for it, until there are no more; then nobody waits any longer."""
+        """Pass each answer to the caller that waits for it. After the last answer every waiting caller gets Failed."""
         words = ""
         try:
             for event in self._events():
@@ -265,9 +268,9 @@ class LiveTopology:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(event)
                 elif event.get("event") == "error":  # it ends now
-                    words = f"the topology's process failed: {event.get('text')}; build another"
-            words = words or f"the topology's process {self._talk.words()}; build another"
-        except (LabkitError, OSError, ValueError) as error:  # it was closed while it was heard
+                    words = f"the topology's process failed: {event.get('text')}; build the topology again"
+            words = words or f"the topology's process {self._talk.words()}; build the topology again"
+        except (LabkitError, OSError, ValueError) as error:  # it was closed during the read
             words = str(error)
         with self._lock:
             self._open = False
@@ -277,10 +280,10 @@ class LiveTopology:
                 waiting.set_exception(Failed(words))
 
     def _end(self) -> None:
-        """Let the process end, and hear that it has: its pipes are not closed under the thread that reads them."""
+        """Ask the process to end, and wait until it has: the listener still reads its pipes."""
         with self._lock:
             self._open = False
-        self._tell({"do": "end"})
+        self._send({"do": "end"})
         self._listener.join(STOP_S)
         if self._listener.is_alive():
             self._talk.end()
@@ -293,24 +296,25 @@ class LiveTopology:
             except msgspec.MsgspecError:
                 continue
 
-    def _told(self, answer: dict[str, Any]) -> State:
+    def _state(self, answer: dict[str, Any]) -> State:
         return msgspec.convert(answer["state"], State)
 
 
 def build(topology: str | Network, where: str = "here", **parameters: Any) -> LiveTopology:
-    """A live topology: its name and parameters as on the command line (`pairs`, `mtu_bytes`, `family`, `parent`); or a
-    Network of one's own, put together of parts.
+    """Build a live topology: a name with the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`),
+    or a Network that consists of your own parts.
 
-    Raises BadInput for what cannot be, Unsupported and Isolated where the kernel has it not or keeps the ends apart.
+    Raises BadInput for impossible parameters, Unsupported when the kernel lacks a feature, Isolated when the datapath
+    isolates the endpoints.
     """
     request = run.one_topology(topology, {"where": where, **parameters})
     return LiveTopology(where, {"do": "live", **request})
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """What is started here never sees SIGINT: Jupyter's interrupt goes to the kernel's whole process group, and must
-    end the program that a cell runs, not the connection. (A blocked signal stays blocked through execve(2).)"""
+def _block_interrupts() -> Iterator[None]:
+    """Block SIGINT in the processes that are started in this block. Jupyter sends the interrupt to the kernel's whole
+    process group; it must end the program that a cell runs, not the connection. A signal stays blocked in execve(2)."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,5 @@
-"""The entry of the command `labkit`: an interrupt during the imports, which take half a second, is no traceback."""
+"""The entry point of the command `labkit`. An interrupt during the imports, which take half a second, prints no
+traceback."""
 
 from __future__ import annotations
 

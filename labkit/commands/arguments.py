@@ -1,4 +1,4 @@
-"""The words of the command line: each command with its arguments, in the order of the help text."""
+"""The arguments of the command line: each command with its own, in the order of the help text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Fill = Callable[[argparse.ArgumentParser], None]
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, with `command`: the name of the command. What argparse cannot read ends the process with
-    exit code 2; name=value words may also stand behind options, where argparse does not look for them."""
+    """Parse the command line; `command` holds the name of the command. Invalid arguments end the process with exit
+    code 2. Arguments of the form name=value may also follow options, which argparse alone would reject."""
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
@@ -28,15 +28,15 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def name_value_pairs(words: Sequence[str]) -> dict[str, str]:
-    """name=value words as a mapping. Raises BadInput for a word of another form or a name that is there
-    twice."""
+    """Return name=value arguments as a mapping. Raises BadInput for an argument of another form and for a name that
+    is given twice."""
     mapping: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise BadInput(f"{word!r} is not of the form name=value")
+            raise BadInput(f"{word!r} is not a parameter: write name=value, for example pairs=8")
         if name in mapping:
-            raise BadInput(f"{name} is given twice")
+            raise BadInput(f"the parameter {name} is given twice: keep one of them")
         mapping[name] = value
     return mapping
 
@@ -48,48 +48,48 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (text, fill) in COMMANDS.items():
-        one = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        one.set_defaults(command=name)
-        fill(one)
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.set_defaults(command=name)
+        fill(command)
     return parser
 
 
-def _doctor(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    one.add_argument(
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
         "--where",
         default="here",
         metavar="HOST",
-        help="of a lab VM (vm:KERNEL) or another machine (ssh:NAME)",
+        help="examine a lab VM (vm:KERNEL) or another machine (ssh:NAME) instead of this one",
     )
 
 
-def _run(one: argparse.ArgumentParser) -> None:
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.epilog = _experiments()
-    one.add_argument("experiment", metavar="EXPERIMENT")
-    one.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
-    one.add_argument(
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _experiments()
+    parser.add_argument("experiment", metavar="EXPERIMENT")
+    parser.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
+    parser.add_argument(
         "--json",
         action="store_true",
-        help="rows on standard output, one JSON object a line, as they are measured",
+        help="print each row as soon as it is measured, one JSON object per line",
     )
-    one.add_argument(
+    parser.add_argument(
         "--folder",
         type=Path,
         help="the run's folder; an unfinished run in it is resumed",
     )
-    _keep_failed(one)
+    _keep_failed(parser)
 
 
-def _keep_failed(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--keep-failed", action="store_true", help="keep failed rows; without it they are measured again"
+def _keep_failed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep-failed", action="store_true", help="keep failed rows instead of measuring them again"
     )
 
 
 def _experiments() -> str:
-    lines = ["experiments and their parameters, with defaults:"]
+    lines = ["experiments, and their parameters with defaults:"]
     for name in experiments.TABLE:
         experiment = experiments.find(name)
         lines.append(f"  {name}")
@@ -108,86 +108,101 @@ def _typed(value: Any) -> str:
     )
 
 
-def _sweep(one: argparse.ArgumentParser) -> None:
-    one.add_argument("file", type=Path, metavar="params/FILE.yaml")
-    one.add_argument(
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="params/FILE.yaml")
+    parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
-    _keep_failed(one)
+    _keep_failed(parser)
 
 
-def _report(one: argparse.ArgumentParser) -> None:
-    one.add_argument("run", type=Path, metavar="RUN")
-    one.add_argument(
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
         "--images",
         action="store_true",
-        help="the figures as PNG and SVG, too, if there is a browser to draw them",
+        help="also write the figures as PNG and SVG (needs a browser)",
     )
 
 
-def _compare(one: argparse.ArgumentParser) -> None:
-    one.add_argument("left", type=Path, metavar="RUN")
-    one.add_argument("right", type=Path, metavar="RUN")
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("left", type=Path, metavar="RUN")
+    parser.add_argument("right", type=Path, metavar="RUN")
 
 
-def _why(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
+def _why(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "left",
         metavar="RUN[:ARM][,name=value…]",
-        help="a run's folder, which of its arms, and at which of its points: RUN:veth,length_bytes=1472",
+        help="a run's folder, one of its arms, and one of its points, for example RUN:veth,length_bytes=1472",
     )
-    one.add_argument(
+    parser.add_argument(
         "right",
         nargs="?",
         metavar="RUN[:ARM]|ARM[,name=value…]",
-        help="another run, or of the same another arm or point: veth_bridge, or length_bytes=1473, or pairs=8; what one"
-        " side alone names holds for both",
+        help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
+        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
     )
-    one.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page; else why.html in the first run's folder"
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write the page; default: why.html in the first run's folder",
     )
-    one.add_argument(
+    parser.add_argument(
         "--processes",
         default=r"(?!elsewhere$).*",
         metavar="REGEX",
-        help="whose CPU time counts; by itself all of the experiment and of the kernel",
+        help="count the CPU time of these processes; default: all of the experiment and of the kernel",
     )
-    one.add_argument(
+    parser.add_argument(
         "--export",
         type=Path,
         metavar="DIR",
-        help="write the stacks of each side there, too, folded and for speedscope",
+        help="also write the stacks of each side to this folder, folded and for speedscope",
     )
 
 
-def _shell(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "topology", metavar="TOPOLOGY", help=f"{', '.join(topologies.TABLE)}; or a YAML file of parts"
+def _shell(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "topology",
+        metavar="TOPOLOGY",
+        help=f"{', '.join(topologies.TABLE)}; or a YAML file that describes a network",
     )
-    one.add_argument("parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent")
-
-
-def _attach(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "container", metavar="CONTAINER", help="a running one of docker's or podman's, by its name"
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent"
     )
-    kind = one.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--veth", metavar="BRIDGE", help="a cable to this bridge")
-    kind.add_argument("--macvlan", metavar="NIC", help="a device on this NIC, with a MAC address of its own")
-    kind.add_argument("--ipvlan", metavar="NIC", help="a device on this NIC, with the NIC's MAC address")
-    one.add_argument("--interface", default="eth1", metavar="NAME", help="its name in the container")
-    one.add_argument("--address", metavar="ADDRESS/LENGTH|dhcp")
-    one.add_argument("--gateway", metavar="ADDRESS", help="of the container's default route")
-    one.add_argument("--mac", metavar="MAC")
-    one.add_argument("--vlan", type=int, metavar="N")
-    one.add_argument("--mtu", type=int, metavar="BYTES")
 
 
-def _kernels(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--ask", action="store_true", help="boot each that was not asked yet what it can do")
-    one.add_argument("--json", action="store_true", help="all that is known, as JSON on standard output")
-    more = one.add_subparsers(metavar="get | install")
-    text = "fetch a kernel of Debian's into labkit's store; nothing is installed"
+def _attach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
+    )
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--veth", metavar="BRIDGE", help="connect a veth pair to this bridge")
+    kind.add_argument(
+        "--macvlan", metavar="NIC", help="create a macvlan on this NIC, with its own MAC address"
+    )
+    kind.add_argument(
+        "--ipvlan", metavar="NIC", help="create an ipvlan on this NIC, with the NIC's MAC address"
+    )
+    parser.add_argument(
+        "--interface", default="eth1", metavar="NAME", help="its name in the container; default: eth1"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS/LENGTH|dhcp", help="its address, for example 10.0.0.2/24"
+    )
+    parser.add_argument("--gateway", metavar="ADDRESS", help="gateway of the container's default route")
+    parser.add_argument("--mac", metavar="MAC", help="its MAC address; default: the kernel chooses one")
+    parser.add_argument("--vlan", type=int, metavar="N", help="its VLAN, 1 to 4094")
+    parser.add_argument("--mtu", type=int, metavar="BYTES", help="its MTU in bytes")
+
+
+def _kernels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ask", action="store_true", help="boot each kernel that was not examined yet")
+    parser.add_argument("--json", action="store_true", help="print everything that is known as JSON")
+    more = parser.add_subparsers(metavar="get | install")
+    text = "download a Debian kernel into labkit's store; nothing is installed on the system"
     get = more.add_parser("get", help=text, description=text + ".")
     get.set_defaults(command="kernels get")
     get.add_argument(
@@ -195,7 +210,7 @@ def _kernels(one: argparse.ArgumentParser) -> None:
         nargs="?",
         default=debian_kernels.ARCHITECTURE,
         metavar="PACKAGE|RELEASE",
-        help=f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release that apt knows",
+        help=f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release of apt",
     )
 
     text = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
@@ -205,37 +220,39 @@ def _kernels(one: argparse.ArgumentParser) -> None:
         "parameters",
         nargs="*",
         metavar="RELEASE[,cpus=N,...]",
-        help="what may follow vm:, also with its options; without any, the newest kernel of each series",
+        help="a kernel as after vm:, with or without options; default: the newest kernel of each series",
     )
 
 
-def _draw(one: argparse.ArgumentParser) -> None:
-    _shell(one)
-    form = one.add_mutually_exclusive_group()
-    form.add_argument("--dot", action="store_true", help="as a graph for Graphviz")
-    form.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart")
-    form.add_argument("--json", action="store_true", help="all that the kernel tells, as one JSON object")
+def _draw(parser: argparse.ArgumentParser) -> None:
+    _shell(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
+    form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
     form.add_argument(
-        "--html", type=Path, metavar="FILE", help="as a figure in an HTML file that works offline"
+        "--json", action="store_true", help="print everything that the kernel reports as one JSON object"
+    )
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a figure as an HTML file that works offline"
     )
 
 
-# Each command: its line of the help text, and what adds its arguments. What it does is in cli.COMMANDS.
+# Each command: its line of the help text, and the function that adds its arguments. cli.COMMANDS runs it.
 COMMANDS: dict[str, tuple[str, Fill]] = {
-    "doctor": ("what this kernel and machine can do, and what to do about the rest", _doctor),
+    "doctor": ("show what this kernel and machine can do, and how to get the rest", _doctor),
     "run": ("run one experiment", _run),
-    "sweep": ("run a grid of experiments through a notebook, and report on all of them", _sweep),
+    "sweep": ("run a notebook for every point of a grid, and write one report about all of them", _sweep),
     "report": (
         "write the executed notebook of a run or a sweep as one HTML file that works offline",
         _report,
     ),
     "compare": ("compare two runs or sweeps point by point", _compare),
     "why": (
-        "where two arms, runs or points that were profiled differ, as one HTML page: functions, counters, losses",
+        "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
         _why,
     ),
-    "kernels": ("the kernels that a lab VM can boot, and what each can do", _kernels),
-    "attach": ("give a running container of docker's or podman's one more interface", _attach),
-    "shell": ("a shell inside a live topology, to look around with ip, ping, tcpdump", _shell),
-    "draw": ("build a topology and show what the kernel tells of it", _draw),
+    "kernels": ("list the kernels that a lab VM can boot, and what each of them can do", _kernels),
+    "attach": ("add a network interface to a running Docker or Podman container", _attach),
+    "shell": ("open a shell inside a live topology, for ip, ping, tcpdump", _shell),
+    "draw": ("build a topology, and draw it as the kernel reports it", _draw),
 }

@@ -1,8 +1,10 @@
-"""A network interface for a container of Docker's or Podman's that runs: what pipework(8) did, with the kernel's own
-words. It is the one thing that labkit makes outside of an experiment, and goes with the container.
+"""`labkit attach`: add a network interface to a running Docker or Podman container, as pipework(8) did.
 
-veth: to a bridge of this machine. macvlan, ipvlan: on a NIC of this machine. With a VLAN, the bridge's port carries
-that one alone (the bridge has to filter VLANs), and a NIC gets a VLAN device under the new one, which stays.
+The interface disappears with the container. It is the only thing that labkit creates outside of an experiment.
+
+A veth connects the container to a bridge of this machine; macvlan and ipvlan use a NIC of this machine. With a VLAN,
+the bridge port carries this VLAN only (the bridge must filter VLANs). A NIC gets a VLAN device, which remains
+afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ ENGINES = ("docker", "podman")
 DHCP = "dhcp"
 LEASE_S = 30.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
-LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; the kernel's own bounds are those of the device
+LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; a device may have narrower bounds
 MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
@@ -39,8 +41,11 @@ _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Wanted:
-    """An interface that is wanted: `kind` of KINDS, `over` the bridge (veth) or NIC, its name in the container, its
-    address with a prefix length, or `dhcp`, or None; the gateway of a default route, MAC address, VLAN, MTU."""
+    """The interface to create.
+
+    kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: with a prefix
+    length, or `dhcp`, or None. gateway: of a default route.
+    """
 
     kind: str
     over: str
@@ -52,45 +57,49 @@ class Wanted:
     mtu_bytes: int | None = None
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be."""
+        """Check the values. Raises BadInput in one sentence for the first that is impossible."""
         if self.kind not in KINDS:
-            raise BadInput(f"{self.kind} is no kind of interface: there are {', '.join(KINDS)}")
+            raise BadInput(f"{self.kind!r} is not a kind of interface: choose {', '.join(KINDS)}")
         for name in (self.over, self.interface):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", name):
-                raise BadInput(f"{name!r} is no name of an interface")
+                raise BadInput(
+                    f"{name!r} is not a valid interface name: use up to 15 letters, digits, dots, - or _"
+                )
         try:
             if self.address not in (None, DHCP):
                 if "/" not in str(self.address):
-                    raise ValueError(f"{self.address} has no prefix length: {self.address}/24, say")
+                    raise ValueError(
+                        f"{self.address} has no prefix length: write for example {self.address}/24"
+                    )
                 own = ipaddress.ip_interface(str(self.address))
                 if self.gateway is not None and ipaddress.ip_address(self.gateway).version != own.version:
                     raise ValueError(
-                        f"{self.gateway} is no gateway for {self.address}: the family is another"
+                        f"the gateway {self.gateway} and the address {self.address} are of different families"
                     )
         except ValueError as error:
             raise BadInput(str(error)) from None
         if self.gateway is not None and self.address in (None, DHCP):
-            raise BadInput("a gateway needs an address; with dhcp the server tells it")
+            raise BadInput(
+                "--gateway needs --address with an IP address; with dhcp the server sends the gateway"
+            )
         if self.mac is not None and not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", self.mac):
-            raise BadInput(f"{self.mac} is no MAC address")
+            raise BadInput(f"{self.mac} is not a MAC address: write for example 02:00:00:00:00:01")
         if self.mac is not None and self.kind == "ipvlan":
-            raise BadInput("an ipvlan device has the MAC address of its NIC: leave the MAC address out")
+            raise BadInput("an ipvlan device always has the MAC address of its NIC: leave --mac out")
         if self.vlan is not None and not 1 <= self.vlan <= 4094:
-            raise BadInput(f"{self.vlan} is no VLAN: 1 to 4094")
+            raise BadInput(f"{self.vlan} is not a VLAN: choose 1 to 4094")
         if self.mtu_bytes is not None and not LEAST_MTU <= self.mtu_bytes <= MOST_MTU:
-            raise BadInput(f"{self.mtu_bytes} is no MTU: {LEAST_MTU} to {MOST_MTU} bytes")
+            raise BadInput(f"{self.mtu_bytes} is not an MTU: choose {LEAST_MTU} to {MOST_MTU} bytes")
 
 
-def pid_of(container: str) -> int:
-    """The first process of a running container of Docker's or Podman's. Raises BadInput when none of this name runs,
-    Unsupported where there is neither engine."""
+def container_pid(container: str) -> int:
+    """Return the first process of a running Docker or Podman container. Raises BadInput when no container of this
+    name runs, Unsupported when neither engine is installed."""
     if not NAME.fullmatch(container):
-        raise BadInput(f"{container!r} is no name of a container")
+        raise BadInput(f"{container!r} is not a valid container name")
     engines = [path for name in ENGINES if os.path.isabs(path := machine.program(name))]
     if not engines:
-        raise Unsupported(
-            "neither docker nor podman is here, so there is no container of theirs to attach to"
-        )
+        raise Unsupported("neither docker nor podman is installed, so there is no container to attach to")
     lines = []
     for path in engines:
         ended = process.run(
@@ -99,16 +108,17 @@ def pid_of(container: str) -> int:
         text = ended.stdout.strip()
         if ended.returncode == 0 and text.isdigit():
             if text == "0":
-                raise BadInput(f"the container {container} of {Path(path).name} does not run: start it first")
+                raise BadInput(f"the {Path(path).name} container {container} is not running: start it first")
             return int(text)
         lines.append(ended.words())
     raise BadInput(f"there is no container {container}: {'; '.join(lines)}")
 
 
 @contextmanager
-def namespace_of(container: str) -> Iterator[Namespace]:
-    """The network namespace of a running container. Raises as `pid_of`, and Failed when it may not be entered."""
-    pid = pid_of(container)
+def container_namespace(container: str) -> Iterator[Namespace]:
+    """Open the network namespace of a running container. Raises as `container_pid`, and Failed when this user may not
+    enter it."""
+    pid = container_pid(container)
     try:
         fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -122,15 +132,17 @@ def namespace_of(container: str) -> Iterator[Namespace]:
 
 
 def attach(container: str, wanted: Wanted) -> str | None:
-    """Give a running container an interface; returns its address with the prefix length, None without one.
+    """Add an interface to a running container; returns its address with the prefix length, None without one.
 
-    Raises BadInput for what cannot be, Unsupported where the kernel lacks it, Failed in the kernel's words. What was
-    half made is taken away again.
+    Raises BadInput for impossible values, Unsupported when the kernel lacks the feature, Failed with the kernel's
+    message. After an error nothing of the interface remains.
     """
     wanted.check()
-    with namespace_of(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
+    with container_namespace(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
         if wanted.interface in {link.name for link in netlink.links(space.netlink)}:
-            raise BadInput(f"the container {container} has an interface {wanted.interface} already")
+            raise BadInput(
+                f"the container {container} already has an interface {wanted.interface}: choose another --interface"
+            )
         _make(kernel, space, wanted, undo)
         index = _index(space, wanted.interface)
         undo.callback(space.netlink.do, netlink.delete_link(index))
@@ -147,7 +159,7 @@ def _index(space: Namespace, interface: str) -> int:
 
 
 def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> None:
-    """Make the interface, in the container; `undo` takes away a VLAN device that was made for it."""
+    """Create the interface in the container; `undo` removes a VLAN device that was created for it."""
     try:
         known = {link.name: link for link in netlink.links(kernel)}
         if wanted.over not in known:
@@ -167,29 +179,31 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitS
 
 
 def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> None:
-    """A cable to the bridge; its end here goes with that in the container."""
+    """Connect the container to the bridge by a veth pair; deleting one end deletes both."""
     if bridge.kind != "bridge":
-        raise BadInput(f"{wanted.over} is no bridge, and the other end of a veth has to be somewhere")
+        raise BadInput(
+            f"{wanted.over} is not a bridge: --veth needs one; for a NIC use --macvlan or --ipvlan"
+        )
     if wanted.vlan is not None and not bridge.data.get("IFLA_BR_VLAN_FILTERING"):
         raise BadInput(
-            f"{wanted.over} does not filter VLANs: ip link set {wanted.over} type bridge vlan_filtering 1"
+            f"the bridge does not filter VLANs: ip link set {wanted.over} type bridge vlan_filtering 1"
         )
     here = f"lk{os.urandom(4).hex()}"
     peer = {"name": wanted.interface, "netns": space.fd, "mac": wanted.mac}
     mtu = wanted.mtu_bytes or bridge.mtu_bytes
     kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer, master=bridge.index))
     if wanted.vlan is not None:
-        words = [machine.program("bridge"), "vlan"]
+        command = [machine.program("bridge"), "vlan"]
         try:
-            process.output([*words, "del", "dev", here, "vid", "1"])
-            process.output([*words, "add", "dev", here, "vid", str(wanted.vlan), "pvid", "untagged"])
+            process.output([*command, "del", "dev", here, "vid", "1"])
+            process.output([*command, "add", "dev", here, "vid", str(wanted.vlan), "pvid", "untagged"])
         except BaseException:
             kernel.do(netlink.delete_link(netlink.index_of(here)))
             raise
 
 
 def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
-    """The index of the NIC's VLAN device, made where it has none of that VLAN, whatever its name."""
+    """Return the index of the NIC's device for this VLAN, of whatever name; create it when there is none."""
     over, vlan = known[wanted.over].index, wanted.vlan
     for link in known.values():
         here = link.kind == "vlan" and link.link == over and link.link_netnsid is None
@@ -200,8 +214,8 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
     free = [name for name in names if len(name) < IFNAMSIZ and name not in known]
     if not free:
         raise BadInput(
-            f"{wanted.over} has no device of VLAN {vlan}, and {' and '.join(names)} are no names for one (taken, or too"
-            f" long): ip link add NAME link {wanted.over} up type vlan id {vlan}"
+            f"{wanted.over} has no device of VLAN {vlan}, and the names {' and '.join(names)} are taken or too long:"
+            f" create one with ip link add NAME link {wanted.over} up type vlan id {vlan}"
         )
     kernel.do(netlink.new_link("vlan", free[0], link=over, data={"IFLA_VLAN_ID": vlan}))
     index = netlink.index_of(free[0])
@@ -210,7 +224,7 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
 
 
 def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:
-    """Up, with an address and a default route if they are wanted."""
+    """Set the interface up, with an address and a default route if they are wanted; returns the address."""
     space.netlink.do(netlink.set_link(index))
     if wanted.address is None:
         return None
@@ -225,19 +239,19 @@ def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:
 
 
 def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
-    """An address with its prefix length, and a router, that a DHCP server gives (RFC 2131; busybox's udhcpc, which asks
-    once and does not renew)."""
+    """Request an address with its prefix length, and a router, from a DHCP server (RFC 2131). busybox's udhcpc asks
+    once and does not renew the lease."""
     busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
     if busybox is None:
         raise Unsupported(
-            "DHCP is asked by busybox, which is not here: install the Debian package busybox-static"
+            "DHCP needs busybox, which is not installed: install the Debian package busybox-static"
         )
     with tempfile.TemporaryDirectory() as scratch:
         script, lease = Path(scratch, "script"), Path(scratch, "lease")
         script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        words = ["udhcpc", "-f", "-q", "-n", "-t", "5", "-T", "1", "-i", interface, "-s", str(script)]
-        ended = process.run([*space.prefix, busybox, *words], LEASE_S)
+        command = ["udhcpc", "-f", "-q", "-n", "-t", "5", "-T", "1", "-i", interface, "-s", str(script)]
+        ended = process.run([*space.prefix, busybox, *command], LEASE_S)
         if not lease.exists():
             raise Failed(f"no DHCP server gave {interface} an address: {ended.words()}")
         report: dict[str, str] = dict(_LEASE.findall(lease.read_text()))

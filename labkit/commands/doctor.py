@@ -1,6 +1,6 @@
-"""`labkit doctor`: what this kernel and machine can do, to be read by people or programs.
+"""`labkit doctor`: what this kernel and machine can do, for people or for programs.
 
-Both take the agent's answer: `machine` (machine.describe), `details` (machine.details), and `capabilities`.
+Both are made from the agent's answer: `machine` (machine.describe), `details` (machine.details), `capabilities`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ RUNS_ON = {"none": "bare metal", "tcg": "an emulated CPU (tcg)", "uml": "User-mo
 
 
 def as_json(answer: dict[str, Any]) -> str:
-    """The answer as one JSON object, laid out to be read."""
+    """Return the answer as one indented JSON object."""
     return printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 
 
 def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
-    """A headline, and under each group a line for each capability, never folded.
+    """Return the answer as text: a headline, and for each group one unwrapped line per capability.
 
-    Coloured when `stream` (by default standard output) is a terminal; in ASCII when its encoding has no check mark.
+    The text is coloured when `stream` (default: standard output) is a terminal, and ASCII when the stream's encoding
+    has no check mark.
     """
     stream = stream or sys.stdout
     target, buffer = Console(file=stream), io.StringIO()
@@ -41,14 +42,14 @@ def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
         color_system="standard" if target.color_system else None,
         no_color=target.no_color,
     )
-    result = msgspec.convert(answer["capabilities"], list[Capability])
-    for line in _lines(answer["machine"], result):
+    capabilities = msgspec.convert(answer["capabilities"], list[Capability])
+    for line in _lines(answer["machine"], capabilities):
         console.print(line, soft_wrap=True)
     return _written(buffer.getvalue(), stream.encoding or "ascii")
 
 
 def _written(text: str, encoding: str) -> str:
-    """The text, in characters that the encoding has."""
+    """Return the text with only those characters that the encoding has."""
     try:
         "".join(mark for mark, _ in MARKS.values()).encode(encoding)
     except UnicodeEncodeError:
@@ -56,38 +57,40 @@ def _written(text: str, encoding: str) -> str:
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
-def _lines(machine: dict[str, Any], result: list[Capability]) -> Iterable[Text]:
-    yield Text(printable(headline(machine, result)), style="bold")
-    for group, members in groupby(result, key=lambda one: one.group):
-        some = list(members)
-        width = max(len(one.name) for one in some)
+def _lines(machine: dict[str, Any], capabilities: list[Capability]) -> Iterable[Text]:
+    yield Text(printable(headline(machine, capabilities)), style="bold")
+    for group, group_members in groupby(capabilities, key=lambda capability: capability.group):
+        members = list(group_members)
+        width = max(len(each.name) for each in members)
         yield Text()
         yield Text(printable(group), style="bold")
-        yield from (_line(one, width) for one in some)
+        yield from (_line(each, width) for each in members)
     yield Text()
-    able, unknown = ([one for one in result if one.available is kind] for kind in (True, None))
-    rest = f"; {len(unknown)} not tried" if unknown else ""
-    yield Text(f"{len(able)} of {len(result)} can be done here{rest}")
+    available, unknown = (
+        [each for each in capabilities if each.available is state] for state in (True, None)
+    )
+    rest = f"; {len(unknown)} not tested" if unknown else ""
+    yield Text(f"{len(available)} of {len(capabilities)} capabilities are available here{rest}")
 
 
-def headline(machine: dict[str, Any], result: list[Capability]) -> str:
-    """Kernel, CPU, accelerator, privilege."""
-    root = any(one.available for one in result if (one.group, one.name) == ("privilege", "root"))
+def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
+    """Return one line about kernel, CPU, accelerator and privilege."""
+    root = any(each.available for each in capabilities if (each.group, each.name) == ("privilege", "root"))
     runs_on = RUNS_ON.get(machine["accelerator"], f"a virtual machine ({machine['accelerator']})")
     cpus = "1 CPU" if machine["cpus_count"] == 1 else f"{machine['cpus_count']} CPUs"
     who = "as root" if root else "without root"
     return f"Linux {machine['kernel']}, {machine['cpu']}, {cpus}, {runs_on}, {who}"
 
 
-def _line(one: Capability, width: int) -> Text:
-    mark, style = MARKS[one.available]
+def _line(capability: Capability, width: int) -> Text:
+    mark, style = MARKS[capability.available]
     line = Text("  ").append(mark, style=style).append(" ")
-    name, detail = printable(one.name), printable(one.detail or "")
-    if one.available:
+    name, detail = printable(capability.name), printable(capability.detail or "")
+    if capability.available:
         return line.append(f"{name.ljust(width)}  {detail}" if detail else name)
     line.append(name.ljust(width), style="bold")
     line.append(f"  {detail}" if detail else "")
-    for word, sentence in (("lost", one.lost), ("do", one.remedy)):
+    for label, sentence in (("lost", capability.lost), ("do", capability.remedy)):
         if sentence:
-            line.append(f" — {word}: ", style="dim").append(printable(sentence))
+            line.append(f" — {label}: ", style="dim").append(printable(sentence))
     return line

@@ -1,6 +1,6 @@
 """`labkit kernels`: the kernels that a lab VM can boot, and what each can do.
 
-A kernel is asked once, by booting it; what it answered is remembered by the digest of its image and labkit's version.
+Each kernel is examined once, by booting it. Its answer is stored under the digest of its image and labkit's version.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.runner import run
 from labkit.system.qemu import kernels
 
-# What tells kernels apart: the column's head, and the doctor's group and name.
-TELLING = {
+# The capabilities in which kernels differ: the column's title, and group and name in the doctor's answer.
+CAPABILITIES = {
     "ipvlan": ("link kinds", "ipvlan"),
     "gre": ("tunnels", "gre"),
     "netem": ("queueing disciplines", "netem"),
@@ -28,12 +28,12 @@ TELLING = {
     "kprobe": ("tracers", "kprobe"),
     "BTF": ("BPF", "BTF"),
 }
-_WORDS = {True: "yes", False: "no", None: "?"}
-_COLUMNS = ("release", "flavour", "from", "size", *TELLING)
+_YES_NO = {True: "yes", False: "no", None: "?"}
+_COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)
 
 
 def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
-    """What the kernel answered, or None when it was not asked."""
+    """Return the stored answer of the kernel, or None when it was not examined yet."""
     try:
         answer: dict[str, Any] = run_folder.read_json(_memory(kernel))
     except BadInput:
@@ -49,11 +49,11 @@ def _memory(kernel: kernels.Kernel) -> Path:
 
 
 def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, Any]:
-    """Boot the kernel and ask it what it can do (20 s where it is emulated); it is remembered.
+    """Boot the kernel, and return and store what it can do. It takes about 20 s on an emulated CPU.
 
-    Raises Unsupported where no lab VM can be had, Failed when the kernel does not boot.
+    Raises Unsupported when this machine cannot run a lab VM, Failed when the kernel does not boot.
     """
-    # One thread for all CPUs: arming tracers is safe then, also under emulation.
+    # This profile emulates all CPUs in one thread, in which arming tracers is safe.
     answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
     del answer["event"]
     run_folder.write_json(_memory(kernel), answer)
@@ -61,7 +61,7 @@ def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, 
 
 
 def ask_all(say: Callable[[str], None]) -> list[str]:
-    """Ask every kernel that was not asked yet; returns a sentence for each that gave no answer."""
+    """Examine every kernel that was not examined yet; returns a sentence for each that failed."""
     failed = []
     for kernel in kernels.installed():
         if remembered(kernel) is None:
@@ -75,7 +75,7 @@ def ask_all(say: Callable[[str], None]) -> list[str]:
 
 
 def as_json() -> str:
-    """All that is known, a JSON list with an object for each kernel, newest last; `answer` is the doctor's or null."""
+    """Return a JSON list with an object for each kernel, newest last; `answer` is the doctor's, or null."""
     result = [_described(kernel) for kernel in kernels.installed()]
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
@@ -96,35 +96,35 @@ def _described(kernel: kernels.Kernel) -> dict[str, Any]:
 
 
 def _size_bytes(kernel: kernels.Kernel) -> int:
-    """The image and its modules."""
+    """Return the size of the image with its modules."""
     files = [kernel.image, *(kernel.modules.rglob("*") if kernel.modules else ())]
     return sum(path.lstat().st_size for path in files if path.is_file() and not path.is_symlink())
 
 
 def as_text() -> str:
-    """A line for each kernel, newest last, with the capabilities that tell kernels apart."""
+    """Return a table with a line for each kernel, newest last, and the capabilities in which kernels differ."""
     result = [_described(kernel) for kernel in kernels.installed()]
     if not result:
-        return "no kernel can be booted in a lab VM here: `labkit kernels get` fetches Debian's\n"
+        return "there is no kernel for a lab VM: `labkit kernels get` downloads Debian's\n"
     lines = [_COLUMNS, *(_cells(each) for each in result)]
     widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(_COLUMNS))]
-    widths[4] = len(_COLUMNS[4])  # a sentence in this column reaches over the others
+    widths[4] = len(_COLUMNS[4])  # a sentence in this column continues over the others
     shown = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
     if any(each["answer"] is None for each in result):
-        shown += ["", "`labkit kernels --ask` boots those that were not asked, once each"]
-    return "\n".join([*shown, "", "an experiment runs on one with where=vm:RELEASE"]) + "\n"
+        shown += ["", "`labkit kernels --ask` boots and examines the others, once each"]
+    return "\n".join([*shown, "", "an experiment runs on such a kernel with where=vm:RELEASE"]) + "\n"
 
 
 def _cells(described: dict[str, Any]) -> tuple[str, ...]:
     size = f"{described['size_bytes'] / 1e6:.0f} MB"
     first = (described["release"], described["flavour"], described["source"], size)
     if described["digest"] is None:
-        return (*first, "only root may read it")
+        return (*first, "only root can read it")
     if described["answer"] is None:
-        return (*first, "not asked yet")
-    return (*first, *_telling(described["answer"]["capabilities"]))
+        return (*first, "not examined yet")
+    return (*first, *_answers(described["answer"]["capabilities"]))
 
 
-def _telling(capabilities: Iterable[dict[str, Any]]) -> list[str]:
-    known = {(one["group"], one["name"]): one["available"] for one in capabilities}
-    return [_WORDS[known.get(each)] for each in TELLING.values()]
+def _answers(capabilities: Iterable[dict[str, Any]]) -> list[str]:
+    known = {(each["group"], each["name"]): each["available"] for each in capabilities}
+    return [_YES_NO[known.get(each)] for each in CAPABILITIES.values()]

@@ -1,4 +1,4 @@
-"""Every error that labkit raises on purpose. A message is one sentence: the fact, and the way out."""
+"""Every error that labkit raises on purpose. A message is one sentence: what is wrong, and the way out."""
 
 from __future__ import annotations
 
@@ -8,47 +8,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-MOST_LETTERS = 2000  # of one sentence: a file may hold anything
+MAX_CHARACTERS = 2000  # of a message, because it may quote a file with any content
 
 
 class LabkitError(Exception):
-    """The root of the tree. Its text is meant to be read by a person; the command line prints it without a
-    traceback. One that is longer than a person reads is cut."""
+    """The base class. Its text is written for people: the command line prints it without a traceback. Longer texts
+    than MAX_CHARACTERS are cut."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} … (cut)")
+        super().__init__(text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} … (cut)")
 
 
 class BadInput(LabkitError):
-    """What was asked for cannot be: an unknown name, an impossible value, a file that is not there. Exit code
-    2."""
+    """The request is impossible: an unknown name, an invalid value, a missing file. Exit code 2."""
 
 
 class Unsupported(LabkitError):
-    """This kernel or machine cannot do it: what is missing, what is lost, what to do. In a sweep it is a
-    row."""
+    """This kernel or machine lacks a feature: the text says what is missing and what to do. In a sweep it is a row."""
 
 
 class Isolated(LabkitError):
-    """The two ends cannot talk by design of the datapath; that was tried and is so. In a sweep it is a
-    row."""
+    """The datapath isolates the two endpoints by design, which was verified. In a sweep it is a row."""
 
 
 class Failed(LabkitError):
-    """A program or a measurement failed. The text carries the program's own words."""
+    """A program or a measurement failed. The text contains the program's own message."""
 
 
 def error_by_name(kind: str, text: str) -> LabkitError:
-    """The error of this name, told by another labkit process; Failed where no such one is known here."""
+    """Return the error that another labkit process reported by its class name; Failed for an unknown name."""
     known: dict[str, type[LabkitError]] = {
-        one.__name__: one for one in (BadInput, Unsupported, Isolated, Failed)
+        error.__name__: error for error in (BadInput, Unsupported, Isolated, Failed)
     }
     return known.get(kind, Failed)(text)
 
 
-# What Python raises over a text or a file that is not what its reader takes it for.
+# The exceptions that Python raises when a text or a file has an unexpected form.
 FOREIGN = (
-    ValueError,  # UnicodeError, JSON and msgspec's among them
+    ValueError,  # includes UnicodeError and the errors of json and msgspec
     LookupError,
     TypeError,
     ArithmeticError,
@@ -62,13 +59,13 @@ FOREIGN = (
 
 @dataclass
 class Place:
-    """Where a reader is, for the sentence about what is wrong there: `line` counts from 1, `byte` from 0."""
+    """The position of a reader, for its error message: `line` counts from 1, `byte` from 0."""
 
     line: int | None = None
     byte: int | None = None
 
     def words(self) -> str:
-        """`, line 3`, or nothing."""
+        """Return `, line 3`, or nothing."""
         for name in ("line", "byte"):
             if (number := getattr(self, name)) is not None:
                 return f", {name} {number}"
@@ -77,8 +74,10 @@ class Place:
 
 @contextmanager
 def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[Place]:
-    """The boundary of a reader: whatever foreign error a text of another form makes it raise leaves as `kind`, with the
-    source's name and the place. It is a context manager, and a decorator for a function that reads."""
+    """Convert every error of FOREIGN that the block raises to `kind`, with the source's name and the position.
+
+    It is a context manager, and also a decorator for a function that reads.
+    """
     place = Place()
     try:
         yield place

@@ -1,9 +1,9 @@
-"""What an experiment leaves: a run folder. Every file is written whole or not at all, so that a killed run
-leaves no half row.
+"""The run folder, in which an experiment stores its results. Every file is written completely or not at all, so that
+a killed run leaves no partial row.
 
-    data/EXPERIMENT/RUN/run.json           parameters, seed, when, why it stopped
-                        rows/POINT.jsonl   the rows of one point, one JSON object a line
-                        environment.json   the machine in full
+    data/EXPERIMENT/RUN/run.json           parameters, seed, times, why it stopped
+                        rows/POINT.jsonl   the rows of one point, one JSON object per line
+                        environment.json   the description of the machine
                         artefacts/         raw output of the tools
 """
 
@@ -26,19 +26,23 @@ from labkit.common import safe_files
 from labkit.common.errors import BadInput, Failed
 
 Row = dict[str, Any]
-PROJECT = "LABKIT_PROJECT"  # in the environment: the project's folder, trusted because it is named
+PROJECT = (
+    "LABKIT_PROJECT"  # environment variable: the project's folder, which is trusted because the user names it
+)
 
 
 def data_root() -> Path:
-    """Where runs go: $LABKIT_DATA, else `data` in the nearest folder at or above the current one that has
-    `notebooks` and `params`, else `data` here."""
+    """Return the folder for runs: $LABKIT_DATA, or else `data` in the project (see `project_root`)."""
     given = os.environ.get("LABKIT_DATA")
     return Path(given).absolute() if given else project_root() / "data"
 
 
 def project_root() -> Path:
-    """$LABKIT_PROJECT, else the nearest folder at or above the current one that has `notebooks` and `params` and that
-    nobody but this user and root can have made or can change, else the current one."""
+    """Return the project's folder: $LABKIT_PROJECT; or else the nearest folder, from the current one upwards, that has
+    `notebooks` and `params` and that only this user and root can write; or else the current folder.
+
+    Raises BadInput when the folder does not exist.
+    """
     if given := os.environ.get(PROJECT):
         if not Path(given).is_dir():
             raise BadInput(f"{PROJECT}={given}: there is no such folder")
@@ -46,7 +50,7 @@ def project_root() -> Path:
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise BadInput("the current folder has been removed: change to one that is there") from None
+        raise BadInput("the current folder has been removed: change to an existing folder") from None
     for folder in (here, *here.parents):
         if _is_project(folder) and _untrusted(folder) is None:
             return folder
@@ -54,8 +58,8 @@ def project_root() -> Path:
 
 
 def notebooks() -> Path:
-    """The folder of the project's notebooks, which are executed with this user's rights. Raises BadInput when somebody
-    else could have put one there, unless $LABKIT_PROJECT names the project."""
+    """Return the folder of the project's notebooks, which are executed with this user's rights. Raises BadInput when
+    another user could have written them, unless $LABKIT_PROJECT names the project."""
     root = project_root()
     if not os.environ.get(PROJECT):
         foreign = next((folder for folder in (root, *root.parents) if _is_project(folder)), root)
@@ -72,40 +76,39 @@ def _is_project(folder: Path) -> bool:
 
 
 def _untrusted(project: Path) -> str | None:
-    """Why somebody else could put a notebook or a parameter file into the project, or replace one; None when nobody
-    can."""
-    places = [project, project / "notebooks", project / "params", *(project / "notebooks").glob("*.ipynb")]
-    return next(filter(None, map(safe_files.untrusted, places)), None)
+    """Return why another user could write a notebook or a parameter file of the project, or None when nobody can."""
+    paths = [project, project / "notebooks", project / "params", *(project / "notebooks").glob("*.ipynb")]
+    return next(filter(None, map(safe_files.untrusted, paths)), None)
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+    """Return a path as a user would type it: relative when it is below the current folder."""
     here = os.getcwd()
     return os.path.relpath(path, here) if Path(path).absolute().is_relative_to(here) else str(path)
 
 
 def new_run(experiment: str) -> Path:
-    """A path for a new run, not made yet: its name is the time and something that no other run has."""
+    """Return a path for a new run, which does not exist yet: the time and a random suffix."""
     return data_root() / experiment / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """What goes wrong in writing below `path` is raised as Failed, in one sentence."""
+    """Convert an error in writing `path` to Failed, in one sentence."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Failed(
-                f"the disk of {path.parent} is full: make room and run the same again;"
-                " rows that were finished are kept"
+                f"the disk of {path.parent} is full: free some space and repeat the command;"
+                " finished rows are kept"
             ) from None
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all (a new file, then rename(2)). Raises Failed when the disk is full or
-    the folder cannot be written."""
+    """Write a file completely or not at all: a new file, then rename(2). Raises Failed when the disk is full or the
+    folder cannot be written."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with safe_files.replacing(path) as file:
@@ -113,7 +116,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write an object as JSON, laid out to be read."""
+    """Write an object as indented JSON."""
     write(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 
@@ -123,20 +126,22 @@ def write_artefact(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises BadInput when it is not there or is none."""
+    """Read a JSON file. Raises BadInput when it does not exist or is invalid."""
     try:
         return msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
-        raise BadInput(f"{path} is not there") from None
+        raise BadInput(f"there is no file {path}") from None
     except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """run.json of a run folder. Raises BadInput when it is not there, or lacks what every run has."""
+    """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
     run = read_json(folder / "run.json")
     if isinstance(run, dict) and not _are_names(run.get("points", [])):
-        raise BadInput(f"{folder / 'run.json'} has no list of names for points: remove the folder")
+        raise BadInput(
+            f"{folder / 'run.json'} is invalid, its points are not a list of names: remove the folder"
+        )
     needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
     wrong = [
         name
@@ -144,9 +149,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         if not isinstance(run, dict) or not isinstance(run.get(name), kind)
     ]
     if wrong:
-        raise BadInput(
-            f"{folder / 'run.json'} is half written or no run's: it has no {wrong[0]}; remove the folder"
-        )
+        raise BadInput(f"{folder / 'run.json'} is incomplete, it lacks {wrong[0]}: remove the folder")
     return dict(run)
 
 
@@ -155,31 +158,31 @@ def _are_names(points: Any) -> bool:
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:
-    """Whether the run said that it was finished, and the rows of all its points are still there."""
+    """Whether the run is marked as finished and the rows of all its points exist."""
     return "finished" in run and set(run.get("points", ())) <= finished_points(folder)
 
 
 def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
-    """Write all rows of one point. Raises Failed for a point whose name would be a path: it may come from another
-    machine."""
+    """Write all rows of one point. Raises Failed for an invalid point name, because names may come from another machine
+    and must not be a path."""
     if not re.fullmatch(r"[\w.+-]+", point):
-        raise Failed(f"a point cannot be called {point[:100]!r}")
+        raise Failed(f"{point[:100]!r} is not a valid name of a point: use letters, digits, and . + - _")
     write(folder / "rows" / f"{point}.jsonl", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def finished_points(folder: Path) -> set[str]:
-    """The points whose rows are on disk."""
+    """Return the points whose rows are on disk."""
     return {path.stem for path in (folder / "rows").glob("*.jsonl")}
 
 
 def failed_points(folder: Path) -> list[str]:
-    """The points that have a failed row. Raises BadInput as `read_rows`."""
+    """Return the points that have a failed row. Raises BadInput as `read_rows`."""
     return [point for point, rows in _by_point(folder) if any(row.get("status") == "failed" for row in rows)]
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """All rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
-    line is no row."""
+    """Return all rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
+    line is not a row."""
     return [row for _point, rows in _by_point(folder) for row in rows]
 
 
@@ -189,5 +192,5 @@ def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
             yield path.stem, [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
         except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
             raise BadInput(
-                f"{path} has a line that is no row ({error}): delete the file, and the point is measured again"
+                f"{path} contains a line that is not a row ({error}): delete the file to measure the point again"
             ) from None

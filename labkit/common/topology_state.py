@@ -1,4 +1,4 @@
-"""What is told of a topology that stands: namespaces, interfaces, tunnels, routes; names in the place of numbers."""
+"""The state of a topology that is set up: namespaces, interfaces, tunnels and routes, by name instead of by number."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from labkit.common import packets
 
 
 class Place(msgspec.Struct, frozen=True):
-    """An interface, by names."""
+    """The names of an interface and of its namespace."""
 
     namespace: str
     interface: str
 
 
 class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
-    """What an interface encapsulates with: identifier (VNI, key), outer addresses, UDP port; and `peers`, the other
-    ends: interfaces with the same identifier at the remotes, which send back to here, or all of the same multicast
-    group."""
+    """How an interface encapsulates: identifier (VNI or key), outer addresses, UDP port.
+
+    peers: the other ends, which are the interfaces with the same identifier at the remotes that send back to this one,
+    or all of the same multicast group.
+    """
 
     id: int | None = None
     local: str | None = None
@@ -27,10 +29,13 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
-    """An interface. `kind` is the kernel's word, `loopback` or `nic`; `up` is what was asked for, `carrier` whether it
-    can carry; `master` the bridge that it is a port of, `peer` the far end of a veth, `lower` the device that it is
-    made on; `copies` the ports whose packets a mirror copies to it. An MTU or index of 0: the kernel knows no such
-    interface, only the switch does."""
+    """An interface.
+
+    kind: the kernel's name of it, or `loopback` or `nic`. up: its administrative state. carrier: its operational state.
+    master: the bridge that it is a port of. peer: the other end of a veth. lower: the device that it is based on.
+    copies: the ports whose packets a mirror copies to it. An MTU or index of 0: only the switch knows the interface,
+    the kernel does not.
+    """
 
     name: str
     index: int
@@ -49,8 +54,8 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextHop(msgspec.Struct, frozen=True):
-    """Where a route leads: out of an interface, to a gateway or None. `state`: `dead` where it is not taken, `linkdown`
-    where the interface has no carrier; in the kernel's order, or None."""
+    """One next hop of a route. via: the gateway, or None. state: `dead` when the kernel does not use it, `linkdown`
+    when the interface has no carrier, in the kernel's order, or None."""
 
     interface: str | None
     via: str | None = None
@@ -58,7 +63,7 @@ class NextHop(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A route of the main table; several `hops` are of equal cost. `connected`: the kernel made it, of an address."""
+    """A route of the main table. Several `hops` have equal cost. connected: the kernel derived it from an address."""
 
     to: str
     hops: list[NextHop]
@@ -85,7 +90,7 @@ class PairEnd(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """A topology as it stands. `pairs` are client and server."""
+    """The state of a topology. Each of `pairs` is a client and a server."""
 
     topology: str
     kernel: str
@@ -93,13 +98,13 @@ class State(msgspec.Struct, frozen=True):
     namespaces: list[Namespace]
 
     def ports(self) -> dict[int, str]:
-        """The UDP ports of the tunnels that stand and what comes in by them, beside those that everybody knows."""
+        """Return the encapsulation by UDP port: the well-known ports and those of the tunnels of this topology."""
         links = (link for space in self.namespaces for link in space.interfaces)
         own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
         return {**packets.PORTS, **own}
 
     def owners(self) -> dict[str, str]:
-        """Namespaces by their addresses, where only one has it."""
+        """Return the namespace of each address that exactly one namespace has."""
         result: dict[str, set[str]] = {}
         for space in self.namespaces:
             for link in space.interfaces:

@@ -1,4 +1,4 @@
-"""Numbers for people. Everything inside labkit is in base units; only texts and axes use these."""
+"""Numbers as text. labkit computes in base units; only texts and axes use these functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"
 
 
 def si(value: float | None, unit: str) -> str:
-    """`12.3 Gbit/s` of 1.23e10 and `bit/s`; an absent value is a dash."""
+    """Format a value with an SI prefix: 1.23e10 and `bit/s` give `12.3 Gbit/s`. None and NaN give a dash."""
     if value is None or value != value:
         return "–"
     for step, prefix in _STEPS:
@@ -18,7 +18,7 @@ def si(value: float | None, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`4 min 10 s`, `12 s`, `0.4 s`."""
+    """Format seconds: `4 min 10 s`, `12 s`, `0.4 s`."""
     if seconds < 1:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -29,19 +29,22 @@ def duration(seconds: float) -> str:
 
 
 def many(count: int, thing: str) -> str:
-    """`1 round`, `2 rounds`."""
+    """Format a count with its noun: `1 round`, `2 rounds`."""
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def percent(share: float) -> str:
-    """A share in per cent for a sentence: 0.153 -> "15 %", 0.0153 -> "1.5 %"."""
+    """Format a share in per cent: 0.153 gives `15 %`, 0.0153 gives `1.5 %`."""
     number = f"{100 * share:.1f}".removesuffix(".0") if abs(share) < 0.0995 else f"{100 * share:.0f}"
     return f"{number if share < 100 else f'{100 * share:.2g}'} %"
 
 
 def give_or_take(middle: float, half: float, sign: bool = False) -> str:
-    """`12.3 ± 1.4`: a number with half its interval, as many digits as that leaves sure and one more. The number alone
-    where the interval is none or nothing; a dash where there is no number."""
+    """Format a number with half the width of its interval: `12.3 ± 1.4`.
+
+    It has as many digits as the interval makes certain, and one more. Without an interval (NaN or 0) the result is the
+    number alone; NaN gives a dash.
+    """
     if math.isnan(middle):
         return "–"
     least = half if half > 0 else abs(middle) / 1000 or 1.0

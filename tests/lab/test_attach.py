@@ -118,9 +118,9 @@ def test_what_cannot_be_attached_leaves_nothing(machine: Machine) -> None:
     unreachable = ("--address", "1.2.3.4/24", "--gateway", "9.9.9.9")
     for words, says in (
         (("nosuch", "--veth", "br0"), "no container nosuch"),
-        (("idle", "--veth", "br0"), "does not run"),
-        (("db", "--veth", "br0"), "has an interface eth1 already"),
-        (("db", "--veth", "nic0", "--interface", "eth5"), "nic0 is no bridge"),
+        (("idle", "--veth", "br0"), "is not running"),
+        (("db", "--veth", "br0"), "already has an interface eth1"),
+        (("db", "--veth", "nic0", "--interface", "eth5"), "nic0 is not a bridge"),
         (("db", "--veth", "br7", "--interface", "eth5"), "no interface br7"),
         (("db", "--veth", "br0", "--interface", "eth5", "--vlan", "10"), "does not filter VLANs"),
         (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "route to default via 9.9.9.9"),
@@ -174,16 +174,16 @@ def test_a_vlan_without_a_name_is_refused() -> None:
     ("wanted", "says"),
     [
         (Wanted("gre", "br0"), "veth, macvlan, ipvlan"),
-        (Wanted("veth", "br 0"), "no name of an interface"),
-        (Wanted("veth", "br0", address="10.0.0.1"), "10.0.0.1/24, say"),
+        (Wanted("veth", "br 0"), "not a valid interface name"),
+        (Wanted("veth", "br0", address="10.0.0.1"), "for example 10.0.0.1/24"),
         (Wanted("veth", "br0", address="ten/8"), "ten"),
-        (Wanted("veth", "br0", gateway="10.0.0.1"), "needs an address"),
-        (Wanted("veth", "br0", mac="02"), "no MAC address"),
-        (Wanted("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave the MAC address out"),
+        (Wanted("veth", "br0", gateway="10.0.0.1"), "needs --address"),
+        (Wanted("veth", "br0", mac="02"), "not a MAC address"),
+        (Wanted("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave --mac out"),
         (Wanted("veth", "br0", vlan=4095), "1 to 4094"),
         (Wanted("veth", "br0", mtu_bytes=-5), "68 to 65535 bytes"),
         (Wanted("veth", "br0", mtu_bytes=99999999999), "68 to 65535 bytes"),
-        (Wanted("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "the family is another"),
+        (Wanted("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "different families"),
     ],
 )
 def test_what_cannot_be_wanted_is_refused(wanted: Wanted, says: str) -> None:

@@ -64,9 +64,9 @@ BAD_RUNS = [
     ("run datapaths topology=vxlan mtu_bytes=65500", "mtu_bytes=65500 does not fit into vxlan"),
     ("run datapaths protocol=sctp", "protocol=sctp: there are tcp, udp, ping"),
     ("run datapaths family=5", "family=5: there are 4, 6"),
-    ("run datapaths pairs=1 pairs=2", "pairs is given twice"),
-    ("run datapaths pairs", "'pairs' is not of the form name=value"),
-    ("run datapaths =5", "'=5' is not of the form name=value"),
+    ("run datapaths pairs=1 pairs=2", "the parameter pairs is given twice"),
+    ("run datapaths pairs", "'pairs' is not a parameter: write name=value"),
+    ("run datapaths =5", "'=5' is not a parameter: write name=value"),
     ("run datapaths affinity=99999", "affinity='99999' is not of the form"),
     ("run datapaths affinity=9999", "affinity=9999: there is no CPU 9999; there are"),
     (
@@ -82,11 +82,11 @@ BAD_RUNS = [
     ),
     ("shell nothing", "there is no topology nothing; there are"),
     ("shell veth pairs=0", "pairs=0 is outside"),
-    ("shell veth pairs", "'pairs' is not of the form name=value"),
+    ("shell veth pairs", "'pairs' is not a parameter: write name=value"),
     ("shell ipvlan_l9", "there is no topology ipvlan_l9"),
-    ("report nowhere", "nowhere is not there: name the folder of a run or a sweep"),
+    ("report nowhere", "there is no folder nowhere: name the folder of a run or a sweep"),
     ("compare nowhere elsewhere", "there is no run folder nowhere"),
-    ("sweep nowhere.yaml", "nowhere.yaml is not there"),
+    ("sweep nowhere.yaml", "there is no file nowhere.yaml"),
 ]
 
 
@@ -156,7 +156,7 @@ def test_a_run_folder_that_is_half_written(
 
 
 SWEEPS = {  # test_sweep_file.py has more
-    "{": "is no YAML file: ",
+    "{": "is not a valid YAML file: ",
     "notebook: 07_nothing\ngrid: [{protocol: [tcp]}]": "there is no notebook 07_nothing; there are: 01_datapaths",
     "notebook: 01_datapaths\ngrid: [{protocoll: [tcp]}]": "has no parameter protocoll; it has: affinity, ",
     "notebook: 01_datapaths\ngrid: [{protocol: [tcp]}]\nparameters: {pairs: [0]}": "pairs=0 is outside",

@@ -83,7 +83,7 @@ def test_a_network_in_a_file(tmp_path: Path) -> None:
         )
         words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
         assert words == "the network routed says all but where itself: leave out pairs"
-        assert one_sentence(machine.labkit("draw", "none.yaml")) == "none.yaml is not there"
+        assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
 
 
 def test_the_overlay_is_drawn_or_says_where_it_can_be(tmp_path: Path) -> None:

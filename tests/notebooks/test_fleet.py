@@ -170,7 +170,7 @@ def test_interrupted_it_lets_the_worker_go(killed: Done, machine: World, cluster
     assert len(list(cluster.data("worker-3").iterdir())) == 1
     os.kill(sweep.program.pid, signal.SIGINT)
     done = sweep.done(60)
-    assert one_sentence(done, 130).startswith("interrupted; finished points are on disk")
+    assert one_sentence(done, 130).startswith("interrupted: finished points are on disk")
     assert until(lambda: not measuring(machine), 30), machine.processes()
     assert until(lambda: not list(cluster.data("worker-3").iterdir()), 10)
     assert cluster.workers[address].poll() is None, cluster.log("worker-3")

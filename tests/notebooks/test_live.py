@@ -81,7 +81,7 @@ def test_programs_run_at_endpoints(notebook: Notebook) -> None:
     late = refused('net.client0.run("sleep", "300", timeout_s=0.2)')
     assert late == "Failed: sleep did not end in time and was killed"
     assert refused("net.client9").startswith(
-        "AttributeError: there is no client9; there are client0, server0"
+        "AttributeError: this topology has no endpoint client9; it has client0, server0"
     )
     assert refused('live.build("vethh")').startswith("BadInput: there is no topology vethh; there are")
     assert refused('live.build("veth", pairs=[1, 2])').startswith(
@@ -162,14 +162,14 @@ def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> 
     assert "veth, 1 pair, Linux" in printed
     assert until(lambda: len(notebook.running("labkit.measure.agent.main")) == before, 10)
     assert notebook.shown("other")["text/plain"] == "veth, closed"
-    assert notebook.refused('other.client0.run("true")') == "Failed: this veth is closed: build another"
+    assert notebook.refused('other.client0.run("true")') == "Failed: the topology veth is closed: build it again"
 
 
 def test_one_that_was_killed_says_so(notebook: Notebook) -> None:
     notebook.cell('lost = live.build("veth")')
     os.kill(max(notebook.running("labkit.measure.agent.main")), signal.SIGKILL)
     with pytest.raises(
-        CellExecutionError, match="the topology's process was killed by signal 9; build another"
+        CellExecutionError, match="the topology's process was killed by signal 9; build the topology again"
     ):
         notebook.cell("lost.state")
     assert notebook.shown("lost")["text/plain"] == "veth, closed"

@@ -146,7 +146,7 @@ def test_interrupted(machine: World, done: str) -> None:
     _out, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("labkit: interrupted; finished points are on disk")
+    assert err.splitlines()[-1].startswith("labkit: interrupted: finished points are on disk")
     assert until(lambda: not machine.processes(), 3), machine.processes()
     assert list(machine.folder.joinpath("tmp").iterdir()) == []
 

@@ -39,6 +39,10 @@ CAPACITY = {
 LEAST_MESSAGES = 1024  # prepared, so that a batch seldom ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most so many frames, and no more than are due in so long
 SLIP_S = 500e-6  # one that is late by more moves the schedule instead of catching up in a burst
+LATE_TIMES, WAKES = (
+    10,
+    9,
+)  # more than so many times what a wake-up is usually late (an emulated CPU: milliseconds)
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 SO_SNDBUFFORCE = 32
@@ -297,7 +301,8 @@ class Sender:
             total = round(rate_pps * duration_s)
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
         batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
-        slip_ns, spin_ns, sleep_ns = int(SLIP_S * 1e9), int(SPIN_S * 1e9), int(SLEEP_S * 1e9)
+        slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
+        spin_ns, sleep_ns = int(SPIN_S * 1e9), int(SLEEP_S * 1e9)
         sent = dropped = calls = slipped = longest = 0
         wait_s, used_s = _waited_s(), time.process_time()
         begin = origin = clock()
@@ -364,6 +369,16 @@ class Sender:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def _wakes_late_s() -> float:
+    """How late this process usually wakes: the median of a few short sleeps."""
+    late = []
+    for _ in range(WAKES):
+        begun = time.monotonic()
+        time.sleep(SLEEP_S)
+        late.append(time.monotonic() - begun - SLEEP_S)
+    return sorted(late)[WAKES // 2]
 
 
 def _waited_s() -> float:

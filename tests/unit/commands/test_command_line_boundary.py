@@ -93,7 +93,7 @@ def test_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
 
 def test_half_a_character_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text('name: "a\\ud800"\n')
-    with pytest.raises(BadInput, match=r"net\.yaml is no YAML file"):
+    with pytest.raises(BadInput, match=r"net\.yaml is not a valid YAML file"):
         yaml_files.network(tmp_path / "net.yaml")
 
 

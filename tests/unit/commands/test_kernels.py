@@ -262,12 +262,12 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
             raise Failed("it did not boot")
         yield {"event": "doctor", "machine": {}, "capabilities": result}
 
-    assert kernels_command.as_text().count("not asked yet") == 2
+    assert kernels_command.as_text().count("not examined yet") == 2
     monkeypatch.setattr(kernels_command.run, "ask", answer)
     lines: list[str] = []
     assert kernels_command.ask_all(lines.append) == ["6.1.0-56-cloud-amd64: it did not boot"]
     head, cloud, full = (line.split() for line in kernels_command.as_text().splitlines()[:3])
-    assert cloud[-3:] == ["not", "asked", "yet"]
+    assert cloud[-3:] == ["not", "examined", "yet"]
     values = dict(zip([*head[:4], "MB", *head[4:6]], full, strict=False))
     assert (values["release"], values["from"], values["ipvlan"], values["gre"]) == (
         AMD64,
@@ -275,7 +275,7 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
         "yes",
         "no",
     )
-    assert full.count("?") == len(kernels_command.TELLING) - 2
+    assert full.count("?") == len(kernels_command.CAPABILITIES) - 2
     kernels_command.ask_all(lines.append)
     assert parameters == [f"vm:{name}" for name in ("6.1.0-56-cloud-amd64", AMD64, "6.1.0-56-cloud-amd64")]
 
@@ -292,9 +292,9 @@ def test_another_meaning_of_debian_is_said(
         there[:] = [*there, kernels.in_store(name)]
         return there[-1]
 
-    monkeypatch.setattr(cli.debian, "get", get)
+    monkeypatch.setattr(cli.debian_kernels, "get", get)
     assert cli.main(["kernels", "get", "6.12.9-cloud-amd64"]) == 0
-    lines = "vm:debian now means 6.12.9-cloud-amd64; it was 6.1.0-56-amd64: name that release to keep it"
+    lines = "vm:debian now means 6.12.9-cloud-amd64 instead of 6.1.0-56-amd64: write vm:6.1.0-56-amd64 to keep the old kernel"
     assert capsys.readouterr().err == f"labkit: {lines}\n"
     there[:] = there[:1]
     assert cli.main(["kernels", "get", "6.1.0-56-amd64"]) == 0  # it was there

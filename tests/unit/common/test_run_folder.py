@@ -40,7 +40,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     [
         (
             errno.ENOSPC,
-            "the disk of .* is full; what was measured before is there: make room and run the same again",
+            "the disk of .* is full: free some space and repeat the command; finished rows are kept",
         ),
         (errno.EDQUOT, "is full"),
         (errno.EIO, "cannot write .*run.json: Input/output error"),
@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_or_no_json_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"run.json is not there"):
+    with pytest.raises(BadInput, match=r"there is no file .*run.json"):
         run_folder.read_json(tmp_path / "run.json")
     (tmp_path / "run.json").write_text('{"half": ')
     with pytest.raises(BadInput, match=r"run.json cannot be read: "):
@@ -97,7 +97,7 @@ def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path
     run_folder.write_rows(tmp_path, "1-r0", ROWS)
     with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
         file.write(line)
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is no row .*: delete the file"):
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is not a row .*: delete the file"):
         run_folder.read_rows(tmp_path)
 
 

@@ -171,14 +171,14 @@ def test_what_would_not_work_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no YAML file: "),
-        ("\ta: b", "is no YAML file: "),
+        ("{", "is not a valid YAML file: "),
+        ("\ta: b", "is not a valid YAML file: "),
         ("hello", "is no sweep: "),
         ("", "is no sweep: "),
         ("- 1\n- 2\n", "is no sweep: "),
         ("notebook: 01_datapaths\n", "is no sweep: "),
-        ("a: !!python/object/apply:os.getcwd []\n", "is no YAML file: "),
-        ("\x00\x01", "is no YAML file: "),
+        ("a: !!python/object/apply:os.getcwd []\n", "is not a valid YAML file: "),
+        ("\x00\x01", "is not a valid YAML file: "),
     ],
 )
 def test_a_file_that_is_none(content: str, words: str, project: Path) -> None:
@@ -187,12 +187,12 @@ def test_a_file_that_is_none(content: str, words: str, project: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
-    with pytest.raises(BadInput, match=r"missing\.yaml is not there"):
+    with pytest.raises(BadInput, match=r"there is no file .*missing\.yaml"):
         sweep.load(project / "params" / "missing.yaml")
-    with pytest.raises(BadInput, match="is no YAML file"):
+    with pytest.raises(BadInput, match="is not a valid YAML file"):
         sweep.load(project / "params")
     (project / "params" / "binary.yaml").write_bytes(bytes(range(128, 256)))
-    with pytest.raises(BadInput, match="is no YAML file"):
+    with pytest.raises(BadInput, match="is not a valid YAML file"):
         sweep.load(project / "params" / "binary.yaml")
 
 

@@ -27,7 +27,9 @@ NASTY = {
 def test_whatever_a_file_holds_is_refused_in_one_sentence(content: str, tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(content)
-    with pytest.raises(BadInput, match=r"own\.yaml (is no YAML file|describes no network): ") as refused:
+    with pytest.raises(
+        BadInput, match=r"own\.yaml (is not a valid YAML file|does not describe a network): "
+    ) as refused:
         yaml_files.network(path)
     assert "\n" not in str(refused.value)
 

@@ -256,7 +256,7 @@ class TestDoctor:
         assert "  ✗ ipvlan  this kernel does not know it — lost: no ipvlan — do: boot another" in lines
         assert "  ? gre     not tried — do: modprobe ip_gre" in lines
         assert "  ✓ iperf3  3.12" in lines
-        assert lines[-1] == "2 of 5 can be done here; 1 not tried"
+        assert lines[-1] == "2 of 5 capabilities are available here; 1 not tested"
 
     def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
