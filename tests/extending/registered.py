@@ -36,7 +36,9 @@ def main(folder: str, name: str, *words: str) -> None:
     experiment = experiments.find(name)
     parameters = experiment.parameters.of(dict(word.split("=", 1) for word in words))
     assert experiment.planned_s(parameters) > 0
-    for event in experiment.run(parameters, experiments.RunContext(name, Path(folder), 1, machine.describe())):
+    for event in experiment.run(
+        parameters, experiments.RunContext(name, Path(folder), 1, machine.describe())
+    ):
         if event["event"] == "rows":
             run_folder.write_rows(Path(folder), event["point"], event["rows"])
             for row in event["rows"]:

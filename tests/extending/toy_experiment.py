@@ -36,7 +36,7 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
 def plan(parameters: Jumbo) -> Plan:
     """Every MTU in every round."""
     points = [
-        Point(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}, round {number + 1}")
+        Point(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}")
         for number in range(parameters.rounds)
         for mtu in parameters.mtus
         for pairs in parameters.pairs

@@ -42,7 +42,9 @@ class Refused(LatencyGenerator):
     def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
         """Times in seconds, of all pairs at once. Raises Failed when a client ends badly."""
         argv = [sys.executable, "-I", "-c", CLIENT]
-        clients = [pair.client.start([*argv, pair.server.address, str(parameters.duration_s)]) for pair in pairs]
+        clients = [
+            pair.client.start([*argv, pair.server.address, str(parameters.duration_s)]) for pair in pairs
+        ]
         with process.all_ended(clients):
             process.wait(clients, time.monotonic() + parameters.duration_s + PATIENCE_S)
             ended = [one.ended() for one in clients]
