@@ -91,6 +91,7 @@ def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
         assert f"**ipvlan_l2** was not measured: {row['reason']}" in prose
 
 
+@pytest.mark.smoke
 def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
     notebook = nbformat.read(executed, as_version=4)
     drawn = [
