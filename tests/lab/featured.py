@@ -25,7 +25,9 @@ with topologies.build(sys.argv[1], topologies.Spec()) as built:
     client, server = built.pairs[0].client, built.pairs[0].server
     before = [answer(client), answer(server)]
     process.output([*client.prefix, machine.program("ethtool"), "-K", client.interface, "tso", "off"])
-    process.output([*client.prefix, machine.program("tc"), "qdisc", "add", "dev", client.interface, "root", "pfifo"])
+    process.output(
+        [*client.prefix, machine.program("tc"), "qdisc", "add", "dev", client.interface, "root", "pfifo"]
+    )
 
     def no_program(name: str) -> str:
         raise AssertionError(f"{name} was started")

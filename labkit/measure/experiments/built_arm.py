@@ -185,8 +185,8 @@ def live(
 
 
 def offloads(end: Endpoint) -> dict[str, bool]:
-    """The features of an end's interface that are on or off, by the names of ethtool; empty where neither the kernel nor
-    a program tells them. Raises Failed when there is no such interface."""
+    """The features of an end's interface that are on or off, by the names of ethtool; empty where neither the kernel
+    nor a program tells them. Raises Failed when there is no such interface."""
     if not _in_guest(end):  # by netlink: to start a program takes long on an emulated CPU
         with suppress(Unsupported), netlink.inside(end.namespace.fd):
             return ethtool.features(end.interface)
