@@ -16,52 +16,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput
 from labkit.common.units import percent, si
 
-# Where rows ran: what was asked for, and what it turned out to be
-RAN_ON = ["kernel", "kernel_build", "accelerator", "machine", "cpu"]
-PEER_RAN_ON = [f"peer_{name}" for name in RAN_ON]  # of two nodes, the servers' host
-HOST = ["where", "peer", *RAN_ON, *PEER_RAN_ON]
+# Where rows ran: what was requested, and what it turned out to be
+RAN_ON = schema.names(writer=("machine",), use="host")
+PEER_RAN_ON = schema.names(writer=("peer",), use="host")  # of two nodes, the servers' host
+HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
 # Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
 # other
-GROUP = [
-    *HOST, "protocol", "generator", "nodes", "link_rate_bps", "link_delay_s", "mtu_bytes", "family", "pairs",
-    "length_bytes", "rate_bps", "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
-    "frame", "flows_count", "loss_goal_ratio",
-]  # fmt: skip
+GROUP = [*HOST, *schema.names(use="group")]
 # The compared metric of each protocol, and whether higher is better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
 PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
 STARVED = 0.01  # of its arm's median: in a slice that got less, next to nothing arrived
 HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
-WORDS = [
-    "experiment", "run", "part", "point", "method", "arm", "role", "where", "topology", "protocol", "parent",
-    "loop", "status", "reason", "doubts", "peer", "nodes", *RAN_ON, *PEER_RAN_ON, "kernel_config_digest", "microcode",
-    "congestion", "zerocopy", "affinity", "qdisc", "offloads",
-    "sysctl_digest", "iperf3", "labkit", "git_revision",
-    "time", "folder", "observer", "artefact", "settings",
-    "endpoint", "change", "generator", "guest", "guest_kernel", "guest_accelerator", "container_runtime",
-    "frame", "phase",
-]  # fmt: skip
-NUMBERS = [
-    "round", "slice", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s",
-    "family", "mss_bytes", "throughput_bps", "throughput_pps", "window_s", "received_bytes", "cpu_s", "softirq_s",
-    "client_cpu_s", "server_cpu_s", "steal_s", "retransmits_count", "rtt_s", "sent_count", "fragments_count",
-    "received_count", "reported_received_count",
-    "lost_count", "out_of_order_count", "jitter_s", "latency_p50_s", "latency_p99_s", "latency_max_s",
-    "guest_cpu_s", "guest_softirq_s", "guest_cpus_count", "guest_threads_count", "guest_queues_count",
-    "cpus_count", "load1", "busy_before_share", "host_load1",
-    "host_foreign_share", "host_waiting_share", "link_rate_bps", "link_delay_s", "lost_samples_count", "overhead_ratio",
-    "switch_cpu_s", "switched_count", "switch_lost_count", "copies_expected_count", "copies_count",
-    "copies_unread_count",
-    "flows_count", "loss_goal_ratio", "asked_pps", "offered_pps", "loss_ratio", "lower_bound_pps", "upper_bound_pps",
-    "latency_p90_s", "latency_p999_s", "cpu_per_packet_s", "repeated_count", "trials_count",
-]  # fmt: skip
+# The columns that every table has. Those of the overlay's own parts keep the types that they have in the rows.
+COMPARED = tuple(writer for writer in schema.WRITERS if writer != "overlay")
+WORDS = [*schema.names(writer=COMPARED, type=("text", "flag")), "folder"]
+NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
 # What else has to be alike among rows of one host that are compared
-PROVENANCE = ["kernel_config_digest", "sysctl_digest", "iperf3"]
-OF_GUESTS = ["guest_kernel", "guest_accelerator"]  # likewise, where there are guests
+PROVENANCE = schema.names(writer=("machine",), use="equal")
+OF_GUESTS = schema.names(writer=("endpoint",), use="equal")  # likewise, where there are guests
 Key = tuple[Any, ...]
 
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.analysis import load, profile_doubts, stats, verdicts
-from labkit.analysis.findings import loss_rates, overlay, packet_size, virtual_tap
-from labkit.analysis.packet_cost import cost_model
+from labkit.analysis.findings import overlay, packet_size, registry
 from labkit.common import units
 from labkit.common.printable import printable
 
@@ -69,24 +68,13 @@ def show_rows(df: pd.DataFrame) -> None:
         console.print(f"- {sentence}")
 
 
-def show_sizes(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
-    """What packets cost by their size, or by their mirrors' copies, in sentences, where that was the question."""
-    rows = df[df["experiment"].eq("packet_size")]
+def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
+    """What experiments say about their rows beside verdicts, in sentences."""
     console = _console()
-    for sentence in packet_size.all_findings(rows, cost_model.curves(rows), profiles) if len(rows) else []:
-        console.print(packet_size.plain(sentence))
-    taps = df[df["experiment"].eq("virtual_tap")]
-    for sentence in virtual_tap.report(taps) if len(taps) else []:
-        console.print(packet_size.plain(f"- {sentence}"))
-
-
-def show_rates(df: pd.DataFrame) -> None:
-    """At which rates loss begins, in sentences, where that was the question."""
-    rows = df[df["experiment"].eq("throughput")]
-    trials = rows["part"].eq("trials")
-    console = _console()
-    for sentence in loss_rates.report(rows[~trials], rows[trials]) if len(rows) else []:
-        console.print(f"- {sentence}")
+    for name, findings in registry.BY_EXPERIMENT.items():
+        if len(rows := df[df["experiment"].eq(name)]):
+            for sentence in findings(rows, profiles):
+                console.print(packet_size.plain(sentence))
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:

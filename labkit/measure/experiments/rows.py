@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.common import schema
 from labkit.measure.experiments import consistency
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import RunContext
@@ -16,101 +17,12 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import registry
 from labkit.system import machine
 
-# Every row has every column; what was not measured is null.
-METRICS = [
-    "throughput_bps",
-    "throughput_pps",
-    "iperf3_bps",
-    "window_s",
-    "received_bytes",
-    "received_count",
-    "sent_bps",
-    "sent_count",
-    "reported_received_count",
-    "fragments_count",
-    "lost_count",
-    "out_of_order_count",
-    "jitter_s",
-    "retransmits_count",
-    "rtt_s",
-    "sender_congestion",
-    "loop",
-    "latency_p50_s",
-    "latency_p99_s",
-    "latency_max_s",
-    "cpu_s",
-    "softirq_s",
-    "client_cpu_s",
-    "server_cpu_s",
-    "steal_s",
-    "observer",
-    "observed",
-    "artefact",
-    "settings",
-    "lost_samples_count",
-    "overhead_ratio",
-    "point",
-    "round",
-    "slice",
-    "method",
-    "reason",
-    "doubts",
-    "changed",
-    "qdisc",
-    "offloads",
-    "guest_kernel",
-    "guest_accelerator",
-    "guest_cpus_count",
-    "guest_threads_count",
-    "guest_queues_count",
-    "guest_vhost",
-    "guest_cpu_s",
-    "guest_softirq_s",
-    "container_runtime",
-    "peer_cpu_s",
-    "peer_softirq_s",
-    "peer_steal_s",
-    "switch_cpu_s",
-    "switched_count",
-    "switch_lost_count",
-    "copies_expected_count",
-    "copies_count",
-    "copies_unread_count",
-]
+# Every row of a comparison has these columns; what was not measured is null.
+WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "peer")
+COLUMNS = [name for name in schema.names(writer=WRITERS) if name != "status"]
 # Of the servers' host, where that is another one; a column is peer_ and the name.
-OF_PEER = [
-    "kernel",
-    "kernel_build",
-    "kernel_config_digest",
-    "cpu",
-    "microcode",
-    "cpus_count",
-    "accelerator",
-    "machine",
-    "sysctl_digest",
-    "iperf3",
-    "labkit",
-    "git_revision",
-]
-PARAMETERS = [
-    "where",
-    "protocol",
-    "mtu_bytes",
-    "rate_bps",
-    "streams",
-    "duration_s",
-    "omit_s",
-    "family",
-    "mss_bytes",
-    "congestion",
-    "zerocopy",
-    "affinity",
-    "parent",
-    "nodes",
-    "peer",
-    "link_rate_bps",
-    "link_delay_s",
-]
+OF_PEER = [name.removeprefix("peer_") for name in schema.names(writer=("peer",), role=("describes",))]
+PARAMETERS = schema.names(writer=("rows",), role=("parametrises",))
 
 
 @dataclass(frozen=True)
@@ -160,6 +72,8 @@ def row_of(
     peer = {} if run_context.peer is None else run_context.peer.machine
     own = arm.parameters(parameters)
     row = {
+        **dict.fromkeys(COLUMNS),
+        **{name: getattr(own, name) for name in PARAMETERS},
         "experiment": run_context.experiment,
         "run": run_context.folder.name,
         "arm": arm.label,
@@ -169,10 +83,8 @@ def row_of(
         "change": None if arm.change is None else arm.change.name,
         "guest": parameters.guest_word if parameters.in_guests else None,
         "pairs": pairs,
-        **{name: getattr(own, name) for name in PARAMETERS},
         "generator": own.load_generator.name,
         "length_bytes": own.payload_bytes,
-        **dict.fromkeys(METRICS),
         **now(),
         **metrics,
         **run_context.machine,

@@ -217,7 +217,7 @@ def check(parameters: ObservedLoad) -> None:
         if len(set(words)) < len(words):
             raise BadInput(f"{name} has a value twice: {', '.join(words)}")
     for name in parameters.observe:
-        one_of("observe", name, NAMES)
+        one_of("observe", name, tuple(TABLE))
     kernel_functions.check_names(parameters.functions)
     kernel_functions.check_names(parameters.graph_functions, "graph_functions")
     timed = [name for name in parameters.observe if name in ("function_times", "guest_function_times")]

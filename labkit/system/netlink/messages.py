@@ -105,10 +105,15 @@ def _link_attributes(
 
 
 def set_link(
-    index: int, *, up: bool = True, mtu_bytes: int | None = None, hairpin: bool | None = None
+    index: int,
+    *,
+    up: bool = True,
+    mtu_bytes: int | None = None,
+    master: int | None = None,
+    hairpin: bool | None = None,
 ) -> Message:
-    """A request that changes an interface; `hairpin` lets a bridge port send a frame back out where it came
-    in (VEPA)."""
+    """A request that changes an interface; `master` makes it a port of the bridge with this index, `hairpin` lets a
+    bridge port send a frame back out where it came in (VEPA)."""
     message = ifinfmsg()
     message["index"] = index
     if up:
@@ -116,6 +121,8 @@ def set_link(
     attributes: list[tuple[str, Any]] = []
     if mtu_bytes is not None:
         attributes.append(("IFLA_MTU", mtu_bytes))
+    if master is not None:
+        attributes.append(("IFLA_MASTER", master))
     if hairpin is not None:
         port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
         attributes.append(

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import units
+from labkit.common import schema, units
 from labkit.common.errors import Failed, LabkitError
 from labkit.common.units import many
 from labkit.measure.experiments import context, survey
@@ -40,14 +40,7 @@ SET_UP_S = 0.3  # of an arm with its generator, about
 PLANNED_S = 12.0  # of a search that ends by itself, about
 
 # What rows have beside those of other experiments; null where it was not measured.
-COLUMNS = (
-    "part", "phase", "frame", "frame_bytes", "flows_count", "asked_pps", "offered_pps", "offered_count",
-    "received_frames_count", "loss_ratio", "loss_goal_ratio", "lower_bound_pps", "upper_bound_pps", "most_pps",
-    "exceed_ratio", "trial_s", "sum_s", "trials_count", "repeated_count", "disturbed_count", "search_s", "line",
-    "slip_s", "datapath_wait_s", "datapath_cpu_s", "datapath_scheduling", "generator_cpu_s", "cpu_per_packet_s",
-    "softnet_drops_count", "socket_drops_count", "drops", "latency_p90_s", "latency_p999_s", "latency_clock",
-    "probes_sent_count", "probes_lost_count", "duplicated_count", "histogram",
-)  # fmt: skip
+COLUMNS = schema.names(writer=("throughput",))
 
 Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 

@@ -1,0 +1,26 @@
+"""What experiments say about their rows in the terminal, beside verdicts. BY_EXPERIMENT is the one place to add an
+experiment that has more to say than a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from labkit.analysis.findings import loss_rates, packet_size, virtual_tap
+from labkit.analysis.packet_cost import cost_model
+
+# From the rows of one experiment and its profiles to sentences, in Markdown
+Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]
+
+
+def _throughput(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    trials = rows["part"].eq("trials")
+    return [f"- {sentence}" for sentence in loss_rates.report(rows[~trials], rows[trials])]
+
+
+BY_EXPERIMENT: dict[str, Findings] = {
+    "packet_size": lambda rows, profiles: packet_size.all_findings(rows, cost_model.curves(rows), profiles),
+    "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
+    "throughput": _throughput,
+}

@@ -1,0 +1,409 @@
+"""The columns of a row, each once: name, unit, type, meaning, who writes it, and what it is for.
+
+`labkit.measure` writes rows by these lists, `labkit.analysis` reads by them, and docs/ROWS.md is made of them
+(`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Type = Literal["text", "number", "integer", "flag", "list", "object"]
+Role = Literal["identifies", "parametrises", "measures", "describes"]
+Use = Literal["", "host", "group", "equal"]
+
+ROLES: dict[Role, str] = {
+    "identifies": "which experiment, run, arm and measurement the row is of",
+    "parametrises": "a parameter of the run or of the point",
+    "measures": "what was measured",
+    "describes": "the machine, the programs, and how the measurement went",
+}
+USES: dict[Use, str] = {
+    "host": "rows that differ in it ran on different hosts: only their ratios are compared",
+    "group": "rows that differ in it are not compared with each other",
+    "equal": "rows of one group must not differ in it: labkit refuses to pool them",
+}
+WRITERS = {
+    "rows": "every experiment",
+    "traffic": "the traffic generator and the kernel's counters",
+    "profile": "runs beside an observer",
+    "endpoint": "guests and containers",
+    "peer": "the servers' host, with two nodes",
+    "switch": "Open vSwitch",
+    "machine": "the host that measures",
+    "vm": "the host of a lab VM",
+    "throughput": "the experiment throughput",
+    "overlay": "the experiment overlay: its parts path, reachability, failure and headers",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `unit` is "" where it has none, `writer` a key of WRITERS, `use` how comparisons use it."""
+
+    name: str
+    unit: str
+    type: Type
+    meaning: str
+    writer: str
+    role: Role
+    use: Use = ""
+
+
+def _columns(
+    writer: str, role: Role, *columns: tuple[str, str, Type, str], use: Use = ""
+) -> tuple[Column, ...]:
+    return tuple(Column(name, unit, kind, text, writer, role, use) for name, unit, kind, text in columns)
+
+
+_OF_HOST = _columns(
+    "machine",
+    "describes",
+    ("kernel", "", "text", "the kernel's release, as uname -r prints it"),
+    ("kernel_build", "", "text", "the kernel's build, as uname -v prints it"),
+    ("accelerator", "", "text", "what runs the CPUs: none (bare metal), kvm, tcg (emulated), or a hypervisor's name"),
+    ("machine", "", "text", "a digest of the machine's identity"),
+    ("cpu", "", "text", "the CPU's model"),
+    use="host",
+)  # fmt: skip
+_OF_BUILDS = _columns(
+    "machine",
+    "describes",
+    ("kernel_config_digest", "", "text", "a digest of the kernel's configuration"),
+    ("sysctl_digest", "", "text", "a digest of the sysctls that are known to change a throughput"),
+    ("iperf3", "", "text", "the version of iperf3"),
+    use="equal",
+)
+_OF_MACHINE = _columns(
+    "machine",
+    "describes",
+    ("microcode", "", "text", "the CPU's microcode revision"),
+    ("cpus_count", "1", "integer", "CPUs of the host"),
+    ("labkit", "", "text", "the version of labkit"),
+    ("git_revision", "", "text", "labkit's commit, with +dirty when its files were changed"),
+)
+_MACHINE = (*_OF_HOST, *_OF_BUILDS, *_OF_MACHINE)
+
+COLUMNS: tuple[Column, ...] = (
+    *_columns(
+        "rows",
+        "identifies",
+        ("experiment", "", "text", "the experiment's name"),
+        ("run", "", "text", "the run folder's name"),
+        ("point", "", "text", "the point of the run, which is also the name of the file of rows"),
+        ("round", "1", "integer", "the round, from 0; every round builds all arms again"),
+        ("slice", "1", "integer", "the slice within the round, from 0; null for a whole run"),
+        ("method", "", "text", "how it was measured: slice, whole, profile (beside an observer), search or trial"),
+        ("arm", "", "text", "topology/endpoint+change, and (again) for an arm that is measured a second time"),
+        ("role", "", "text", "the arm's part in the comparison: baseline, control (the baseline again) or variant"),
+        ("topology", "", "text", "the topology"),
+        ("endpoint", "", "text", "what programs run in: namespace, container, guest or shared_guest"),
+        ("change", "", "text", "the change of this arm; null for the unchanged topology"),
+        ("time", "", "text", "when it was measured, in UTC (ISO 8601)"),
+        ("status", "", "text", "ok; unsupported, failed or invalid, with a reason. Only ok counts"),
+        ("reason", "", "text", "why the status is not ok, in a sentence"),
+        ("doubts", "", "text", "what weakens the measurement, in sentences separated by '; '"),
+    ),
+    *_columns(
+        "rows",
+        "parametrises",
+        ("where", "", "text", "the kernel it ran on, as requested: here, vm:KERNEL or ssh:NAME"),
+        ("peer", "", "text", "the servers' host as requested, with two nodes"),
+        use="host",
+    ),
+    *_columns(
+        "rows",
+        "parametrises",
+        ("protocol", "", "text", "tcp, udp or ping"),
+        ("generator", "", "text", "the traffic generator"),
+        ("nodes", "", "text", "one, or two: clients on one host, servers on another"),
+        ("link_rate_bps", "bit/s", "number", "the rate of the link between two lab VMs; null: no limit"),
+        ("link_delay_s", "s", "number", "the delay of the link between two lab VMs, each way"),
+        ("mtu_bytes", "byte", "integer", "the MTU of every endpoint's interface"),
+        ("family", "", "integer", "the version of IP: 4 or 6"),
+        ("pairs", "1", "integer", "pairs of endpoints that are loaded at the same time"),
+        ("length_bytes", "byte", "integer", "a write (TCP), datagram (UDP) or ping payload; path: the packet"),
+        ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible"),
+        ("streams", "1", "integer", "parallel streams of each pair"),
+        ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's"),
+        ("congestion", "", "text", "the TCP congestion control as requested; null: the kernel's default"),
+        ("zerocopy", "", "flag", "whether the generator sends without copying"),
+        ("affinity", "", "text", "the client's CPU and the server's CPU; null: not bound"),
+        ("parent", "", "text", "the NIC under macvlan and ipvlan; null: a veth"),
+        ("guest", "", "text", "what a guest is, as requested"),
+        use="group",
+    ),
+    *_columns(
+        "throughput",
+        "identifies",
+        ("part", "", "text", "the part of an experiment that has several: overlay, throughput"),
+    ),
+    *_columns(
+        "throughput",
+        "parametrises",
+        ("frame", "", "text", "the frame size, or the name of a mix of sizes"),
+        ("flows_count", "1", "integer", "flows that the generator's frames belong to"),
+        ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for"),
+        use="group",
+    ),
+    *_columns(
+        "rows",
+        "parametrises",
+        ("duration_s", "s", "number", "the length of a whole run, without the warm-up"),
+        ("omit_s", "s", "number", "the warm-up that a whole run leaves out"),
+        ("seed", "", "integer", "the seed of every random order"),
+    ),
+    *_columns(
+        "traffic",
+        "measures",
+        ("throughput_bps", "bit/s", "number", "what arrived in the window, by the kernel; in a search, the result"),
+        ("throughput_pps", "1/s", "number", "packets (in a search, frames) that arrived per second"),
+        ("iperf3_bps", "bit/s", "number", "the throughput that iperf3 reports over its whole time"),
+        ("window_s", "s", "number", "the time in which all flows ran and the kernel counted"),
+        ("received_bytes", "byte", "number", "bytes that arrived in the window"),
+        ("received_count", "1", "integer", "packets that arrived in the window; of pings, answers"),
+        ("sent_bps", "bit/s", "number", "the rate that the senders report"),
+        ("sent_count", "1", "integer", "datagrams, requests or frames that the generator sent"),
+        ("reported_received_count", "1", "integer", "datagrams that arrived, by the generator's count"),
+        ("fragments_count", "1", "integer", "IP fragments that arrived in the window"),
+        ("lost_count", "1", "integer", "datagrams or frames that were lost, by the generator's count"),
+        ("out_of_order_count", "1", "integer", "datagrams or frames that arrived out of order"),
+        ("jitter_s", "s", "number", "the jitter that iperf3 reports (RFC 3550), mean of the flows"),
+        ("retransmits_count", "1", "integer", "TCP segments that were sent again"),
+        ("rtt_s", "s", "number", "TCP's smoothed round-trip time, mean of the streams"),
+        ("sender_congestion", "", "text", "the congestion control that the first sender used"),
+        ("loop", "", "text", "closed: a request waits for the last answer; open: it does not"),
+        ("latency_p50_s", "s", "number", "the median latency: of pings round-trip, of probes one-way"),
+        ("latency_p99_s", "s", "number", "the 99th percentile of the latency"),
+        ("latency_max_s", "s", "number", "the greatest latency"),
+        ("cpu_s", "s", "number", "CPU time of the whole host in the window"),
+        ("softirq_s", "s", "number", "the part of cpu_s in soft interrupts"),
+        ("client_cpu_s", "s", "number", "CPU time of the clients, by iperf3"),
+        ("server_cpu_s", "s", "number", "CPU time of the servers, by iperf3"),
+        ("steal_s", "s", "number", "CPU time that the hypervisor took away in the window"),
+    ),
+    *_columns(
+        "profile",
+        "describes",
+        ("observer", "", "text", "the observer beside which it was measured; null: none"),
+        ("observed", "", "object", "what the observer saw; its form is the observer's"),
+        ("artefact", "", "text", "a file with more, relative to the run folder"),
+        ("settings", "", "text", "a file with the network settings of the arm, relative to the run folder"),
+        ("lost_samples_count", "1", "integer", "samples or events that the observer missed; null: it cannot tell"),
+        ("overhead_ratio", "1", "number", "the speed with the observer, relative to the speed without one"),
+    ),
+    *_columns(
+        "rows",
+        "describes",
+        ("changed", "", "list", "the effects of the arm's change: at, kind, setting, before, after, count"),
+        ("qdisc", "", "text", "the queueing discipline of the first client's interface"),
+        ("offloads", "", "text", "the offloads that are on at the first client's interface, separated by spaces"),
+    ),
+    *_columns(
+        "endpoint",
+        "describes",
+        ("guest_kernel", "", "text", "the guests' kernel release"),
+        ("guest_accelerator", "", "text", "what runs the guests' CPUs: kvm or tcg"),
+        use="equal",
+    ),
+    *_columns(
+        "endpoint",
+        "describes",
+        ("guest_cpus_count", "1", "integer", "CPUs of each guest"),
+        ("guest_threads_count", "1", "integer", "threads of the host that run each guest's CPUs"),
+        ("guest_queues_count", "1", "integer", "queues of each guest's network device"),
+        ("guest_vhost", "", "flag", "whether the host's kernel serves the guests' network devices (vhost-net)"),
+        ("container_runtime", "", "text", "the OCI runtime of containers"),
+    ),
+    *_columns(
+        "endpoint",
+        "measures",
+        ("guest_cpu_s", "s", "number", "CPU time in the window that the guests' kernels count"),
+        ("guest_softirq_s", "s", "number", "the part of guest_cpu_s in soft interrupts"),
+    ),
+    *_columns(
+        "peer",
+        "measures",
+        ("peer_cpu_s", "s", "number", "CPU time of the servers' host in the window"),
+        ("peer_softirq_s", "s", "number", "the part of peer_cpu_s in soft interrupts"),
+        ("peer_steal_s", "s", "number", "CPU time that the hypervisor took away from the servers' host"),
+    ),
+    *_columns(
+        "switch",
+        "measures",
+        ("switch_cpu_s", "s", "number", "CPU time of the switch's own processes in the window"),
+        ("switched_count", "1", "integer", "packets that the switch got from the endpoints in the window"),
+        ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
+        ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
+        ("copies_count", "1", "integer", "copies that left by the mirrors' ports"),
+        ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
+    ),
+    *_columns(
+        "machine",
+        "describes",
+        ("load1", "1", "number", "the load average over one minute"),
+        ("busy_before_share", "1", "number", "the busy share of all CPUs in the half second before the run"),
+        ("python", "", "text", "the version of Python"),
+    ),
+    *_MACHINE,
+    *(
+        Column(f"peer_{one.name}", one.unit, one.type, f"of the servers' host: {one.meaning}", "peer", one.role,
+               "host" if one.use == "host" else "")
+        for one in _MACHINE
+    ),
+    *_columns(
+        "vm",
+        "describes",
+        ("host_load1", "1", "number", "the load average of the lab VM's host"),
+        ("host_foreign_share", "1", "number", "the share of the host's CPU time that other programs took"),
+        ("host_waiting_share", "1", "number", "the share of its time that the lab VM waited for a CPU of the host"),
+    ),
+    *_columns(
+        "throughput",
+        "describes",
+        ("phase", "", "text", "what a trial is for: calibration, search, cost, or latency at a share of the rate"),
+        ("exceed_ratio", "1", "number", "the share of trials that may exceed the loss goal"),
+        ("trial_s", "s", "number", "the length of a trial"),
+        ("sum_s", "s", "number", "the total trial time that a bound needs"),
+        ("line", "", "text", "the arithmetic of the line's greatest frame rate"),
+        ("datapath_scheduling", "", "text", "how the datapath's processes are scheduled: fifo or normal"),
+        ("latency_clock", "", "text", "where a probe's send time was taken: kernel or sender"),
+    ),
+    *_columns(
+        "throughput",
+        "measures",
+        ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
+        ("asked_pps", "1/s", "number", "frames per second that the trial requested; null: as many as possible"),
+        ("offered_pps", "1/s", "number", "frames per second that the generator offered"),
+        ("offered_count", "1", "integer", "frames that the generator offered to the first hop"),
+        ("received_frames_count", "1", "integer", "frames of the trial that arrived"),
+        ("loss_ratio", "1", "number", "the share of the offered frames that did not arrive"),
+        ("lower_bound_pps", "1/s", "number", "the search's lower bound of the throughput"),
+        ("upper_bound_pps", "1/s", "number", "the search's upper bound of the throughput"),
+        ("most_pps", "1/s", "number", "the greatest rate that the search tried"),
+        ("trials_count", "1", "integer", "trials of the search"),
+        ("repeated_count", "1", "integer", "trials that were repeated because the machine disturbed them"),
+        ("disturbed_count", "1", "integer", "trials that stayed disturbed"),
+        ("search_s", "s", "number", "how long the search took"),
+        ("slip_s", "s", "number", "by how much the generator was late"),
+        ("datapath_wait_s", "s", "number", "how long the busiest waiting thread of the datapath waited for a CPU"),
+        ("datapath_cpu_s", "s", "number", "CPU time of the datapath's processes"),
+        ("generator_cpu_s", "s", "number", "CPU time of the generator"),
+        ("cpu_per_packet_s", "s", "number", "CPU time of the whole host per frame that arrived"),
+        ("softnet_drops_count", "1", "integer", "packets dropped because the backlog of a CPU was full"),
+        ("socket_drops_count", "1", "integer", "packets dropped at packet sockets"),
+        ("drops", "", "object", "drops by interface or place"),
+        ("latency_p90_s", "s", "number", "the 90th percentile of the probes' one-way latency"),
+        ("latency_p999_s", "s", "number", "the 99.9th percentile of the probes' one-way latency"),
+        ("probes_sent_count", "1", "integer", "latency probes that were sent"),
+        ("probes_lost_count", "1", "integer", "latency probes that did not arrive"),
+        ("duplicated_count", "1", "integer", "latency probes that arrived more than once"),
+        ("histogram", "", "text", "the latencies in nanoseconds: HDR histogram V2, compressed, base64"),
+    ),
+    *_columns(
+        "overlay",
+        "parametrises",
+        ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
+        ("provider", "", "text", "what carries packets from leaf to leaf: gre, ipip or routed"),
+        ("fabric_mtu_bytes", "byte", "integer", "the MTU between leaves and spines; null: the least"),
+        ("payload_bytes", "byte", "integer", "the payload of the ping that is followed"),
+        ("failure", "", "text", "how the spine fails: carrier or silent"),
+        ("interval_s", "s", "number", "the time between probes"),
+    ),
+    *_columns(
+        "overlay",
+        "identifies",
+        ("packet", "1", "integer", "path: the packet's number, from 0"),
+        ("position", "1", "integer", "path: the number of this sighting of the packet, from 0"),
+        ("hop", "", "text", "path: where the packet was seen, namespace:interface"),
+        ("namespace", "", "text", "path: the network namespace of the hop"),
+        ("interface", "", "text", "path: the interface of the hop"),
+        ("direction", "", "text", "path: in or out"),
+        ("source", "", "text", "reachability: the container that asks"),
+        ("target", "", "text", "reachability: the container that is asked"),
+        ("source_address", "", "text", "reachability: the address of source"),
+        ("target_address", "", "text", "reachability: the address of target"),
+        ("failed", "", "text", "failure: the spine that fails"),
+    ),
+    *_columns(
+        "overlay",
+        "measures",
+        ("computed_bytes", "byte", "integer", "headers: what the tunnel adds to a packet, by the standards"),
+        ("measured_bytes", "byte", "number", "headers: what the tunnel adds to a packet, measured"),
+        ("layers", "", "list", "headers: the tunnel's headers; path: the packet's headers, from the outside in"),
+        ("what", "", "text", "path: what the packet is, in words"),
+        ("time_s", "s", "number", "path: the time since the packet's first sighting"),
+        ("stack", "", "text", "path: the packet's headers in one line"),
+        ("dropped_count", "1", "integer", "path: packets that the capture dropped at the hop"),
+        ("skipped_count", "1", "integer", "path: packets at the hop that were beyond the limits of the capture"),
+        ("ttl", "1", "integer", "reachability: the TTL of the answers on arrival"),
+        ("rtt_min_s", "s", "number", "reachability: the least round-trip time"),
+        ("rtt_p50_s", "s", "number", "reachability: the median round-trip time"),
+        ("rtt_max_s", "s", "number", "reachability: the greatest round-trip time"),
+        ("duplicates_count", "1", "integer", "reachability: answers that came more than once"),
+        ("expected_ttl", "1", "integer", "reachability: the TTL that the description promises"),
+        ("path", "", "list", "reachability: the nodes by which most requests went"),
+        ("expected_paths", "", "list", "reachability: the paths that the description promises"),
+        ("spine", "", "text", "reachability: the spine on the path"),
+        ("as_expected", "", "flag", "reachability: whether answers, paths and TTL are as the description promises"),
+        ("outage_s", "s", "number", "failure: the longest time without an answer"),
+        ("outage_since_s", "s", "number", "failure: when the outage began, since the first probe"),
+        ("outage_over", "", "flag", "failure: whether answers came again"),
+        ("down_s", "s", "number", "failure: when the spine failed, since the first probe"),
+        ("up_s", "s", "number", "failure: when the spine came back, since the first probe"),
+        ("probes", "", "list", "failure: send time since the first probe and round-trip time of each, in s"),
+        ("path_before", "", "list", "failure: the spine of the requests and that of the answers, before"),
+        ("path_during", "", "list", "failure: the same while the spine was down"),
+        ("path_after", "", "list", "failure: the same after it came back"),
+        ("expected_during", "", "list", "failure: the spines that the description leaves while one is down"),
+        ("ignores_linkdown", "", "flag", "failure: whether the leaves ignore routes whose link is down"),
+        ("hash_policy", "", "integer", "failure: the leaves' fib_multipath_hash_policy"),
+    ),
+)  # fmt: skip
+BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def names(
+    *, writer: tuple[str, ...] = (), role: tuple[Role, ...] = (), use: Use | None = None, type: tuple[Type, ...] = ()
+) -> list[str]:  # fmt: skip
+    """The names of the columns with one of these writers, roles, types and this use, in the order of COLUMNS; what is
+    not given selects nothing."""
+    return [
+        one.name
+        for one in COLUMNS
+        if (not writer or one.writer in writer)
+        and (not role or one.role in role)
+        and (use is None or one.use == use)
+        and (not type or one.type in type)
+    ]
+
+
+def with_tables(page: str) -> str:
+    """docs/ROWS.md with its table of columns as the schema has it, between two comments of HTML."""
+    lines = ["| column | unit | type | role | meaning |", "|---|---|---|---|---|"]
+    tables = []
+    for writer, text in WRITERS.items():
+        rows = [
+            f"| `{one.name}` | {one.unit} | {one.type} | {one.role} | {_meaning(one)} |"
+            for one in COLUMNS
+            if one.writer == writer
+        ]
+        tables.append("\n".join([f"### Written by {text}", "", *lines, *rows]))
+    whole = "\n\n".join(tables)
+    return re.sub(
+        r"(<!-- columns -->\n).*(<!-- end of columns -->)", lambda ends: f"{ends[1]}\n{whole}\n\n{ends[2]}", page,
+        flags=re.DOTALL,
+    )  # fmt: skip
+
+
+def _meaning(column: Column) -> str:
+    return column.meaning.replace("|", "\\|") + (f" ({column.use})" if column.use else "")
+
+
+if __name__ == "__main__":
+    written = Path(sys.argv[1])
+    written.write_text(with_tables(written.read_text()))

@@ -1,0 +1,55 @@
+"""An experiment: how much does a larger MTU help? Each MTU is a point, with a fresh set-up of all arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+
+HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: say mtus"}
+
+
+class Jumbo(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment; HELP says what each is."""
+
+    mtus: tuple[int, ...] = (1500, 9000)
+
+    def check(self) -> None:
+        """Raises BadInput for what `datapaths` cannot measure, and for MTUs that are no list of different ones."""
+        super().check()
+        if not self.mtus or len(set(self.mtus)) < len(self.mtus):
+            raise BadInput("mtus needs at least one value, and none twice")
+        for mtu in self.mtus:
+            self.at(mtu).check()
+
+    def at(self, mtu: int) -> DatapathParameters:
+        """The parameters of `datapaths` with this MTU."""
+        names = DatapathParameters.__struct_fields__
+        return DatapathParameters(**{name: getattr(self, name) for name in names} | {"mtu_bytes": mtu})
+
+
+def plan(parameters: Jumbo) -> Plan:
+    """Every MTU in every round."""
+    points = [
+        Point(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}")
+        for number in range(parameters.rounds)
+        for mtu in parameters.mtus
+        for pairs in parameters.pairs
+    ]
+    refused = [parameters.at(mtu) for mtu in parameters.mtus]
+    return Plan(parameters, points, profiles=[], refused=refused, finished="all rounds were measured")
+
+
+def planned_s(parameters: Jumbo) -> float:
+    """About how many seconds all of it takes."""
+    return measuring_loop.planned_s(plan(parameters))
+
+
+def run(parameters: Jumbo, run_context: RunContext) -> Iterator[Event]:
+    """Rows of every point that has none yet, with progress between."""
+    return measuring_loop.run(plan(parameters), run_context)

@@ -1,0 +1,59 @@
+"""A generator: how long a TCP connection attempt takes until a closed port refuses it, one attempt after the other."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import FarPair, Pair
+from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
+from labkit.system import process
+
+PATIENCE_S = 10
+# Runs in the client's namespace: the address and a number of seconds are its arguments, it prints a time a line.
+CLIENT = """
+import socket, sys, time
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    begin = time.perf_counter()
+    try:
+        socket.create_connection((sys.argv[1], 9), timeout=1)
+    except ConnectionRefusedError:
+        print(time.perf_counter() - begin)
+"""
+
+
+class Refused(LatencyGenerator):
+    """Connection attempts that the server's kernel refuses: a round trip without any program at the server."""
+
+    name = "refused"
+    capabilities = Capabilities(
+        length_bytes={"ping": (16, 16)}, metric="latency_p50_s", higher_is_better=False
+    )
+
+    def version(self) -> str:
+        """The version of Python."""
+        return sys.version.split()[0]
+
+    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+        """Times in seconds, of all pairs at once. Raises Failed when a client ends badly."""
+        argv = [sys.executable, "-I", "-c", CLIENT]
+        clients = [
+            pair.client.start([*argv, pair.server.address, str(parameters.duration_s)]) for pair in pairs
+        ]
+        with process.all_ended(clients):
+            process.wait(clients, time.monotonic() + parameters.duration_s + PATIENCE_S)
+            ended = [one.ended() for one in clients]
+        times = sorted(float(line) for one in ended for line in one.stdout.split())
+        if not times or any(one.returncode != 0 for one in ended):
+            raise Failed(f"refused: {ended[0].words()}")
+        return {
+            "loop": "closed",
+            "received_count": len(times),
+            "latency_p50_s": statistics.median(times),
+            "latency_max_s": times[-1],
+        }

@@ -1,0 +1,144 @@
+"""The schema names every column of every row, with its type; docs/ROWS.md is made of it, and its examples run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from simulated import rows as simulated_rows
+
+from labkit.analysis import load
+from labkit.common import schema
+from labkit.measure.experiments import consistency, rows
+from labkit.measure.experiments.throughput_search import experiment as throughput
+
+# Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut
+RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]
+PAGE = (ROOT / "docs/ROWS.md").read_text()
+KINDS: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "flag": (bool,),
+    "list": (list,),
+    "object": (dict,),
+}
+UNITS = {
+    "_s": "s",
+    "_bytes": "byte",
+    "_bps": "bit/s",
+    "_pps": "1/s",
+    "_count": "1",
+    "_ratio": "1",
+    "_share": "1",
+}
+
+
+def test_columns_are_listed_once_with_known_writers() -> None:
+    assert len(schema.BY_NAME) == len(schema.COLUMNS)
+    for one in schema.COLUMNS:
+        assert one.writer in schema.WRITERS
+        assert one.role in schema.ROLES
+        assert not one.use or one.use in schema.USES
+        assert one.meaning
+        assert not one.meaning.endswith(".")
+
+
+def test_unit_agrees_with_the_name() -> None:
+    for one in schema.COLUMNS:
+        suffix = next((suffix for suffix in UNITS if one.name.endswith(suffix)), None)
+        assert suffix is None or one.unit == UNITS[suffix], one
+        assert (one.type in ("number", "integer")) or not one.unit, one
+
+
+@pytest.mark.parametrize(
+    "row", RECORDED, ids=lambda row: f"{row['experiment']}-{row.get('part')}-{row['status']}"
+)
+def test_recorded_row_has_no_other_column_and_no_other_type(row: dict[str, Any]) -> None:
+    assert set(row) <= set(schema.BY_NAME)
+    for name, value in row.items():
+        kinds = KINDS[schema.BY_NAME[name].type]
+        right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        assert value is None or right, (name, value)
+
+
+def test_recorded_rows_cover_the_experiments() -> None:
+    assert {row["experiment"] for row in RECORDED} >= {"datapaths", "overlay", "throughput", "virtual_tap"}
+    missing = set(rows.COLUMNS) - set(RECORDED[0])
+    assert not missing
+
+
+def test_simulated_rows_have_no_other_column() -> None:
+    assert set(simulated_rows().columns) <= set(schema.BY_NAME)
+
+
+def test_both_wings_use_known_columns() -> None:
+    used = {
+        *consistency.COUNTED,
+        *load.GROUP,
+        *load.PROVENANCE,
+        *load.WORDS,
+        *load.NUMBERS,
+        *throughput.COLUMNS,
+    }
+    assert used - {"folder"} <= set(schema.BY_NAME)
+
+
+def test_page_is_made_of_the_schema() -> None:
+    assert schema.with_tables(PAGE) == PAGE, "python -m labkit.common.schema docs/ROWS.md"
+    for one in schema.COLUMNS:
+        assert f"| `{one.name}` | {one.unit} | {one.type} |" in PAGE
+    assert schema.with_tables(PAGE.replace("| `arm` |", "| `leg` |")) == PAGE
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with the throughputs 1 to 4 of arm a and 7 of arm b, and what is to be left out."""
+    (tmp_path / "rows").mkdir()
+    known = {"status": "ok", "method": "slice"}
+    lines: list[dict[str, Any]] = [known | {"arm": "a", "throughput_bps": value} for value in (4, 1, 2, 3)]
+    lines += [known | {"arm": "a", "status": "failed", "reason": "no"}]
+    (tmp_path / "rows/1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = [
+        known | {"arm": "b", "throughput_bps": 7},
+        known | {"arm": "b", "method": "whole", "throughput_bps": 9},
+    ]
+    (tmp_path / "rows/2.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return tmp_path
+
+
+def _example(kind: str) -> str:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)[0]
+
+
+def _medians(run: Path, argv: list[str]) -> dict[str, float]:
+    done = subprocess.run(
+        argv, env={**os.environ, "RUN": str(run)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {arm: float(value) for arm, value in csv.reader(done.stdout.splitlines())}
+
+
+EXPECTED = {"a": statistics.median([1, 2, 3, 4]), "b": 7}
+
+
+def test_pandas_example(run: Path) -> None:
+    assert _medians(run, [sys.executable, "-P", "-c", _example("python")]) == EXPECTED
+
+
+@pytest.mark.needs("jq")
+def test_jq_example(run: Path) -> None:
+    (run / "median.jq").write_text(_example("jq"))
+    files = sorted(map(str, (run / "rows").glob("*.jsonl")))
+    argv = ["jq", "--slurp", "--raw-output", "--from-file", str(run / "median.jq"), *files]
+    assert f"`{' '.join(argv[:4])} median.jq " in PAGE
+    assert _medians(run, argv) == EXPECTED
