@@ -45,7 +45,7 @@ done(); print "$_ $counts{$_}\n" for sort keys %counts;
 """
 OURS = """
 import json, re, sys
-from labkit.observers.folding import Folding, blocks
+from labkit.measure.observers.perf.fold_stacks import Folding, blocks
 with Folding() as found, open(sys.argv[1], "rb") as text:
     found.read(blocks(text))
     stacks_count = sum(1 for _ in found.lines())
@@ -56,8 +56,8 @@ with Folding() as found, open(sys.argv[1], "rb") as text:
 LARGE = """
 import json, os, re, sys, threading, time
 from pathlib import Path
-from labkit.observers import perf_record
-from labkit.observers.folding import Folding
+from labkit.measure.observers.perf import record as perf_record
+from labkit.measure.observers.perf.fold_stacks import Folding
 
 def kilobytes(pid, name):
     return int((re.search(name + r":\\s*(\\d+)", Path(f"/proc/{pid}/status").read_text()) or [0, 0])[1])
