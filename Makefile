@@ -9,28 +9,45 @@ BIN := .venv/bin
 # file nor a tree that was moved or copied with its .venv (whose scripts name the old place) can deceive.
 STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml; pwd; } 2>&1 | sha256sum))
 
-# May be given: make report PARAMS=params/datapaths.yaml; make test PYTEST="-k stats"
+# May be given: make report PARAMS=params/datapaths.yaml; make test PYTEST="-k stats" (instead of what it selects)
 PARAMS := params/datapaths-quick.yaml
 PYTEST :=
 
-.PHONY: help setup debian report test test-all bench lab lock
+# pyproject.toml says what the markers `long` and `alone` mean. make ends with 2 whatever failed, so pytest's own exit
+# code is left in a file.
+define run-pytest
+mkdir -p .pytest_cache
+code=0
+$(BIN)/python -m pytest $(if $(PYTEST),$(PYTEST),$(1)) || code=$$?
+echo $$code >.pytest_cache/exit-code
+exit $$code
+endef
+PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
+
+.PHONY: help setup debian report test test-long test-alone test-all bench lab lock
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 17
 
 setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
 
 report: setup  ## measure: the quick datapaths sweep, its verdicts in the terminal and an HTML report
 	@$(BIN)/labkit sweep $(PARAMS)
 
-test: setup  ## ruff, mypy, pytest
+test: setup  ## ruff, mypy, and the tests that take a few minutes in all
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict labkit benchmarks
-	$(BIN)/python -m pytest $(PYTEST)
+	$(call run-pytest,$(PARALLEL) -m "not long and not alone")
+
+test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
+	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
+
+test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
+	@$(call run-pytest,-m alone)
 
 test-all: export LABKIT_FUZZ_S := 60
-test-all: test  ## the same, with a minute of mutants for the readers of texts and files
+test-all: test test-long test-alone  ## all tests, with a minute of mutants for the readers of texts and files
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks

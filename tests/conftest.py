@@ -3,6 +3,9 @@
 In a test `need("iperf3", "macvlan")` (a fixture), or for a whole test, class or module `@pytest.mark.needs("iperf3")`.
 A need that this machine does not meet skips the test with a sentence. The environment variable LABKIT_NO_SKIP turns
 such skips into failures: "1" for all needs, or a comma-separated list of those that this machine must meet.
+
+Tests run side by side in workers of pytest-xdist (`make test`). Each worker is in a network namespace of its own, since
+experiments in one namespace wait for each other. One worker runs all tests with lab VMs, one after the other.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 AS_ROOT = os.geteuid() == 0
@@ -181,7 +187,73 @@ def full_kernel() -> str:
     return str(kernel(""))
 
 
+class SharedVm(NamedTuple):
+    """A lab VM that is booted once for all tests of a session: its `where`, and the folder into which it may write."""
+
+    where: str
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
+    """A lab VM with a kernel with everything, and one CPU: emulated kernels with two now and then panic when the first
+    capture begins, or the first tunnel of a kind changes the kernel's code (jump labels). Tests leave nothing in it."""
+    from labkit.measure import hosts
+
+    folder = tmp_path_factory.mktemp("shared-vm")
+    where = f"vm:{full_kernel},cpus=1"
+    with hosts.lending(folder, print) as lend:
+        lend(where)
+        yield SharedVm(where, folder)
+
+
 @pytest.fixture(autouse=True)
-def _needs_of_mark(request: pytest.FixtureRequest) -> None:
-    for mark in request.node.iter_markers("needs"):
-        require(*mark.args)
+def _needs_of_mark(request: pytest.FixtureRequest) -> Iterator[None]:
+    needs = [name for mark in request.node.iter_markers("needs") for name in mark.args]
+    with ExitStack() as stack:
+        if "apt" in needs and MACHINES_NETWORK in request.config.stash:
+            from labkit.system import netlink
+
+            stack.enter_context(netlink.inside(request.config.stash[MACHINES_NETWORK]))
+        require(*needs)
+        yield
+
+
+MACHINES_NETWORK = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put a worker into a network namespace of its own, in which only lo is up."""
+    if not AS_ROOT or not hasattr(config, "workerinput"):
+        return
+    from labkit.system import netlink
+
+    config.stash[MACHINES_NETWORK] = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    [(own, socket)] = netlink.new_namespaces(1)
+    socket.do(netlink.set_link(1))
+    socket.close()
+    stack = ExitStack()
+    stack.enter_context(netlink.inside(own))
+    config.add_cleanup(stack.close)
+
+
+class Scheduling(LoadFileScheduling):
+    """The tests of a file run in one worker, one after the other, and so do all in tests/vm: emulated kernels that
+    share two cores miss deadlines, and one lab VM serves many tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/vm" if nodeid.startswith("tests/vm/") else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is long by its folder. What takes longest comes first, so that no worker is left with it at the end."""
+    order = ("vm", "notebooks", "lab", "unit")
+    items.sort(key=lambda item: order.index(item.path.relative_to(ROOT / "tests").parts[0]))
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
+            item.add_marker("long")

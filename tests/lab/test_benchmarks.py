@@ -15,6 +15,7 @@ from benchmarks.promise import Promise
 SLACK = 1.5
 
 
+@pytest.mark.alone
 @pytest.mark.needs("namespaces", "ip", "veth", "bridge")
 def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
     result = promise.inside("benchmarks.set_up", 8, 3)
@@ -23,6 +24,7 @@ def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
     assert promise.median(result["labkit"]) <= SLACK * set_up.BOUND * promise.median(result["ip"])
 
 
+@pytest.mark.alone
 def test_measuring_wing_is_quick_to_import() -> None:
     (result,) = imports.promises(quick=True)
     assert result.ratio is not None

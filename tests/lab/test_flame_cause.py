@@ -9,7 +9,7 @@ from worlds import printed
 
 from labkit.analysis import flame
 
-pytestmark = pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")
+pytestmark = [pytest.mark.alone, pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")]
 
 ROUNDS, RULES = 5, 2000
 FLOW = r"iperf3|swapper|ksoftirqd.*|kernel"  # a busy machine has much else to do

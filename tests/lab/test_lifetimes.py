@@ -67,6 +67,7 @@ def finished(machine: World, folder: Path) -> bool:
     return "finished" in run_folder.read_json(folder / "run.json")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("words", [[], ORDINARY], ids=["root", "rootless"])
 def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
     """Ten kills (twenty with both), each of them at another moment of a run that is gone on with."""

@@ -55,6 +55,7 @@ def test_throughput_of_many_pairs_is_that_of_the_time_in_which_all_ran(tmp_path:
         assert row["window_s"] >= 1.5
 
 
+@pytest.mark.long
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
 def test_five_arms_of_128_pairs_stand_together(tmp_path: Path) -> None:
     """The machine's neighbour table has room for four if its entries are learned (neigh.default.gc_thresh3)."""
@@ -64,6 +65,7 @@ def test_five_arms_of_128_pairs_stand_together(tmp_path: Path) -> None:
     assert len(rows) == 6
 
 
+@pytest.mark.long
 @pytest.mark.needs("root")
 def test_a_disk_that_fills_in_a_sweep_is_one_sentence(tmp_path: Path) -> None:
     project = tmp_path / "project"

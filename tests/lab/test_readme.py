@@ -38,6 +38,7 @@ def test_the_readme_has_commands() -> None:
     assert set(COMMANDS) > OTHERWISE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in OTHERWISE])
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "macvlan", "vxlan")
 def test_a_command_ends_well(command: str, environment: dict[str, str]) -> None:
@@ -52,6 +53,7 @@ def test_make_test_is_what_ci_runs() -> None:
     assert re.search(r"^make test\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "macvlan")
 def test_make_report_measures_once_and_ends_with_the_report(environment: dict[str, str]) -> None:
     first = subprocess.run(
@@ -111,6 +113,7 @@ def _status(address: str) -> int:
             return error.code
 
 
+@pytest.mark.long
 @pytest.mark.needs("set-up")
 def test_make_lab_serves_this_machine_only_and_asks_for_the_token(lab: str) -> None:
     token = lab.partition("token=")[2]

@@ -18,7 +18,10 @@ from worlds import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows
 from labkit.common import run_folder
 from labkit.system import machine as this
 
-pytestmark = pytest.mark.needs("root", "sshd", "user namespaces", "iperf3", "ip", "ping", "veth")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("root", "sshd", "user namespaces", "iperf3", "ip", "ping", "veth"),
+]
 
 SHORT = ("where=ssh:lab", "topology=veth", "duration_s=1", "omit_s=0")
 # Points of about a second each.

@@ -17,7 +17,10 @@ from worlds import LABKIT, Process, World, one_sentence, only_run, until, world
 
 from labkit.common import run_folder
 
-pytestmark = pytest.mark.needs("namespaces", "veth", "bridge", "macvlan", "iperf3", "ping", "ip")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "veth", "bridge", "macvlan", "iperf3", "ping", "ip"),
+]
 
 REAL = shutil.which("python3")
 TWO = ("nodes=two", "peer=here")

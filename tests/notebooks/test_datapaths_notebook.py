@@ -91,6 +91,7 @@ def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
         assert f"**ipvlan_l2** was not measured: {row['reason']}" in prose
 
 
+@pytest.mark.smoke
 def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
     notebook = nbformat.read(executed, as_version=4)
     drawn = [
@@ -128,7 +129,7 @@ def test_several_hosts_stand_side_by_side(machine: World) -> None:
     done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
     assert done.returncode == 0, done.stderr
     prose, titles = texts(machine.folder / "hosts.ipynb"), figure_titles(machine.folder / "hosts.ipynb")
-    assert "Between them only ratios are compared, never speeds" in prose
+    assert "Only ratios are compared between hosts, never speeds" in prose
     assert (
         prose.index("### Local: one node")
         < prose.index("**Linux 6.1.0-37-amd64, emulated**")

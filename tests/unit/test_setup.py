@@ -33,6 +33,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 IMPORTED_AS = {
     "ipython": "IPython",
     "jupyter-client": "jupyter_client",
+    "pytest-xdist": "xdist",
     "pyyaml": "yaml",
     "mlrsearch": "MLRsearch",
     "hdrhistogram": "hdrh",

@@ -1,4 +1,4 @@
-"""Every kind of tunnel on a kernel that has them all: one lab VM for the whole of it."""
+"""Every kind of tunnel on a kernel that has them all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT
+from conftest import ROOT, SharedVm
 
 from labkit import live
 from labkit.analysis import drawing
@@ -26,7 +26,7 @@ KIND = {"vxlan_gre": "vxlan"}
 
 
 @pytest.fixture(scope="module")
-def result(full_kernel: str) -> dict[tuple[str, int], Answer]:
+def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
     """What was found in each kind of tunnel, by its name and the version of IP inside."""
     parameters = [(name, family) for name in ARMS for family in (4, 6)]
     requests = [
@@ -34,8 +34,7 @@ def result(full_kernel: str) -> dict[tuple[str, int], Answer]:
         for name, family in parameters
     ]
     built = [sys.executable, str(ROOT / "tests/lab/built.py"), json.dumps(requests)]
-    # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
-    with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
+    with live.build("veth", where=shared_vm.where) as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *built, timeout_s=PATIENCE_S)
     return dict(zip(parameters, json.loads(report), strict=True))
 

@@ -37,6 +37,7 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
             assert until(lambda: not machine.processes(), 20), machine.processes()
 
 
+@pytest.mark.smoke
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
     """In a user namespace, where nothing but its own files belongs to this user."""
     with world(tmp_path) as machine:

@@ -206,7 +206,7 @@ def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
 def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "1-r0.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is no row"):
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row"):
         run_folder.read_rows(tmp_path)
     (tmp_path / "run.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(BadInput, match=r"run\.json cannot be read"):

@@ -1,0 +1,83 @@
+"""What .ci/run ends with when its parts fail, with programs in the place of make, labkit and pytest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PARTS = ("test", "test-long", "test-alone")
+# A part ends as a file of its name says, and leaves pytest's exit code behind where pytest was reached.
+MAKE = """#!/bin/sh
+echo "make $1" >>log
+[ "$1" != setup ] || exit 0
+mkdir -p .pytest_cache
+if [ -e "$1" ]; then cp "$1" .pytest_cache/exit-code; exit 2; fi
+[ ! -e "$1-unreached" ] || exit 2
+echo 0 >.pytest_cache/exit-code
+"""
+AGAIN = "again"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree with .ci/run and stand-ins for the programs that it starts."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    for name, text in {
+        "bin/make": MAKE,
+        ".venv/bin/labkit": "#!/bin/sh\n",
+        ".venv/bin/python": f'#!/bin/sh\necho "python $*" >>log\nexit "$(cat {AGAIN})"\n',
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return tmp_path
+
+
+def run(tree: Path) -> tuple[int, list[str]]:
+    """The exit code of .ci/run, and the programs that it started."""
+    environment = os.environ | {"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(tree / ".ci/run")], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, (tree / "log").read_text().splitlines()
+
+
+ALL = ["make setup", *(f"make {part}" for part in PARTS)]
+LAST_FAILED = "python -m pytest --last-failed"
+
+
+def test_all_parts_run_and_nothing_is_tried_again_when_all_pass(tree: Path) -> None:
+    assert run(tree) == (0, ALL)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("second", [0, 1])
+def test_failed_tests_are_tried_once_more_after_all_parts(tree: Path, part: str, second: int) -> None:
+    (tree / part).write_text("1")
+    (tree / AGAIN).write_text(str(second))
+    assert run(tree) == (second, [*ALL, LAST_FAILED])
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("code", ["2", "3", "unreached"])
+def test_what_is_no_failed_test_fails_the_whole_and_the_other_parts_run(
+    tree: Path, part: str, code: str
+) -> None:
+    """An interrupted pytest, one with an internal error, and ruff or mypy, which come before it."""
+    if code == "unreached":
+        (tree / f"{part}-unreached").touch()
+    else:
+        (tree / part).write_text(code)
+    assert run(tree) == (1, ALL)
+    if part != "test-alone":  # tests of another part that fail and then pass do not hide it
+        (tree / "test-alone").write_text("1")
+        (tree / AGAIN).write_text("0")
+        (tree / "log").unlink()
+        assert run(tree) == (1, [*ALL, LAST_FAILED])
