@@ -120,8 +120,7 @@ def test_an_interface_of_one_side_cannot_stand_out(tmp_path: Path) -> None:
 
 
 def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path) -> None:
-    folder = run(tmp_path / "one")
-    rows = run_folder.read_rows(folder)
+    rows = run_folder.read_rows(run(tmp_path / "one"))
     for row in rows:
         if row.get("observer") == "counters":
             switches = row["round"] + 10 * (row["arm"] == "macvlan_bridge")
@@ -129,7 +128,7 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
                 "observer": "context_switches",
                 "observed": {"switches_count": switches, "on": True, "of": "all"},
             }
-    made_rows.save(folder, rows)
+    folder = made_rows.save(tmp_path / "two", rows)
     [point] = selection.points(selection.select_sides(str(folder), None))
     report = {title: table for title, _, table in counter_tables.tables(point)}
     table = report["What context_switches saw"]

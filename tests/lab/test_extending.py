@@ -16,7 +16,7 @@ from labkit.analysis.findings.registry import BY_EXPERIMENT
 from labkit.common import run_folder, schema
 from labkit.measure import experiments
 
-HERE = Path(__file__).parent
+HERE = ROOT / "tests/extending"
 TOYS = ("toy_topology", "toy_generator", "toy_observer", "toy_experiment")
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
