@@ -131,7 +131,8 @@ def _large(seconds: int) -> Promise:
         except (NotMeasuredError, FileNotFoundError) as error:
             return Promise(what, "not measured", more=str(error))
     own, script = report["kB"] / 1000, report["script_kB"] / 1000
-    more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, {report['stacks_count']} stacks, {report['s']:.1f} s"
+    more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, "
+    more += f"{report['stacks_count']} stacks, {report['s']:.1f} s"
     result = f"{own:.0f} MB, and perf script's {script:.0f} MB"
     return Promise(what, result, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
 
