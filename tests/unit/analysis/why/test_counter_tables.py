@@ -134,7 +134,4 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
     table = report["What context_switches saw"]
     assert table is not None
     assert table.to_dict("index") == {"switches_count": {"veth_bridge": "2", "macvlan_bridge": "12"}}
-    assert [title for title in report if title.startswith("What ")] == [
-        "What context_switches saw",
-        "What observing cost",
-    ]
+    assert [title for title in report if title.endswith(" saw")] == ["What context_switches saw"]
