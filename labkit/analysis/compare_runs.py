@@ -240,7 +240,7 @@ def _verdict(
     left, right = one.names
     arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
     controls = {
-        name: verdicts.effect_of(lines, "log_control", method == "slice") if len(lines) else None
+        name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
         for name, lines in zip(one.names, one.of("ratios"), strict=True)
     }
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))

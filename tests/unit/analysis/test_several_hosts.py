@@ -85,7 +85,7 @@ def test_hosts_are_judged_apart(name: str) -> None:
 def test_a_doubt_names_its_host() -> None:
     lines = verdict_tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
     assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in lines)
-    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios are not a real one's" in lines
+    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios on a real CPU may differ" in lines
 
 
 def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:

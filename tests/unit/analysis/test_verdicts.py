@@ -115,7 +115,7 @@ def test_only_valid_rows_enter() -> None:
     assert 1.18 < result["low"] < 1.2 < result["high"] < 1.22
     lines = verdicts.doubts(pd.DataFrame(some))
     assert "veth_bridge: 2 of 120 rows left out as invalid: generator-limited" in lines
-    said_of_starved = "next to nothing arrived; each counts as the slowest of the others"
+    said_of_starved = "almost nothing arrived; each counts as the slowest of the others"
     assert f"macvlan_bridge: in 1 of 60 rows {said_of_starved}" in lines
 
 
@@ -182,13 +182,13 @@ def test_unknown_provenance_is_a_doubt() -> None:
     some = rows(rounds=2) + rows(rounds=2, run="b", seed=2, iperf3=None, labkit="0.2.0", duration_s=9)
     lines = verdicts.doubts(pd.DataFrame(some))
     assert "iperf3 is not recorded in 72 of 144 rows: it may have differed" in lines
-    assert "rows that differ in labkit were compared with each other" in lines
-    assert "rows that differ in duration_s were compared with each other" in lines
+    assert "compared rows differ in labkit" in lines
+    assert "compared rows differ in duration_s" in lines
 
 
 def test_baselines_are_not_mixed() -> None:
     other = rows({"veth": 1, "veth (again)": 1, "macvlan_bridge": 1.2}, run="b")
-    with pytest.raises(BadInput, match="several baselines are not compared: veth"):
+    with pytest.raises(BadInput, match="a group needs one baseline, not veth"):
         verdicts.verdicts(pd.DataFrame(rows() + other))
     with pytest.raises(BadInput, match="comparing carrier pigeon"):
         verdicts.verdicts(pd.DataFrame(rows(protocol="carrier pigeon")))
@@ -204,13 +204,13 @@ def test_every_doubt_is_told() -> None:
     lines = "\n".join(verdicts.doubts(df))
     for doubt in (
         "the run a is not finished",
-        "1 comparison at 95 %: with no difference anywhere, about 0.05 of them would still show one",
+        "1 comparison at 95 %: without any true difference, chance would still show about 0.05",
         "tcp, 1 pair, MTU 1500: fewer than 5 fresh set-ups",
         "macvlan_bridge: a flow began late (in 6 of 24 rows)",
         "veth_bridge: load was high (in 12 of 48 rows)",
         "steal: the hypervisor took 5 % of all CPU time, up to 5 %",
         "emulated CPU (TCG) in 72 of 72 rows",
-        "rows that differ in offloads of veth_bridge",
+        "compared rows differ in offloads of veth_bridge",
     ):
         assert doubt in lines
     assert verdicts.verdicts(df)["accelerator"].eq("tcg").all()
@@ -278,7 +278,7 @@ def test_load(tmp_path: Path) -> None:
         ("run.json", "{", "run.json cannot be read"),
         ("run.json", "[]", "run.json cannot be read: it holds no JSON object"),
         ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
-        ("sweep.json", '{"points": ["rows"]}', "there is no file .*run.json"),
+        ("sweep.json", '{"points": ["rows"]}', "there is no file "),
         ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
         ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p that has None for status"),
@@ -331,10 +331,10 @@ def test_an_arm_that_mostly_starves_has_no_ratio() -> None:
     result = verdict(some)
     assert result["word"] == "no evidence"
     assert math.isnan(result["ratio"])
-    assert "in 20 of 60 slices next to nothing arrived at one of them" in result["sentence"]
+    assert "in 20 of 60 slices almost nothing arrived at one of the two arms" in result["sentence"]
     lines = verdicts.doubts(pd.DataFrame(some))
     assert any(
-        doubt.startswith("macvlan_bridge: in 20 of 60 rows next to nothing arrived") for doubt in lines
+        doubt.startswith("macvlan_bridge: in 20 of 60 rows almost nothing arrived") for doubt in lines
     )
 
 
@@ -361,5 +361,5 @@ def test_medians_that_contradict_the_ratio_are_explained() -> None:
     for row in left_out:
         row |= {"status": "failed", "reason": "it broke"}
     [sentence] = verdicts.medians_apart(pd.DataFrame(some))
-    assert "the medians of macvlan_bridge and veth have the quotient 1.8" in sentence
+    assert "the quotient of the medians of macvlan_bridge and veth is 1.8" in sentence
     assert "but the ratio 0.89" in sentence
