@@ -127,10 +127,10 @@ def test_the_terminal_tells_what_was_found(lines: str, rows: Rows) -> None:
     text = " ".join(lines.split())
     first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
-    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of headers more." in text
+    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of additional headers." in text
     assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 were as the description" in text
     assert text.count("- metric, sc2 fails (") == 3
-    assert re.search(r"leave out routes without carrier\): down for 1[.\d]* s, the flow went by sc1;", text)
+    assert re.search(r"leaves ignore routes without carrier\): down for 1[.\d]* s, the flow used sc1;", text)
     assert text.index("84 bytes of IP") < text.index("of 20 pairs") < text.index("sc2 fails")
     assert not any(word in text for word in ("Medians", "Verdicts", "**", "nan"))
 
@@ -159,7 +159,7 @@ def test_headers_and_cost(machine: World, folder: Path, lines: str) -> None:
     assert compared.returncode == 0, compared.stderr
     assert "vxlan" in compared.stdout
     nothing = one_sentence(machine.labkit("compare", str(cost), str(folder)))
-    assert nothing == f"{folder} has no valid measurement to compare"
+    assert nothing == f"{folder} has no valid measurement: there is nothing to compare"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 
 def test_the_sweep_tells_of_every_part(lines: str, folder: Path, machine: World) -> None:
     text = " ".join(lines.split())
-    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 were as the description promises",
+    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 took an expected path",
                   "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
         assert words in text
     report = os.path.relpath(folder / "report.html", machine.folder / "project")

@@ -77,7 +77,7 @@ def test_latency_is_better_when_lower(tmp_path: Path) -> None:
     [
         (PREPARED | {"veth_bridge (again)": 1.2}, 8, "in tuesday the baseline differs from itself"),
         ({"veth_bridge": 1.0, "macvlan_bridge": 1.2}, 8, "in tuesday veth_bridge was not measured twice"),
-        (PREPARED, 1, "one of the two has a single set-up, thus no interval"),
+        (PREPARED, 1, "one of the two runs has a single set-up, so there is no interval"),
     ],
 )
 def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says: str) -> None:
@@ -114,7 +114,7 @@ def test_no_change_seldom_alarms(tmp_path: Path) -> None:
 def test_other_machines_are_refused(tmp_path: Path, name: str) -> None:
     another: dict[str, Any] = {name: "another"}
     with pytest.raises(
-        BadInput, match=f"monday and tuesday are not comparable, they differ in {name}: .* and another"
+        BadInput, match=f"monday and tuesday are not comparable because they differ in {name}: .* and another"
     ):
         compared(tmp_path, rows(rounds=2), rows(rounds=2, **another))
 

@@ -252,7 +252,7 @@ def test_the_calls_of_one_packet_in_each_kind_of_ends(
     assert missing == "*veth_bridge/container was traced, and no calls of it count: failed (it ended early).*"
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
-    assert packets(none) == ["*Not looked at: say `observe=function_graph`.*"]
+    assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,9 @@ def test_times_by_bpf_are_doubted() -> None:
 @pytest.mark.parametrize(
     ("reasons", "words"),
     [
-        (["may panic: guest=debian,profile=tracing"], "Nothing was seen by guest_function_times: may panic"),
+        (["may panic: guest=debian,profile=tracing"], "guest_function_times recorded nothing: may panic"),
         (["may panic", "may panic", "no tracer"], "guest_function_times: may panic; no tracer."),
-        ([], "Not looked at: `observe=guest_function_times"),
+        ([], "Not measured: `observe=guest_function_times"),
     ],
 )
 def test_the_report_says_why_no_function_was_timed(

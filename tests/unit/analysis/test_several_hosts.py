@@ -228,7 +228,7 @@ def test_ratios_of_two_hosts_are_compared_and_speeds_are_not(tmp_path: Path, nam
     assert line[name] is None
     assert line["left_host"] != line["right_host"]
     assert f"in tuesday ({line['right_host']}) is 8" in line["sentence"]
-    assert "different hosts, so ratios to the baseline are compared, and speeds are not" in "\n".join(doubts)
+    assert "between different hosts only ratios to the baseline are compared, not speeds" in "\n".join(doubts)
     assert not any("only:" in doubt and "macvlan" in doubt for doubt in doubts)
 
 
