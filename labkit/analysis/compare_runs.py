@@ -78,7 +78,7 @@ class Common:
         return {name: one if one == other else None for name, one, other in both}
 
     def tables(self, which: str) -> list[pd.DataFrame]:
-        """Return the rows ("points") or paired ratios ("ratios") of both sides in the group; empty if there are none."""
+        """Return both sides' rows ("points") or paired ratios ("ratios") in the group; empty if there are none."""
         tables = [getattr(side, which) for side in self.sides]
         return [table.get(key, pd.DataFrame()) for table, key in zip(tables, self.keys, strict=True)]
 

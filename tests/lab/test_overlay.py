@@ -128,7 +128,7 @@ def test_the_terminal_tells_what_was_found(lines: str, rows: Rows) -> None:
     first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
     assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of additional headers." in text
-    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 were as the description" in text
+    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 took an expected path" in text
     assert text.count("- metric, sc2 fails (") == 3
     assert re.search(r"leaves ignore routes without carrier\): down for 1[.\d]* s, the flow used sc1;", text)
     assert text.index("84 bytes of IP") < text.index("of 20 pairs") < text.index("sc2 fails")
@@ -197,4 +197,4 @@ def test_a_kernel_with_gre_or_without(machine: World) -> None:
     assert (row["part"], row["status"], row["provider"]) == ("path", "unsupported", "gre")
     assert sentence == f"path-static: {row['reason']}"
     assert row["reason"].startswith("this kernel has no gre (")
-    assert f"- Not seen: {row['reason']}." in " ".join(done.stdout.split())
+    assert f"- Not measured: {row['reason']}." in " ".join(done.stdout.split())

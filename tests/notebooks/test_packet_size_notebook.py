@@ -67,8 +67,8 @@ def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> Non
 
 def test_what_was_found_is_said(lines: str) -> None:
     for words in (
-        "IPv4 carries up to 1472 bytes whole, and makes fragments of more: 3 of 4000 bytes, 45 of 65507 bytes",
-        "As many were counted by the senders' kernel as computed",
+        "IPv4 carries up to 1472 bytes whole, and fragments larger ones: 3 of 4000 bytes, 45 of 65507 bytes",
+        "The senders' kernel counted the computed number of fragments",
         "veth_bridge, CPU time of a datagram received, whole machine: ",
         "veth_bridge against veth, time from one datagram received to the next: ",
         "ip_rcv",
@@ -82,7 +82,7 @@ def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:
         assert words in text
     assert "Traceback" not in text
     # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.
-    assert "takes half as long for 800 bytes as for 400 cannot be told here: " in text
+    assert "takes half as long for 800 bytes as for 400 cannot be determined here: " in text
 
 
 @pytest.mark.parametrize(

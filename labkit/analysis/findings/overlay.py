@@ -1,5 +1,8 @@
 """The findings of the experiment `overlay` as sentences in Markdown: the path of a packet, reachability, the failure of
-a spine, and the headers that tunnels add. Each function takes the rows of one part, and reports each host separately."""
+a spine, and the headers that tunnels add.
+
+Each function takes the rows of one part, and reports each host separately.
+"""
 
 from __future__ import annotations
 

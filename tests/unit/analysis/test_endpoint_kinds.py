@@ -136,7 +136,7 @@ def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
         "800 bytes",
         "of guests against namespaces is 1/",
         "], slower; where both ends share one guest (the kernel, the emulation) it is 1/",
-        "makes 1/4.93 [0.194, 0.212], slower.",
+        "alone is 1/4.93 [0.194, 0.212], slower.",
     ):
         assert words in share
     nobody = result[result["endpoint"].ne("shared_guest")]

@@ -66,7 +66,7 @@ def test_a_line_that_does_not_fit_is_told() -> None:
     assert of(result, "veth").line.misfits  # type: ignore[union-attr]
     lines = packet_size.fits([of(result, "veth")])
     assert lines[1].startswith(
-        "    - But what travels whole is on no straight line: the fit misses by up to +"
+        "    - But the sizes without fragments do not lie on a straight line: the fit misses by up to +"
     )
     assert "at 64 bytes" in lines[1]
     table = packet_size.table(result)
@@ -105,13 +105,13 @@ def test_how_datagrams_travelled() -> None:
     rows = made_sizes.rows(lost=0.3)
     text = " ".join(packet_size.travelled(rows))
     for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
-                  "As many were counted", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
+                  "counted the computed number", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
         assert words in text
     assert "the sender, one process, is the limit" not in text
     whole = made_sizes.rows(mtu_bytes=65535)
     text = " ".join(packet_size.travelled(whole))
     assert "fragments" not in text
-    assert "At 30 points all that was sent arrived: there the sender" in text
+    assert "At 30 points every datagram arrived: there the sender" in text
     text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
     assert "At 1 point all" in text
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
@@ -122,7 +122,7 @@ def test_how_datagrams_travelled() -> None:
     ("parameters", "words"),
     [
         ({}, "there the sender, one process, is the limit"),
-        ({"rate_bps": 1e6}, "arrived: the time between datagrams is that of the rate that was asked for."),
+        ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
             "there the senders are the limit, and the time between datagrams is the time from one",
@@ -132,7 +132,7 @@ def test_how_datagrams_travelled() -> None:
 )
 def test_who_was_the_limit(parameters: dict[str, float], words: str) -> None:
     rows = made_sizes.rows(mtu_bytes=65535, **parameters)
-    [lines] = [one for one in packet_size.travelled(rows) if "all that was sent arrived" in one]
+    [lines] = [one for one in packet_size.travelled(rows) if "every datagram arrived" in one]
     assert words in lines
 
 

@@ -54,7 +54,7 @@ def test_where_nothing_was_timed_one_sentence_says_why() -> None:
         HALF, status="unsupported", reason="this kernel traces no functions", observed=None
     )
     [lines] = packet_size.functions(refused)
-    assert lines.endswith("cannot be told here: this kernel traces no functions.")
+    assert lines.endswith("cannot be determined here: this kernel traces no functions.")
     for none in (
         refused.iloc[:0],
         made_sizes.profiles({400: 1e-6}),
@@ -70,7 +70,7 @@ def test_a_median_of_no_time_has_no_ratio() -> None:
     profiles = made_sizes.profiles({400: 0.0, 800: 10e-6})
     assert function_time_claim.judge_claim(function_time_claim.times(profiles)) == []
     [lines] = packet_size.functions(profiles)
-    assert lines.endswith("cannot be told here: a median was 0 s, so the kernel's clock is too coarse.")
+    assert lines.endswith("cannot be determined here: a median was 0 s, so the kernel's clock is too coarse.")
 
 
 def test_calls_of_no_time_are_drawn_as_the_octave_below_the_first() -> None:
