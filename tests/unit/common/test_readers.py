@@ -28,7 +28,7 @@ from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, provenance, tracing_journal
 
-SAMPLES = Path(__file__).parents[3] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 BUDGET_S = float(os.environ.get("LABKIT_FUZZ_S", "3")) / 24  # of each reader
 SEED = 12
 
@@ -212,7 +212,7 @@ def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"run\.json cannot be read"):
         run_folder.read_run(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps(RUN | {"points": None}))
-    with pytest.raises(BadInput, match="no list of names for points"):
+    with pytest.raises(BadInput, match="points are not a list of names"):
         run_folder.read_run(tmp_path)
 
 
