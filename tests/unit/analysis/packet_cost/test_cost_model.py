@@ -113,7 +113,7 @@ def test_how_datagrams_travelled() -> None:
     assert "fragments" not in text
     assert "At 30 points every datagram arrived: there the sender" in text
     text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
-    assert "At 1 point all" in text
+    assert "At 1 point every" in text
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
 
@@ -125,7 +125,7 @@ def test_how_datagrams_travelled() -> None:
         ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
-            "there the senders are the limit, and the time between datagrams is the time from one",
+            "there the senders are the limit, and the time between datagrams is between those of all senders together",
         ),
         ({"streams": 4}, "there the senders are the limit"),
     ],
@@ -197,7 +197,7 @@ def test_a_doubt_about_many_sizes_is_one_sentence() -> None:
     lines = verdicts.doubts(made_sizes.rows((16, 400, 1472), rounds=2))
     [few] = [line for line in lines if "fewer than 5 fresh" in line]
     assert few.startswith(
-        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; as usual): fewer than 5 fresh set-ups"
+        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; defaults): fewer than 5 fresh set-ups"
     )
 
 

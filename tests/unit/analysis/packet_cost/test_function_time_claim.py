@@ -32,7 +32,7 @@ def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, wh
     assert result.why.startswith(why)
     [claim, lines] = packet_size.functions(profiles)
     assert claim.startswith("Claimed (ECE 792 report")
-    assert claim.endswith("pulls the ratio found towards 1.")
+    assert claim.endswith("moves the ratio towards 1.")
     assert lines.startswith(f"    - **{word}** at veth: ")
     assert "tracing left 93 % of the speed" in lines
 
@@ -61,7 +61,7 @@ def test_where_nothing_was_timed_one_sentence_says_why() -> None:
         refused.drop(columns="observed").iloc[:0],
     ):
         [lines] = packet_size.functions(none)
-        assert "was not asked to see it at both sizes" in lines
+        assert "was not set to observe both sizes" in lines
     assert not len(function_time_claim.times(refused))
 
 
