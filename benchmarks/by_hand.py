@@ -46,7 +46,8 @@ def promises(quick: bool) -> Iterator[Promise]:
     note("a row beside iperf3 typed by hand")
     yield _whole()
     result = inside("benchmarks.by_hand", QUICK_S if quick else BUDGET_S)
-    # The control of a comparison is judged at 99 % (labkit.analysis.stats), so is this: at 95 % one honest run in twenty fails.
+    # The control of a comparison is judged at 99 % (labkit.analysis.stats), and so is this: at 95 % one honest run
+    # in twenty fails.
     holds_one = result["wide_low"] <= 1 <= result["wide_high"]
     narrow = result["half_width"] <= WIDTH
     interval = f"[{result['low']:.3f}, {result['high']:.3f}] at 95 %"

@@ -45,7 +45,7 @@ done(); print "$_ $counts{$_}\n" for sort keys %counts;
 """
 OURS = """
 import json, re, sys
-from labkit.observers.folding import Folding, blocks
+from labkit.measure.observers.perf.fold_stacks import Folding, blocks
 with Folding() as found, open(sys.argv[1], "rb") as text:
     found.read(blocks(text))
     stacks_count = sum(1 for _ in found.lines())
@@ -56,8 +56,8 @@ with Folding() as found, open(sys.argv[1], "rb") as text:
 LARGE = """
 import json, os, re, sys, threading, time
 from pathlib import Path
-from labkit.observers import perf_record
-from labkit.observers.folding import Folding
+from labkit.measure.observers.perf import record as perf_record
+from labkit.measure.observers.perf.fold_stacks import Folding
 
 def kilobytes(pid, name):
     return int((re.search(name + r":\\s*(\\d+)", Path(f"/proc/{pid}/status").read_text()) or [0, 0])[1])
@@ -131,7 +131,8 @@ def _large(seconds: int) -> Promise:
         except (NotMeasuredError, FileNotFoundError) as error:
             return Promise(what, "not measured", more=str(error))
     own, script = report["kB"] / 1000, report["script_kB"] / 1000
-    more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, {report['stacks_count']} stacks, {report['s']:.1f} s"
+    more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, "
+    more += f"{report['stacks_count']} stacks, {report['s']:.1f} s"
     result = f"{own:.0f} MB, and perf script's {script:.0f} MB"
     return Promise(what, result, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
 

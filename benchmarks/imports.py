@@ -1,6 +1,6 @@
 """How much CPU time a process needs for its imports before it is ready: the measuring wing beside pyroute2's message
-classes as anybody else imports them, with all of pyroute2 (labkit.system.netlink.rtnl leaves that out); the analysis and the
-report beside pandas and plotly.
+classes as anybody else imports them, with all of pyroute2 (labkit.system.netlink.rtnl leaves that out); the analysis
+and the report beside pandas and plotly.
 
 CPU time, not wall-clock time: the figure is nearly the same when other programs share the CPUs.
 """

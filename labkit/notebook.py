@@ -1,4 +1,4 @@
-"""What the notebooks share: measure, or show what was measured, and say in prose what the numbers mean."""
+"""The functions that all notebooks share: measure or show a run, and explain its numbers in sentences."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from labkit.measure import experiments
 from labkit.measure.topologies import State
 from labkit.runner import run as running
 
-LARGE = 3.0  # a ratio that is told as such
+LARGE = 3.0  # from this ratio on a change is written as a factor, below it in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
 class Part:
-    """One half of what was measured, for its figures: `rows` of one node or of two, and their `verdicts`."""
+    """The measurements on one node, or those on two nodes: `rows` and their `verdicts`."""
 
     def __init__(self, heading: str, rows: pd.DataFrame) -> None:
         self.heading = heading
@@ -37,7 +37,8 @@ class Part:
         self.verdicts = verdict_tables.verdicts(rows)
 
     def kernels(self) -> go.Figure | None:
-        """The figure of ratios side by side over kernels, where a point was measured in more than one."""
+        """Return the figure that compares the ratios of several kernels; None when no point has more than one
+        kernel."""
         parameters = [name for name in load.GROUP if name not in load.HOST]
         several = any(
             len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
@@ -45,17 +46,20 @@ class Part:
         return figures.kernels(self.verdicts) if several else None
 
     def show(self, *drawn: go.Figure | None) -> None:
-        """Show figures under the part's heading; None is no figure, and one without data is shown only if all are."""
+        """Show figures under the part's heading. None is left out; a figure without data is shown only if no other
+        has."""
         if self.heading:
             display(Markdown(f"## {self.heading}"))
-        there = [figure for figure in drawn if figure is not None]
-        for figure in [figure for figure in there if figure.data] or there:
+        existing = [figure for figure in drawn if figure is not None]
+        for figure in [figure for figure in existing if figure.data] or existing:
             display(figure)
 
 
 class Shown:
-    """A run or a sweep: `folder`, `rows` (a DataFrame, a row for each measurement that is compared), and what can be
-    said of them in Markdown."""
+    """The results of a run or a sweep, with methods that return or show findings as Markdown.
+
+    folder: the run folder. rows: a DataFrame with a row for each measurement that is compared.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,34 +67,31 @@ class Shown:
         self.rows = self.part("cost")
 
     def part(self, name: str) -> pd.DataFrame:
-        """The rows of one part of an experiment that has several: of `overlay` path, reachability, failure, headers,
-        cost."""
+        """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers, cost."""
         return self.all[self.all["part"].fillna("cost").eq(name)]
 
     @functools.cached_property
     def profiles(self) -> pd.DataFrame:
-        """The rows that were measured beside an observer (`loading.profiles`)."""
+        """The rows that were measured with an observer (`load.profiles`)."""
         return load.profiles(self.folder)
 
     @staticmethod
     def sentences(sentences: Sequence[str]) -> Markdown:
-        """Sentences as a list."""
+        """Return sentences as a Markdown list."""
         return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in sentences))
 
     @staticmethod
     def wrapped(table: pd.DataFrame) -> Styler:
-        """A table of text, as a report has it."""
+        """Return a table of text in the style of the reports."""
         return seen.wrapped(table)
 
     def headline(self) -> Markdown:
-        """How much was measured, on which hosts, when, and why it stopped."""
+        """Return how much was measured, on which hosts, when, and why the runs stopped."""
         rows, ok = self.all, self.rows[self.rows["status"].eq("ok")]
-        sentences = [
-            _host(there.iloc[0], bool(there["where"].ne("here").any())) for _, there in load.hosts(rows)
-        ]
+        sentences = [_host(own.iloc[0], bool(own["where"].ne("here").any())) for _, own in load.hosts(rows)]
         if len(sentences) > 1:
             sentences = [
-                f"Measured on {len(sentences)} hosts. Between them only ratios are compared, never speeds:\n",
+                f"Measured on {len(sentences)} hosts. Only ratios are compared between hosts, never speeds:\n",
                 *(f"- {host}" for host in sentences),
                 "\n",
             ]
@@ -98,17 +99,17 @@ class Shown:
         words = [
             f"{units.many(len(ok), 'valid measurement')} of {topologies} topolog{'y' if topologies == 1 else 'ies'}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
-            f"{units.duration(float(ok['window_s'].sum()))} of pure measuring.",
+            f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
         ]
         words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())
         return Markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
 
     def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
-        """What was found in one part, as sentences, and each figure or table of its rows."""
+        """Show the findings of one part as sentences, and the figures and tables that `drawn` makes of its rows."""
         rows = self.part(part)
         if not len(rows):
-            display(Markdown(f"*Not looked at: `{part}` is not among the parts that were asked for.*"))
+            display(Markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
             return
         if part in overlay.SENTENCES:
             display(Markdown("\n".join(f"- {line}" for line in overlay.SENTENCES[part](rows))))
@@ -119,7 +120,7 @@ class Shown:
                 display(seen.wrapped(shown))
 
     def drawing(self) -> go.Figure | None:
-        """The network as the kernel told of it while a packet was followed; None where none was."""
+        """Return the drawing of the network, as the kernel reported it during the capture; None without a capture."""
         followed = self.part("path")
         reasons = followed["reason"].dropna().astype("str").drop_duplicates()
         followed = followed[followed["status"].eq("ok")]
@@ -130,16 +131,21 @@ class Shown:
         capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
-        except (BadInput, msgspec.ValidationError):  # its files were cleared, or are another version's
+        except (
+            BadInput,
+            msgspec.ValidationError,
+        ):  # the files were deleted, or another version of labkit wrote them
             display(
-                Markdown("*What the kernel told of the network is not here any more, or another labkit's.*")
+                Markdown(
+                    "*The network is not drawn: its file was deleted, or another version of labkit wrote it.*"
+                )
             )
             return None
         return drawings.topology(state)
 
     def parts(self) -> list[Part]:
-        """The halves of the paper: local and switched; what was measured of them, and a heading only if it was both,
-        or the second."""
+        """Return the two parts of the paper, local (one node) and switched (two nodes), as far as they were measured.
+        Local alone has no heading."""
         result = dict(tuple(self.rows.groupby("nodes", sort=True)))
         headed = set(result) - {"one"}
         return [
@@ -149,13 +155,14 @@ class Shown:
         ]
 
     def _stops(self) -> list[str]:
-        """Why each run stopped, the same reason once."""
+        """Return why the runs stopped, each reason once."""
         result: dict[str, dict[str, None]] = {}
         for path in sorted(self.folder.rglob("run.json")):
             run = run_folder.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
-                where = f"{', '.join(parameters.get('loads') or [parameters['protocol']])} at MTU {parameters['mtu_bytes']}"
+                loads = ", ".join(parameters.get("loads") or [parameters["protocol"]])
+                where = f"{loads} at MTU {parameters['mtu_bytes']}"
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
                 result.setdefault(f"{why} ({where})", {})[pairs] = None
@@ -165,46 +172,45 @@ class Shown:
         ]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """The verdicts as prose: for each host, protocol and MTU what is faster, by how much, for which numbers of
-        pairs; then what could not be measured."""
+        """Return the verdicts as sentences: for each host, protocol and MTU what is faster, by how much, for which
+        numbers of pairs; then what could not be measured."""
         if not len(verdicts):
-            return Markdown("One topology alone was measured: there is nothing to compare it with.")
+            return Markdown("Only one topology was measured, so nothing can be compared.")
         lines = []
         for nodes, part in verdicts.groupby("nodes", sort=True):
             lines += [f"\n### {PARTS[str(nodes)]}\n"] if verdicts["nodes"].ne("one").any() else []
-            there = load.hosts(part)
-            for name, result in there:
-                lines += [f"\n**{name}**\n"] if len(there) > 1 or "emulated" in name else []
-                lines += _findings(result)
+            hosts = load.hosts(part)
+            for name, rows in hosts:
+                lines += [f"\n**{name}**\n"] if len(hosts) > 1 or "emulated" in name else []
+                lines += _findings(rows)
         return Markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
-        """What changes changed: a line for each arm and setting, the kernel's values before and after, and the number
-        of places; and the reason for each arm that was not measured."""
+        """Return what each change changed: a line for each arm and setting, with the kernel's values before and after
+        and the number of places; and the reason for each arm that was not measured."""
         changed = self.all[self.all["change"].notna()] if "changed" in self.all else self.all.iloc[:0]
         lines = []
         for arm, rows in changed.groupby("arm", sort=False):
-            effects = next((one for one in rows["changed"] if isinstance(one, list)), None)
+            effects = next((changed for changed in rows["changed"] if isinstance(changed, list)), None)
             if effects is None:
                 reason = str(rows["reason"].dropna().iloc[0]) if rows["reason"].notna().any() else ""
                 lines.append({"arm": arm, "setting": reason})
-            lines += [{"arm": arm, **one} for one in effects or ()]
+            lines += [{"arm": arm, **effect} for effect in effects or ()]
         return pd.DataFrame(lines, columns=["arm", "at", "setting", "before", "after", "count"]).fillna("")
 
     def doubts(self) -> Markdown:
-        """Every reason for doubt, as a list."""
+        """Return every reason for doubt as a list."""
         result = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
         result += verdict_tables.doubts(self.rows) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
         return Markdown(
-            "\n".join(f"- {doubt}" for doubt in result)
-            or "Nothing was noticed that would cast doubt on these numbers."
+            "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
         )
 
 
 def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
-    """Measure with the parameters that are among `names` (a notebook's globals()), or show the finished run
-    or sweep in names["folder"]."""
+    """Measure with the parameters that `names` (a notebook's globals()) contains, or load the finished run or sweep in
+    names["folder"]."""
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not (folder / "sweep.json").exists():
         fields = experiments.find(experiment).parameters.__struct_fields__
@@ -214,7 +220,7 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
-    """A host in full, from a row of it."""
+    """Return the description of a host from one of its rows."""
     emulated = " **Emulated CPU: speeds are not those of hardware.**" if load.emulated(row) else ""
     where = f" `{row['where']}`:" if is_elsewhere else ""
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
@@ -225,17 +231,20 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
 
 
 def _findings(verdicts: pd.DataFrame) -> list[str]:
-    """A line for each topology and whatever else differs but numbers of pairs, of one host."""
+    """Return a line for each topology and each combination of the other parameters, for one host.
+
+    Numbers of pairs share a line.
+    """
     lines = []
     known = verdicts[verdicts["ratio"].notna()]
-    at = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
-    for key, group in load.groups(known, at):
-        of = dict(zip(at, key, strict=True))
-        words = [str(of["protocol"]).upper(), f"MTU {of['mtu_bytes']:g}", *load.unusual(of)]
-        for topology, one in group.groupby("topology", sort=False):
-            lines.append(f"- **{', '.join(words)}:** {_claims(str(topology), one)}")
-    for topology, one in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
-        lines.append(f"- **{topology}** was not measured: {one['sentence'].iloc[0]}.")
+    names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
+    for key, group in load.groups(known, names):
+        values = dict(zip(names, key, strict=True))
+        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.unusual(values)]
+        for topology, rows in group.groupby("topology", sort=False):
+            lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
+    for topology, rows in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
+        lines.append(f"- **{topology}** was not measured: {rows['sentence'].iloc[0]}.")
     return lines
 
 
@@ -248,21 +257,36 @@ def _list(words: list[str]) -> str:
 
 
 def _claims(topology: str, lines: pd.DataFrame) -> str:
-    """What is found of a topology at one protocol and MTU: a verdict for each number of pairs, equal ones together."""
-    claims = []
+    """Return the verdicts about a topology at one protocol and MTU. Numbers of pairs with the same verdict, or with the
+    same reason for no evidence, are grouped."""
+    claims, reasons = [], dict[str, list[str]]()
     for word, same in lines.sort_values("pairs").groupby("word", sort=False):
+        if word == "no evidence":
+            for _, line in same.iterrows():
+                # The sentence begins with "no evidence about ARM against BASELINE: ", which the head says already.
+                reasons.setdefault(line["sentence"].split(": ", 1)[-1], []).append(f"{line['pairs']:g}")
+            continue
         each = []
         for _, line in same.iterrows():
             size = "" if pd.isna(line["low"]) else f" ({_interval(line)})"
             each.append(f"{line['pairs']:g}{' pair' * bool(line['pairs'] == 1 == len(same))}{size}")
         claims.append(f"{word} for {_list(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
-    sentences = [f"{topology} against {lines['baseline'].iloc[0]}: {'; '.join(claims)}."]
-    sentences += [f"    - {sentence}." for sentence in lines.loc[lines["word"].eq("no evidence"), "sentence"]]
-    return "\n".join(sentences)
+    head = f"{topology} against {lines['baseline'].iloc[0]}"
+    unclear = [
+        f"no evidence for {_list(pairs)} pair{'s' * (pairs != ['1'])}: {reason}."
+        for reason, pairs in reasons.items()
+    ]
+    if claims:
+        head += f": {'; '.join(claims)}."
+    elif len(unclear) == 1:
+        return f"{head}: {unclear[0]}"
+    else:
+        head += ":"
+    return "\n".join([head, *(f"    - {sentence[0].upper()}{sentence[1:]}" for sentence in unclear)])
 
 
 def _interval(line: pd.Series[Any]) -> str:
-    """`-5.0 % [-8.1 %, -2.0 %]`; where one of the three is large, all are factors: `39.6 times [0.994, 1580]`."""
+    """Format `-5.0 % [-8.1 %, -2.0 %]`; if one of the three is large, all are factors: `39.6 times [0.994, 1580]`."""
     three = [float(line[name]) for name in ("ratio", "low", "high")]
     if three[2] > stats.WIDE * three[1]:
         return f"{three[0]:.4g} times [{stats.interval_text(three[1], three[2])}]"

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from labkit.measure.agent.notebook_kernel import ADDRESS, CONNECTION
 
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 MONITOR_S = 30.0
+PROGRESS_S = 10.0  # between two lines about a kernel that boots
 # What would mislead in the guest: this machine's processes and folders.
 _OF_THIS_MACHINE = ("JPY_PARENT_PID", "XDG_RUNTIME_DIR", "LABKIT_LAB_VM")
 
@@ -122,6 +124,26 @@ def _note(text: str) -> None:
     print(f"labkit: {printable(text)}", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def boot_progress(where: str) -> Iterator[threading.Event]:
+    """Write a line at the start and every `PROGRESS_S` seconds on standard error, which Jupyter has in its log, until
+    the event is set or the block ends."""
+    done, start = threading.Event(), time.monotonic()
+
+    def lines() -> None:
+        while not done.wait(PROGRESS_S):
+            _note(f"{where} is still booting ({time.monotonic() - start:.0f} s)")
+
+    _note(f"{where} boots for a notebook's kernel; emulated, that takes a minute")
+    thread = threading.Thread(target=lines, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        done.set()
+        thread.join()
+
+
 def hold(where: str, connection_file: Path, argv: list[str]) -> None:
     """Boot the lab VM, and hold it until the kernel in it ends. Raises as `vm.conversation`, and Failed."""
     from labkit.measure.hosts import vm  # what the guest, which imports this module, does not need
@@ -134,6 +156,7 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
     there = [str(CONNECTION) if word == str(connection_file) else word for word in argv]
     request = kernel_request(connection, there, Path.cwd(), os.environ)
     with contextlib.ExitStack() as stack:
+        booted = stack.enter_context(boot_progress(where))
         monitor = Monitor()
         threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
         wire = vm.Wire(monitor.words, (monitor.qemus.fileno(),), outside=True)
@@ -145,6 +168,7 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
             if event["event"] == "error":
                 raise Failed(event["text"])
             monitor.forward(forwards(connection))
+            booted.set()
             _say({"event": "ready"})
         raise Failed(f"the notebook's kernel {talk.words()}")
 

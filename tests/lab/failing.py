@@ -30,7 +30,10 @@ def leaves_and_spines(routes: str) -> Network:
         for spine in ("s1", "s2"):
             link = SUBNETS[leaf, spine]
             parts += [
-                Cable(CableEnd(leaf, f"{leaf}_{spine}", f"{link}.2/24"), CableEnd(spine, f"{spine}_{leaf}", f"{link}.1/24")),
+                Cable(
+                    CableEnd(leaf, f"{leaf}_{spine}", f"{link}.2/24"),
+                    CableEnd(spine, f"{spine}_{leaf}", f"{link}.1/24"),
+                ),
                 Route(spine, f"{net}.0/24", via=f"{link}.2"),
             ]  # fmt: skip
         one, two = (f"{SUBNETS[leaf, spine]}.1" for spine in ("s1", "s2"))

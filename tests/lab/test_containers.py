@@ -33,7 +33,8 @@ def groups() -> set[Path]:
 
 LOOK = """
 import json, sys, time
-from labkit import process, topologies
+from labkit.measure import topologies
+from labkit.system import process
 spec = topologies.Spec(endpoint="container", family=6)
 with topologies.build("veth", spec) as topology:
     [pair] = topology.pairs

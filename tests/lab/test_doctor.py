@@ -17,7 +17,8 @@ from labkit.measure.hosts import local
 
 PROGRAM = """
 import json, sys, time, msgspec
-from labkit import capabilities, machine
+from labkit.measure import capabilities
+from labkit.system import machine
 begin = time.monotonic()
 found = capabilities.capabilities()
 took_s = time.monotonic() - begin

@@ -21,8 +21,8 @@ NAME = "net.ipv4.tcp_notsent_lowat"  # of a namespace, which stands for the mach
 CHANGE = f"change=wait: machine_sysctl {NAME}=131072"
 HELD = """
 import os, sys, time
-from labkit import netlink
-from labkit.machine import sysctl_journal
+from labkit.system import netlink
+from labkit.system.machine import sysctl_journal
 from pathlib import Path
 sysctl_journal.JOURNAL = Path(sys.argv[1])
 with sysctl_journal.changed({sys.argv[2]: "131072"}, os.open("/proc/self/ns/net", os.O_RDONLY)):

@@ -32,8 +32,8 @@ REAL = shutil.which("python3")
 
 HOLD = """
 import time
-from labkit.hosts import here
-with here.measuring_lock(print):
+from labkit.measure.hosts import local
+with local.measuring_lock(print):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -142,7 +142,7 @@ REFUSED = {
 def test_a_live_topology_over_there(machine: Lab) -> None:
     code = """
 from labkit import live
-from labkit.errors import Failed
+from labkit.common.errors import Failed
 with live.build("veth", where="ssh:lab") as net:
     print(net.client0.run("ping", "-c1", net.server0.address))
     try:

@@ -179,15 +179,16 @@ def test_one_machine_by_two_names_does_not_wait_for_itself(tmp_path: Path) -> No
 
 HOLD = """
 import time
-from labkit.hosts import here
-with here.measuring_lock(print):
+from labkit.measure.hosts import local
+with local.measuring_lock(print):
     print("held", flush=True)
     time.sleep(600)
 """
 IMPATIENT = """
 import sys
-from labkit import cli, relay
-relay.PATIENCE_S = 1.0
+from labkit import cli
+from labkit.runner import two_hosts
+two_hosts.PATIENCE_S = 1.0
 sys.exit(cli.main())
 """
 

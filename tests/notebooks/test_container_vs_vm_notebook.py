@@ -87,7 +87,7 @@ def test_the_report_says_which_pair_is_fair(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     for words in (
         *lines,
-        "What the ends get",
+        "Throughput and CPU time",
         "The boundary between machines alone",
         "Not looked at: say",
         "is 5.2 CPUs",

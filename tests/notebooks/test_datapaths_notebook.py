@@ -129,7 +129,7 @@ def test_several_hosts_stand_side_by_side(machine: World) -> None:
     done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
     assert done.returncode == 0, done.stderr
     prose, titles = texts(machine.folder / "hosts.ipynb"), figure_titles(machine.folder / "hosts.ipynb")
-    assert "Between them only ratios are compared, never speeds" in prose
+    assert "Only ratios are compared between hosts, never speeds" in prose
     assert (
         prose.index("### Local: one node")
         < prose.index("**Linux 6.1.0-37-amd64, emulated**")

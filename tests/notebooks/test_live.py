@@ -162,7 +162,9 @@ def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> 
     assert "veth, 1 pair, Linux" in printed
     assert until(lambda: len(notebook.running("labkit.measure.agent.main")) == before, 10)
     assert notebook.shown("other")["text/plain"] == "veth, closed"
-    assert notebook.refused('other.client0.run("true")') == "Failed: the topology veth is closed: build it again"
+    assert (
+        notebook.refused('other.client0.run("true")') == "Failed: the topology veth is closed: build it again"
+    )
 
 
 def test_one_that_was_killed_says_so(notebook: Notebook) -> None:

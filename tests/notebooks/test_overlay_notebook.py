@@ -92,13 +92,13 @@ def test_the_report_shows_every_part(page: Any) -> None:
         assert size["height"] > 150
     text = page.evaluate("document.body.innerText")
     for words in (
-        "An overlay that can be seen through",
+        "An overlay network, packet by packet",
         "UDP 4900 with 106 bytes",
         "vxlan against veth",
         "lc1:lc1_sc2",
     ):
         assert words in text
-    assert "Not looked at" not in text
+    assert "Not measured: add" not in text
     assert "Traceback" not in text
 
 
@@ -109,7 +109,7 @@ def test_the_report_of_one_run_with_images(folder: Path, machine: World) -> None
     shutil.copytree(point, run, ignore=shutil.ignore_patterns("*.ipynb"))
     lines = labkit(machine, "report", str(run), "--images").splitlines()
     assert lines[0].startswith("report: ")
-    assert "Not looked at" in (run / "report.html").read_text()
+    assert "Not measured: add" in (run / "report.html").read_text()
     images = [machine.folder / "project" / line.removeprefix("figure: ") for line in lines[1:]]
     endings = [path.suffix for path in images]
     assert endings.count(".html") == endings.count(".png") == endings.count(".svg") >= len(SEEN)

@@ -35,8 +35,8 @@ PATIENCE_S = 120
 # two ways, by a trace buffer that is far too small, and by two programs of others.
 COMPARED = r"""
 import json, os, re, sys
-from labkit import process
-from labkit.observers import function_times, perf_tools, tracefs
+from labkit.system import process
+from labkit.measure.observers.ftrace import function_times, perf_tools, session
 
 PING = ["ping", "-q", "-f", "-c", "500", "127.0.0.1"]
 for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffer_kib": 64})):
@@ -45,10 +45,10 @@ for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffe
     with function_times.function_times(("ip_rcv", "icmp_rcv"), **options) as watch:
         with watch.counting():
             process.output(PING, 60)
-        told = watch.told()
+        told = watch.report()
     one = told.observed["functions"]["ip_rcv"]
     print(json.dumps([name, one["count"], one["p50_s"], told.lost_samples_count, told.doubts]))
-with tracefs.lent():
+with session.exclusive_tracefs():
     said = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
 print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", said))), None, 0, said.splitlines()]))
 with perf_tools.perf_tool("kprobe", ["p:ip_rcv"], 5) as tool:

@@ -19,12 +19,12 @@ def test_a_kernel_is_asked_once(
     answer = kernels_command.ask_kernel(kernel, print)
     assert answer["machine"]["kernel"] == lab_kernel
     known = {(one["group"], one["name"]): one for one in answer["capabilities"]}
-    assert set(kernels_command.TELLING.values()) <= set(known), (
+    assert set(kernels_command.CAPABILITIES.values()) <= set(known), (
         "the table asks for what the doctor does not know"
     )
     # What needs a module that leaves interfaces, a device that udev makes, and the tracer that has no instance on 6.1.
     wanted = [
-        *kernels_command.TELLING.values(),
+        *kernels_command.CAPABILITIES.values(),
         ("link kinds", "tap"),
         ("link kinds", "dummy"),
         ("link kinds", "ipvlan"),
@@ -35,4 +35,4 @@ def test_a_kernel_is_asked_once(
     capsys.readouterr()
     assert cli.main(["kernels"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(lab_kernel))
-    assert row.count("yes") == len(kernels_command.TELLING)
+    assert row.count("yes") == len(kernels_command.CAPABILITIES)

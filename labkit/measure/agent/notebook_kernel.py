@@ -1,4 +1,4 @@
-"""The guest's part of a notebook kernel in a lab VM: give the NIC its address, run the kernel, report when it listens."""
+"""The guest's part of a notebook kernel in a lab VM: give the NIC its address, run the kernel, report its start."""
 
 from __future__ import annotations
 

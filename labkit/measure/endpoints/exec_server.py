@@ -1,8 +1,8 @@
 """What runs in a container or a guest: it starts programs there that are told from outside, and reads and writes files.
 
 It is carried along alone, so it imports nothing but what the smallest Python has. One conversation after the other on
-each virtio-serial port of a guest, as many at a time as somebody connects on a container's socket (`labkit.measure.endpoints.
-outside` is the other end). Frames: a letter, four bytes of length, content.
+each virtio-serial port of a guest, as many at a time as somebody connects on a container's socket. `exec_client` is
+the other end. Frames: a letter, four bytes of length, content.
 
     told   R words with NUL between   start a program (one in a conversation)
            T words with NUL between   the same, stopped (SIGSTOP) until a signal lets it go on

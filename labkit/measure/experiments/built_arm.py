@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.common.errors import Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, FarPair, Pair
 from labkit.measure.experiments import changes, rows
@@ -16,7 +17,8 @@ from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.traffic.base import FlowGenerator, Flows
-from labkit.system import machine
+from labkit.system import machine, netlink
+from labkit.system.netlink import ethtool
 
 # The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
 # link and do not.
@@ -183,13 +185,24 @@ def live(
 
 
 def offloads(end: Endpoint) -> dict[str, bool]:
-    """The features of an end's interface that are on or off."""
+    """The features of an end's interface that are on or off, by the names of ethtool; empty where neither the kernel
+    nor a program tells them. Raises Failed when there is no such interface."""
+    if not _in_guest(end):  # by netlink: to start a program takes long on an emulated CPU
+        with suppress(Unsupported), netlink.inside(end.namespace.fd):
+            return ethtool.features(end.interface)
     return machine.offloads(end.prefix, end.interface)
 
 
 def qdisc(end: Endpoint) -> str:
-    """The root queueing discipline of an end's interface."""
+    """The root queueing discipline of an end's interface. Raises Failed when there is no such interface."""
+    if not _in_guest(end):
+        return netlink.qdisc(end.namespace.netlink, end.index)
     return machine.qdisc(end.prefix, end.interface)
+
+
+def _in_guest(end: Endpoint) -> bool:
+    """Whether another kernel has the end's interface."""
+    return end.box is not None and end.box.kernel is not None
 
 
 def _short(features: dict[str, bool]) -> str:

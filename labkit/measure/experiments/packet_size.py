@@ -2,7 +2,8 @@
 side by side.
 
 A round measures every size, in random order, each with a fresh set-up of all arms; so a drift of the machine is not
-taken for a cost of bytes, and every round gives a line of its own (`labkit.analysis.packet_cost.cost_model`). So do rounds of profiles.
+taken for a cost of bytes, and every round gives a line of its own (`labkit.analysis.packet_cost.cost_model`). So do
+rounds of profiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The channel to a lab VM: a unix socket of QEMU's; its other end is the guest's virtio-serial port (labkit.measure.agent.vm_init)."""
+"""The channel to a lab VM: a unix socket of QEMU. Its other end is the guest's virtio-serial port (agent.vm_init)."""
 
 from __future__ import annotations
 

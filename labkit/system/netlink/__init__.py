@@ -12,6 +12,7 @@ from labkit.system.netlink.dumps import (
     addresses,
     id_of,
     links,
+    qdisc,
     qdiscs,
     remotes,
     routes,
@@ -45,5 +46,5 @@ __all__ = [
     "PacketSockets", "Route", "Tap", "addresses",
     "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
-    "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
+    "qdisc", "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
 ]  # fmt: skip

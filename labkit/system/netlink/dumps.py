@@ -153,6 +153,16 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
     ]
 
 
+def qdisc(kernel: Netlink, index: int) -> str:
+    """The root queueing discipline of one interface, as ip(8) prints it: "noqueue", "fq_codel", "mq" …, "noop" while it
+    is down. Raises LinkError when there is no such interface."""
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
+    [answer] = kernel.ask(_request(message, RTM_GETLINK, 0, f"read the qdisc of interface {index}"))
+    return str(_decoded(ifinfmsg, answer).get_attr("IFLA_QDISC") or "unknown")
+
+
 def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
     """Every queueing discipline of the socket's namespace that counts: the index of its interface, its kind and handle,
     and packets, bytes, drops, overlimits, qlen, backlog (struct tc_stats)."""

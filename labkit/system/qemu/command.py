@@ -64,7 +64,7 @@ def _emulated() -> list[str]:
     """Words for a kernel on an emulated CPU.
 
     It neither measures nor tries its clocks: on a busy machine it finds a wrong rate of the time stamp counter, or dies
-    ("IO-APIC + timer doesn't work"). And it boots on one CPU (labkit.measure.agent.vm_init brings up the others): while a boot changes
+    ("IO-APIC + timer doesn't work"). And it boots on one CPU (agent.vm_init brings up the others): while a boot changes
     the kernel's own code (jump labels), another emulated CPU now and then runs into the change ("Oops: int3")."""
     rate = clock_rate.tsc_khz()
     return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures, load
-from labkit.analysis.findings import loss_rates
+from labkit.analysis.findings import loss_rates, registry
 
 SENT = {
     "experiment": "throughput",
@@ -100,3 +100,9 @@ def test_the_figure_draws_every_trial_and_tells_those_that_do_not_count() -> Non
     assert list(others.x) == [200e3]
     assert min(counted.y) == pytest.approx(1e-6)
     assert {line.x0 for line in figure.layout.shapes} == {200e3, 215e3}
+
+
+def test_findings_in_the_terminal_tell_searches_from_trials() -> None:
+    both = pd.concat([ROWS, TRIALS.assign(part="trials")])
+    lines = registry.BY_EXPERIMENT["throughput"](both, TRIALS)
+    assert lines == [f"- {line}" for line in loss_rates.report(ROWS, TRIALS)]

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 from made_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 
+from labkit import notebook
 from labkit.analysis import figures, load
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.compare_runs import compare
@@ -261,7 +262,7 @@ def test_sweeps_over_kernels_are_compared_kernel_by_kernel(tmp_path: Path) -> No
 def test_the_headline_names_every_host(tmp_path: Path) -> None:
     shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
     lines = str(shown.headline().data)
-    assert "Measured on 2 hosts. Between them only ratios are compared, never speeds:" in lines
+    assert "Measured on 2 hosts. Only ratios are compared between hosts, never speeds:" in lines
     assert "- Linux 6.18.5 on Some CPU, 2 CPUs (a virtual machine under kvm)." in lines
     assert (
         "- `vm:6.1`: Linux 6.1.0-37-amd64 on QEMU Virtual CPU, 2 CPUs (emulated by QEMU). **Emulated" in lines
@@ -293,6 +294,35 @@ def test_local_and_switched_are_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (
         "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result
     )
+
+
+def test_each_finding_is_listed_once() -> None:
+    """A comparison without evidence has its reason in its only line; equal reasons share one."""
+    about = "no evidence about macvlan against veth: "
+    lines = pd.DataFrame(
+        {
+            "pairs": [1.0, 2.0, 8.0],
+            "baseline": "veth",
+            "ratio": [1.1, 1.0, 1.0],
+            "low": [1.05, 0.9, 0.9],
+            "high": [1.15, 1.1, 1.1],
+            "word": ["faster", "no evidence", "no evidence"],
+            "sentence": ["macvlan is faster", f"{about}too noisy: see there", f"{about}too noisy: see there"],
+        }
+    )
+    assert notebook._claims("macvlan", lines).splitlines() == [
+        "macvlan against veth: faster for 1 pair (+10.0 % [+5.0 %, +15.0 %]).",
+        "    - No evidence for 2 and 8 pairs: too noisy: see there.",
+    ]
+    assert notebook._claims("macvlan", lines[1:2]) == (
+        "macvlan against veth: no evidence for 2 pairs: too noisy: see there."
+    )
+    lines["sentence"] = ["macvlan is faster", f"{about}too noisy", f"{about}lost"]
+    assert notebook._claims("macvlan", lines[1:]).splitlines() == [
+        "macvlan against veth:",
+        "    - No evidence for 2 pairs: too noisy.",
+        "    - No evidence for 8 pairs: lost.",
+    ]
 
 
 def test_kernels_are_drawn_where_a_point_was_measured_in_several() -> None:

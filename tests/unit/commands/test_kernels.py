@@ -294,7 +294,10 @@ def test_another_meaning_of_debian_is_said(
 
     monkeypatch.setattr(cli.debian_kernels, "get", get)
     assert cli.main(["kernels", "get", "6.12.9-cloud-amd64"]) == 0
-    lines = "vm:debian now means 6.12.9-cloud-amd64 instead of 6.1.0-56-amd64: write vm:6.1.0-56-amd64 to keep the old kernel"
+    lines = (
+        "vm:debian now means 6.12.9-cloud-amd64 instead of 6.1.0-56-amd64:"
+        " write vm:6.1.0-56-amd64 to keep the old kernel"
+    )
     assert capsys.readouterr().err == f"labkit: {lines}\n"
     there[:] = there[:1]
     assert cli.main(["kernels", "get", "6.1.0-56-amd64"]) == 0  # it was there

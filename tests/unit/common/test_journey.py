@@ -9,6 +9,7 @@ import pytest
 from test_packets import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
 
 from labkit.common import packets
+from labkit.common.errors import BadInput
 from labkit.common.packets import Counts, Frame, Journey, pcapng
 
 ENDS = "20.0.0.1 > 20.0.0.3"
@@ -157,7 +158,7 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_there() -> None:
         "b:2": Counts(2, truncated_count=1),
     }
     for wrong in (b"", b"\xd4\xc3\xb2\xa1" + bytes(20)):
-        with pytest.raises(ValueError, match="no capture"):
+        with pytest.raises(BadInput, match="no capture"):
             packets.read(wrong)
 
 

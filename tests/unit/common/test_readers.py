@@ -28,7 +28,7 @@ from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, provenance, tracing_journal
 
-SAMPLES = Path(__file__).parents[3] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 BUDGET_S = float(os.environ.get("LABKIT_FUZZ_S", "3")) / 24  # of each reader
 SEED = 12
 
@@ -206,13 +206,13 @@ def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
 def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "1-r0.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is no row"):
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row"):
         run_folder.read_rows(tmp_path)
     (tmp_path / "run.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(BadInput, match=r"run\.json cannot be read"):
         run_folder.read_run(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps(RUN | {"points": None}))
-    with pytest.raises(BadInput, match="no list of names for points"):
+    with pytest.raises(BadInput, match="points are not a list of names"):
         run_folder.read_run(tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path
     run_folder.write_rows(tmp_path, "1-r0", ROWS)
     with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
         file.write(line)
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl has a line that is not a row .*: delete the file"):
+    with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row .*: delete the file"):
         run_folder.read_rows(tmp_path)
 
 

@@ -37,7 +37,7 @@ def victim(tmp_path: Path) -> Path:
 def killed(top: Path) -> Path:
     """The folder that a process left that was killed."""
     code = (
-        "import os, pathlib, sys; from labkit import safe_files\n"
+        "import os, pathlib, sys; from labkit.common import safe_files\n"
         f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as folder:\n"
         "    (folder / 'a/b').mkdir(parents=True)\n"
         "    (folder / 'a/b/c').symlink_to(sys.argv[1])\n"
@@ -195,7 +195,7 @@ def test_what_is_mounted_in_a_folder_is_not_removed(tmp_path: Path, need: Need) 
     left = killed(tmp_path)
     script = 'mount --bind "$1" "$2/a/b" && exec "$3" -c "$4" "$5"'
     code = (
-        "import pathlib, sys; from labkit import safe_files\n"
+        "import pathlib, sys; from labkit.common import safe_files\n"
         f"safe_files.remove_left(pathlib.Path(sys.argv[1]), {PREFIX!r})"
     )
     words = [tmp_path / "data", left, sys.executable, code, tmp_path]

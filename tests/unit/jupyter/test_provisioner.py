@@ -6,6 +6,8 @@ import asyncio
 import importlib.metadata
 import json
 import os
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -139,3 +141,18 @@ def test_restarts_are_counted_until_the_kernel_can_be_reached(capfd: pytest.Capt
     for _ in range(2):  # as a kernel manager asks again and again
         assert asyncio.run(provisioner.poll()) == 0  # no process
     assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"
+
+
+def test_a_kernel_that_boots_says_so_at_the_start_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(vm_kernel, "PROGRESS_S", 0.02)
+    monkeypatch.setattr(vm_kernel, "_note", lines.append)
+    with vm_kernel.boot_progress("vm:6.1") as booted:
+        assert until(lambda: len(lines) >= 3, 10)
+        booted.set()
+        assert until(lambda: not any(one.name.endswith("(lines)") for one in threading.enumerate()), 10)
+        count = len(lines)
+        time.sleep(0.1)
+        assert len(lines) == count
+    assert lines[0].startswith("vm:6.1 boots")
+    assert all(line.startswith("vm:6.1 is still booting (") for line in lines[1:])

@@ -121,6 +121,8 @@ def test_the_files_of_the_project(name: str, project: Path) -> None:
     elif result.experiment == "virtual_tap":
         outputs = [point.parameters.get("output", "veth") for point in result.points]
         assert (len(outputs), outputs.count("gre")) == (6, 2)
+    elif result.experiment == "what_does_it_cost":
+        assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:
         assert result.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 

@@ -12,8 +12,8 @@ from worlds import until
 
 BEGIN = """
 import os, signal, socket, sys, time
-from labkit import process
-from labkit.errors import Failed
+from labkit.system import process
+from labkit.common.errors import Failed
 
 def work(control):
     while control.recv(1):

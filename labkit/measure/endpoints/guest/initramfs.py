@@ -1,5 +1,5 @@
 """What a guest boots with: busybox, the modules of its NIC and its ports, the programs of the load with the libraries
-that they need, and the Python that runs `labkit.measure.endpoints.exec_server`. All of it lies where it lies on this machine."""
+that they need, and the Python that runs `exec_server`. Every file has the path that it has on this machine."""
 
 from __future__ import annotations
 

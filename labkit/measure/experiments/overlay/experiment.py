@@ -1,8 +1,9 @@
 """An overlay that can be seen through: the path of a packet hop by hop, who reaches whom and by which way, what a spine
 that fails costs, and what each encapsulation costs.
 
-The network is that of `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and `failure` build it and look at
-it; `headers` and `cost` compare tunnels point to point, as the experiment `datapaths` compares any topologies.
+The network is that of `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and
+`failure` build it and look at it; `headers` and `cost` compare tunnels point to point, as the experiment `datapaths`
+compares any topologies.
 """
 
 from __future__ import annotations

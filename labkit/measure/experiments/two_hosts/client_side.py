@@ -147,6 +147,6 @@ def _check_path(pairs: Sequence[FarPair], parameters: DatapathParameters) -> Non
             f"{words}, nor to a small one: is there a cable, or a switch, between the NICs of the two hosts?"
         )
     raise Unsupported(
-        f"the path between the two hosts does not carry MTU {parameters.mtu_bytes}: a small ping is answered, and one of"
-        f" {parameters.mtu_bytes} bytes is not; raise the MTU of what is between them, or lower mtu_bytes"
+        f"the path between the two hosts does not carry MTU {parameters.mtu_bytes}: a small ping is answered,"
+        f" and one of {parameters.mtu_bytes} bytes is not; raise the MTU of what is between them, or lower mtu_bytes"
     )

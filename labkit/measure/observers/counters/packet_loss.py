@@ -21,7 +21,7 @@ SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 
 class _CounterChanges:
-    """The changes that `labkit.measure.observers.counters.kernel_counters` tells, asked for by place; what is left out there is 0."""
+    """The counter changes that `kernel_counters` reports, by place. A counter that is missing there is 0."""
 
     def __init__(self, changed: Counts) -> None:
         self._spaces = changed.get("namespaces", {})

@@ -1,8 +1,9 @@
 """One session of the kernel's function tracer (Documentation/trace/ftrace.rst), undone on every way out.
 
 tracefs is not namespaced: whoever traces, traces the whole machine. So a session has an instance of its own where the
-kernel has function_graph in instances (Linux 6.11), else the one that all share, if nobody uses that. What it changes
-is in a journal (labkit.system.machine.tracing_journal) before it is changed, and a guard puts it back when we are killed.
+kernel has function_graph in instances (Linux 6.11), else the one that all share, if nobody uses that. Before a
+session changes a setting, it records the old value in a journal (labkit.system.machine.tracing_journal). A guard
+restores the settings when the session is killed.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
             "roots": {tree.root.name: {"chosen_of": "7 whole calls"} for tree in (sender, receiver)},
             "shortest_s": 6.4e-7,
         }
-        row = {"observer": "function_graph", "status": "ok", "artefact": name, "folder": str(folder), "observed": report,
-               "doubts": None, "overhead_ratio": 0.25, "accelerator": "tcg"}  # fmt: skip
+        row = {"observer": "function_graph", "status": "ok", "artefact": name, "folder": str(folder),
+               "observed": report, "doubts": None, "overhead_ratio": 0.25, "accelerator": "tcg"}  # fmt: skip
         result += [row | changes, row | {"observer": "function_times", "artefact": None, "observed": TIMES}]
     return pd.DataFrame(result)
 

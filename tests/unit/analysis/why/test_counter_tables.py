@@ -117,3 +117,21 @@ def test_an_interface_of_one_side_cannot_stand_out(tmp_path: Path) -> None:
     ]
     assert table is None
     assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")
+
+
+def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path) -> None:
+    rows = run_folder.read_rows(run(tmp_path / "one"))
+    for row in rows:
+        if row.get("observer") == "counters":
+            switches = row["round"] + 10 * (row["arm"] == "macvlan_bridge")
+            row |= {
+                "observer": "context_switches",
+                "observed": {"switches_count": switches, "on": True, "of": "all"},
+            }
+    folder = made_rows.save(tmp_path / "two", rows)
+    [point] = selection.points(selection.select_sides(str(folder), None))
+    report = {title: table for title, _, table in counter_tables.tables(point)}
+    table = report["What context_switches saw"]
+    assert table is not None
+    assert table.to_dict("index") == {"switches_count": {"veth_bridge": "2", "macvlan_bridge": "12"}}
+    assert [title for title in report if title.endswith(" saw")] == ["What context_switches saw"]

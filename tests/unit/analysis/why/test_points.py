@@ -56,7 +56,8 @@ def test_one_page_says_why_points_differ(
     page = tmp_path / "page.html"
     assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(page)]) == 0
     lines = capsys.readouterr().out
-    assert lines.startswith("- planted costs 33.")
+    assert lines.startswith("- length_bytes: 400 → 800 is the cause")
+    assert "planted costs 33." in lines
     assert f"of what {ARM},length_bytes=800 takes more (new code path planted below function3)" in lines
     text = words(page)
     for part in (

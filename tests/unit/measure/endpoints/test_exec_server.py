@@ -94,8 +94,8 @@ def test_a_box_that_is_gone_is_told(folder: str, tmp_path: Path) -> None:
     (missing / exec_client.SOCKET).touch()
     environment = {"PYTHONPATH": ""}
     code = f"import sys; sys.path.insert(0, {str(Path(exec_client.__file__).parents[3])!r}); "
-    code += "from labkit.measure.endpoints import outside; outside.PATIENCE_S = 0.2; "
-    code += f"sys.argv = ['x', {str(missing)!r}, '--', 'true']; sys.exit(outside.main())"
+    code += "from labkit.measure.endpoints import exec_client; exec_client.PATIENCE_S = 0.2; "
+    code += f"sys.argv = ['x', {str(missing)!r}, '--', 'true']; sys.exit(exec_client.main())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

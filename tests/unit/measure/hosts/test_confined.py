@@ -15,7 +15,7 @@ from labkit.system.qemu import command, confined
 
 TRIES = """
 import os, stat, sys
-from labkit.qemu import confined
+from labkit.system.qemu import confined
 os.umask(0)
 confined.forbid_setuid_files()
 os.chdir(sys.argv[1])

@@ -19,11 +19,11 @@ from labkit.system.qemu.vm_spec import Shape
 
 
 def test_a_shape_is_read_from_a_word() -> None:
-    parameters = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
+    word = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
     expected = Shape(
         "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
     )
-    assert vm_spec.parse(parameters) == expected
+    assert vm_spec.parse(word) == expected
     assert vm_spec.parse("vm:/boot/vmlinuz-6.1") == Shape("/boot/vmlinuz-6.1")
 
 

@@ -68,7 +68,8 @@ def test_wheels_are_wheels(tmp_path: Path) -> None:
         [*pip, "--target", str(target), *map(str, tmp_path.glob("*.whl"))], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    code = f"import sys; sys.path[:0] = [{str(target)!r}]; import labkit.measure.agent.main, labkit.measure.agent.ssh_entry; print(labkit.__file__)"
+    code = f"import sys; sys.path[:0] = [{str(target)!r}]; import labkit.measure.agent.main"
+    code += "; import labkit.measure.agent.ssh_entry; print(labkit.__file__)"
     bare = [sys.executable, "-I", "-S", "-c", code]
     assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(target))
 

@@ -84,7 +84,7 @@ def test_noise_ends() -> None:
 
 
 def test_a_format_without_what_is_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="calltime"):
+    with pytest.raises(Failed, match="calltime"):
         ring_buffer.layout(
             (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), "name: other\nID: 4\n", FIELDS
         )
@@ -92,7 +92,7 @@ def test_a_format_without_what_is_read_is_refused() -> None:
 
 def test_a_format_in_another_order_is_refused() -> None:
     text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
-    with pytest.raises(ValueError, match="not looked for there"):
+    with pytest.raises(Failed, match="not looked for there"):
         ring_buffer.layout(
             (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, tuple(reversed(FIELDS))
         )

@@ -24,7 +24,10 @@ def line(kind: str) -> Network:
     parts: list[Part] = [Node(f"n{number}", forwards=True) for number in range(LAST + 1)]
     for one, other in pairwise(range(LAST + 1)):
         parts += [
-            Cable(CableEnd(f"n{one}", "right", f"{address(one, 1)}/24"), CableEnd(f"n{other}", "left", f"{address(one, 2)}/24")),
+            Cable(
+                CableEnd(f"n{one}", "right", f"{address(one, 1)}/24"),
+                CableEnd(f"n{other}", "left", f"{address(one, 2)}/24"),
+            ),
             Route(f"n{one}", "default", via=address(one, 2)),
         ]  # fmt: skip
     near, far = address(40, 1), address(LAST - 1, 2)

@@ -1,0 +1,43 @@
+"""The features of an interface by netlink, in ethtool's names."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.common.errors import Failed
+from labkit.system.netlink import ethtool
+
+
+def test_a_group_is_on_where_one_of_its_features_is() -> None:
+    kernel = {
+        "tx-checksum-ipv4": False,
+        "tx-checksum-ip-generic": True,
+        "tx-tcp-segmentation": False,
+        "tx-tcp-ecn-segmentation": False,
+        "tx-udp-segmentation": True,
+        "rx-gro": True,
+        "rx-gro-list": False,
+        "highdma": True,
+    }
+    assert ethtool.grouped(kernel) == {
+        "tx-checksumming": True,
+        "tx-checksum-ipv4": False,
+        "tx-checksum-ip-generic": True,
+        "tcp-segmentation-offload": False,
+        "tx-tcp-segmentation": False,
+        "tx-tcp-ecn-segmentation": False,
+        "generic-receive-offload": True,  # a group of one stands for its feature
+        "tx-udp-segmentation": True,
+        "rx-gro-list": False,
+        "highdma": True,
+    }
+
+
+def test_an_interface_that_is_not_there_is_named() -> None:
+    with pytest.raises(Failed, match="features of none0 cannot be read: No such device"):
+        ethtool.features("none0")
+
+
+def test_an_attribute_that_has_no_length_ends_the_reading() -> None:
+    with pytest.raises(Failed, match="attribute of 0 bytes"):
+        dict(ethtool._attributes(bytes(8)))
