@@ -29,7 +29,7 @@ def compared(tmp_path: Path, left: list[Row], right: list[Row]) -> tuple[Any, st
     return table.set_index("topology"), "\n".join(doubts)
 
 
-def test_drift_cancels_where_there_is_a_common_baseline(tmp_path: Path) -> None:
+def test_common_baseline_cancels_drift(tmp_path: Path) -> None:
     table, doubts = compared(tmp_path, rows(rounds=8), drifted(rows(rounds=8, seed=4), 0.95))
     arm, baseline = table.loc["macvlan_bridge"], table.loc["veth_bridge"]
     assert arm["word"] == "no difference beyond 5 %"
@@ -86,7 +86,7 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
     assert says in str(table.loc["macvlan_bridge", "sentence"])
 
 
-def test_no_change_seldom_alarms(tmp_path: Path) -> None:
+def test_false_alarm_rate(tmp_path: Path) -> None:
     """60 comparisons, set-ups that differ by 5 %, a drift of 4 %: 3 false alarms are expected of either kind."""
     rng, both = np.random.default_rng(7), []
     for seed, drift in ((1, 1.0), (2, 1.04)):
@@ -134,7 +134,7 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
         compare(tmp_path / "monday", tmp_path / "never")
 
 
-def test_doubts_of_both_are_told(tmp_path: Path) -> None:
+def test_doubts_of_both_runs(tmp_path: Path) -> None:
     right = rows(rounds=2, labkit="0.2.0", doubts="load was high") + rows({"loopback": 1}, rounds=2, pairs=8)
     _, doubts = compared(tmp_path, rows(), right)
     for doubt in (
