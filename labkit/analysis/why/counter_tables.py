@@ -32,6 +32,10 @@ THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
 LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
+# Observers that the page has a section for; what others report is shown as it is
+SECTIONS = {
+    "perf_stat", "perf_record", "counters", "switch", "function_times", "guest_function_times", "function_graph",
+}  # fmt: skip
 NOT = "Not recorded: run it with observe={}."
 
 
@@ -41,6 +45,7 @@ def tables(point: ProfiledPoint) -> Iterator[Table]:
     yield _counters(point)
     yield _cpu_time(point)
     yield from _switch(point)
+    yield from _others(point)
     yield _overhead(point)
 
 
@@ -353,6 +358,30 @@ def _left_out(heads: Sequence[str], counts: Counted) -> str:
 def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
     """Each number with half its interval."""
     return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
+
+
+def _others(point: ProfiledPoint) -> Iterator[Table]:
+    """The numbers that observers without a section of their own reported: the median of the rounds of each side."""
+    sides = list(point.named_sides())[:2]
+    for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - SECTIONS):
+        result: dict[str, dict[str, str]] = {}
+        for (side, _), rounds in zip(sides, observed_by(point, observer), strict=True):
+            numbers = pd.DataFrame([_numbers(report) for report, _ in rounds])
+            for name in numbers:
+                result.setdefault(str(name), {})[side] = f"{numbers[name].median():,.6g}"
+        title = f"What {re.sub(r'[^a-z0-9_]', ' ', observer)} saw"
+        if result:
+            yield title, "Medians of the rounds of each side.", pd.DataFrame(result).T.fillna("–")
+        else:
+            yield title, "It reported no numbers.", None
+
+
+def _numbers(report: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in report.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def _overhead(point: ProfiledPoint) -> Table:

@@ -229,9 +229,8 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
         for name in ("peer", "link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(f"{name}={value} is of two nodes: say nodes=two, or leave it out")
-        for name in self.topology if self.parent is not None else ():
-            if not name.startswith(("macvlan", "ipvlan")):
-                raise BadInput(f"parent={self.parent}: {name} has no parent; macvlan and ipvlan have")
+        for name in self.topology:
+            topologies.check_parent(name, self.parent)
 
     def _check_two(self) -> None:
         for name in self.topology:

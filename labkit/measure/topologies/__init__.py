@@ -17,6 +17,7 @@ from labkit.measure.topologies.registry import (
     check_carries,
     check_guests,
     check_names,
+    check_parent,
     half,
 )
 from labkit.measure.topologies.state.packet_path import Step, packet_paths
@@ -40,6 +41,7 @@ __all__ = [
     "check_guests",
     "check_names",
     "check_network",
+    "check_parent",
     "far_ends",
     "half",
     "packet_paths",

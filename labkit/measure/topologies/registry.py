@@ -58,6 +58,12 @@ def builder_of(name: str) -> Builder:
     return TABLE[name.partition("+")[0]]
 
 
+def check_parent(name: str, parent: str | None) -> None:
+    """Raises BadInput for a NIC under a topology that has no place for one."""
+    if parent is not None and builder_of(name) not in TAKES_PARENT:
+        raise BadInput(f"parent={parent}: {name} has no parent; macvlan and ipvlan have")
+
+
 def check_carries(name: str, mtu_bytes: int, family: int) -> None:
     """Raises BadInput for a tunnel that no veth is large enough for, or that does not carry this version of IP."""
     if name in tunnels.ARMS:
@@ -73,8 +79,7 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
     """
     check_names([name])
     builder = builder_of(name)
-    if spec.parent is not None and builder not in TAKES_PARENT:
-        raise BadInput(f"parent={spec.parent}: {name} has no parent; macvlan and ipvlan have")
+    check_parent(name, spec.parent)
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
             check_guests([name], spec.endpoint)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures, load
-from labkit.analysis.findings import loss_rates
+from labkit.analysis.findings import loss_rates, registry
 
 SENT = {
     "experiment": "throughput",
@@ -60,7 +60,7 @@ TRIALS = load.complete(
 )  # fmt: skip
 
 
-def test_rates_have_intervals_over_searches() -> None:
+def test_rate_intervals_over_searches() -> None:
     result = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
     ndr = result.loc[("ovs", 0.0)]
     assert ndr["median_pps"] == 200e3
@@ -93,10 +93,16 @@ def test_sentences() -> None:
     )
 
 
-def test_the_figure_draws_every_trial_and_tells_those_that_do_not_count() -> None:
+def test_figure_marks_excluded_trials() -> None:
     figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
     counted, others = figure.data
     assert sorted(counted.x) == [100e3, 300e3]
     assert list(others.x) == [200e3]
     assert min(counted.y) == pytest.approx(1e-6)
     assert {line.x0 for line in figure.layout.shapes} == {200e3, 215e3}
+
+
+def test_findings_in_the_terminal_tell_searches_from_trials() -> None:
+    both = pd.concat([ROWS, TRIALS.assign(part="trials")])
+    lines = registry.BY_EXPERIMENT["throughput"](both, TRIALS)
+    assert lines == [f"- {line}" for line in loss_rates.report(ROWS, TRIALS)]

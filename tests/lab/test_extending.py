@@ -12,9 +12,11 @@ import pytest
 from conftest import IN_A_NAMESPACE, ROOT
 
 from labkit.analysis import load, theme, verdicts
+from labkit.analysis.findings.registry import BY_EXPERIMENT
 from labkit.common import run_folder, schema
+from labkit.measure import experiments
 
-HERE = Path(__file__).parent
+HERE = ROOT / "tests/extending"
 TOYS = ("toy_topology", "toy_generator", "toy_observer", "toy_experiment")
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
@@ -69,3 +71,7 @@ def test_page_shows_the_examples_as_they_are() -> None:
         assert text in blocks, f"docs/EXTENDING.md does not show {name}.py as it is"
     for block in (one for one in blocks if not one.startswith('"""')):
         assert block.strip() in lines, f"{block.strip()} is not what registered.py does"
+
+
+def test_findings_are_of_experiments() -> None:
+    assert set(BY_EXPERIMENT) <= set(experiments.TABLE)
