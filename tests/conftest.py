@@ -251,9 +251,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is long by its folder. What takes longest comes first, so that no worker is left with it at the end."""
-    order = ("vm", "notebooks", "lab", "unit")
-    items.sort(key=lambda item: order.index(item.path.relative_to(ROOT / "tests").parts[0]))
-    for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
+    folders = {item: item.path.relative_to(ROOT / "tests").parts[0] for item in items}
+    order = {"vm": 0, "notebooks": 1, "unit": 3}
+    items.sort(key=lambda item: order.get(folders[item], 2))
+    for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
             item.add_marker("long")

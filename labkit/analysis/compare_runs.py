@@ -1,12 +1,12 @@
-"""Two runs, or two sweeps, point by point: `labkit compare`.
+"""`labkit compare`: compare two runs, or two sweeps, point by point.
 
-Two runs are not interleaved, so the machine's drift between them (2 to 5 % with nothing changed) is in every
-plain ratio of the one to the other. Where both measured the same baseline, the ratios to it are compared
-instead: the drift that arm and baseline share cancels out (a difference of differences of logarithms). What
-is compared is one number for each fresh set-up, with Welch's t interval: measurements within a set-up are not
-independent.
+Two runs are not interleaved, so a plain ratio of one to the other includes the drift of the machine between them (2 to
+5 % without any change). If both measured the same baseline, their ratios to it are compared instead: the drift that arm
+and baseline share cancels out (a difference of differences of logarithms). Each fresh set-up counts as one number, with
+Welch's t interval, because measurements within a set-up are not independent.
 
-Of points of two hosts (another kernel, accelerator or machine) only the ratios to a common baseline are compared.
+If the points are from two hosts (another kernel, accelerator or machine), only ratios to a common baseline are
+compared.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from labkit.analysis.load import (
 from labkit.common import units
 from labkit.common.errors import BadInput
 
-DRIFT = 0.05  # by so much two runs may differ with nothing changed (METHOD rule 2)
+DRIFT = 0.05  # two runs may differ by this much without any change (METHOD rule 2)
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
     "relative_high", "how", "word", "sentence",
 ]  # fmt: skip
-ASKED = 2  # the first columns of HOST: what was asked for, whatever it turned out to be
+REQUESTED = 2  # the first columns of HOST: the hosts as requested, the others describe what they were
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
 
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two: its name for sentences; all rows; those that count, and by group; paired ratios."""
+    """One of the two runs: its name, all rows, the valid rows (also by group), and paired ratios by group."""
 
     name: str
     rows: pd.DataFrame
@@ -58,7 +58,8 @@ class RunSide:
 
 @dataclass(frozen=True)
 class Common:
-    """A topology at a point that both measured: either side's group, and what the sides are called in sentences."""
+    """A topology at a point that both runs measured: the group on each side, and the names of the sides in
+    sentences."""
 
     topology: str
     sides: tuple[RunSide, RunSide]
@@ -76,8 +77,8 @@ class Common:
         both = zip(GROUP, *self.keys, strict=True)
         return {name: one if one == other else None for name, one, other in both}
 
-    def of(self, which: str) -> list[pd.DataFrame]:
-        """Either side's rows ("points") or paired ratios ("ratios") in the group; empty without."""
+    def tables(self, which: str) -> list[pd.DataFrame]:
+        """Return both sides' rows ("points") or paired ratios ("ratios") in the group; empty if there are none."""
         tables = [getattr(side, which) for side in self.sides]
         return [table.get(key, pd.DataFrame()) for table, key in zip(tables, self.keys, strict=True)]
 
@@ -85,13 +86,14 @@ class Common:
 def compare(
     left_path: str | Path, right_path: str | Path, margin: float = 0.05
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Right to left, a line for each group and topology that both measured, and every doubt as a sentence.
+    """Compare the right run with the left one. Returns a line for each group and topology that both measured, and a
+    sentence for each doubt.
 
-    Columns GROUP and COLUMNS. ratio, low, high: of the metric itself, right to left, without an allowance for
-    drift. relative_...: of the ratio to the baseline, NaN where the two have none in common. word and
-    sentence are those of the relative ratio; where there is none, those of the plain one with its interval
-    widened by DRIFT. Of two hosts the relative ratio is all that is there, and those columns of HOST are null in
-    which the two differ. Raises BadInput, naming the difference, for what is not comparable.
+    Columns GROUP and COLUMNS. ratio, low, high: of the metric, right to left, without an allowance for drift.
+    relative_...: of the ratio to the baseline, NaN without a common baseline. word and sentence belong to the relative
+    ratio, or if there is none to the plain ratio with its interval widened by DRIFT. Between two hosts there is only
+    the relative ratio, and the columns of HOST in which they differ are null. Raises BadInput, naming the difference,
+    when the runs are not comparable.
     """
     names = [Path(path).name for path in (left_path, right_path)]
     if names[0] == names[1]:
@@ -110,25 +112,25 @@ def _side(path: str | Path, name: str) -> RunSide:
     rows = verdicts.load(path)
     ok = measured(rows)
     if ok.empty:
-        raise BadInput(f"{path} has no valid measurement to compare")
+        raise BadInput(f"{path} has no valid measurement: there is nothing to compare")
     return RunSide(name, rows, ok, dict(groups(ok)), dict(groups(verdicts.ratios(rows))))
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
-    """Raise BadInput where rows of the same host differ in what matters."""
+    """Raise BadInput if rows of the same host differ in PROVENANCE."""
     both = pd.concat([left.ok, right.ok], ignore_index=True)
     for _, rows in groups(both, HOST):
         if differ := differing(rows, PROVENANCE):
             lines = "; ".join(f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
-            raise BadInput(f"{left.name} and {right.name} are not comparable, they differ in {lines}")
+            raise BadInput(f"{left.name} and {right.name} are not comparable because they differ in {lines}")
 
 
 def _common(left: RunSide, right: RunSide) -> list[Common]:
-    """Every point that both have: on the same host; else on what was asked for by the same name; else on any two."""
+    """Return every point that both have: on the same host; or else on hosts of the same name; or else on any hosts."""
     names = _host_names(left, right)
     common = []
-    for alike in ((len(HOST), ASKED), (0,)):
-        for one, other in _matching(left, right, alike):
+    for equal_counts in ((len(HOST), REQUESTED), (0,)):
+        for one, other in _matching(left, right, equal_counts):
             hosts_of = (names[one[: len(HOST)]], names[other[: len(HOST)]])
             report = [
                 side.name if one == other else f"{side.name} ({host})"
@@ -147,11 +149,12 @@ def _common(left: RunSide, right: RunSide) -> list[Common]:
     raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
 
 
-def _matching(left: RunSide, right: RunSide, alike: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
-    """Groups that differ in nothing but their hosts; of those, hosts alike in so many columns, or else in fewer."""
+def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
+    """Yield pairs of groups that differ only in their hosts. The hosts are equal in the first number of columns of HOST
+    for which there is a pair."""
     for one in left.points:
-        there = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
-        tiers = ([other for other in there if other[:count] == one[:count]] for count in alike)
+        candidates = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
+        tiers = ([other for other in candidates if other[:count] == one[:count]] for count in equal_counts)
         yield from ((one, other) for other in next(filter(None, tiers), []))
 
 
@@ -168,7 +171,7 @@ def _nothing(common: list[Common]) -> str:
 
 def _line(one: Common, margin: float) -> dict[str, Any] | None:
     """One point; None if there is nothing to compare: slices here and whole runs there, or two hosts and no ratios."""
-    arms = [rows[rows["topology"].eq(one.topology)] for rows in one.of("points")]
+    arms = [rows[rows["topology"].eq(one.topology)] for rows in one.tables("points")]
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
         return None
@@ -198,16 +201,16 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
 
 
 def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
-    """One number for each fresh set-up: Hodges-Lehmann, because slices have heavy tails."""
+    """Return one number for each fresh set-up: the Hodges-Lehmann estimate, because slices have heavy tails."""
     return np.array(
         [stats.centre(some[column].to_numpy(float)) for _, some in rows.groupby("setup", sort=False)]
     )
 
 
 def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
-    """The common baseline, and the effect on the ratio to it; (None, None) without."""
+    """Return the common baseline and the effect on the ratio to it, or (None, None)."""
     parts = []
-    for lines in one.of("ratios"):
+    for lines in one.tables("ratios"):
         if lines.empty:
             return None, None
         parts.append(lines[lines["topology"].eq(one.topology) & lines["method"].eq(method)])
@@ -219,15 +222,15 @@ def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None
 
 
 def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
-    """Either side's measurements of the topology, and its ratios to the baseline where there are any."""
+    """Yield both sides' measurements of the topology, and their ratios to the baseline if there are any."""
     for which in ("points", "ratios"):
-        for rows in one.of(which):
+        for rows in one.tables(which):
             if len(rows):
                 yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
 
 
 def _with_drift(plain: stats.Effect) -> stats.Effect:
-    """The interval widened by what two runs may differ by with nothing changed."""
+    """Return the effect with its interval widened by the drift between runs."""
     if plain.low is None or plain.high is None:
         return plain
     how = f"{plain.how}, widened by {units.percent(DRIFT)} for drift between runs"
@@ -240,15 +243,15 @@ def _verdict(
     left, right = one.names
     arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
     controls = {
-        name: verdicts.effect_of(lines, "log_control", method == "slice") if len(lines) else None
-        for name, lines in zip(one.names, one.of("ratios"), strict=True)
+        name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
+        for name, lines in zip(one.names, one.tables("ratios"), strict=True)
     }
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
     if why := next(filter(None, starved), None) or _no_evidence(effect, controls, baseline):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)
-    # The controls of both have been heard, and a plain ratio is widened already: drift alone is left.
+    # The controls of both runs were checked above, and a plain ratio is widened already: only drift remains.
     drift = stats.Effect(1.0, 1 / (1 + DRIFT), 1 + DRIFT, 2, "drift between runs")
     higher = METRIC[one.group["protocol"]][1]
     return stats.verdict(effect, drift, margin, higher, arm=arm, baseline=f"in {left}")
@@ -263,21 +266,21 @@ def _no_evidence(
             return f"in {name} the baseline differs from itself ({shown} at 99 %)"
         if baseline is not None and (control is None or control.low is None):
             return f"in {name} {baseline} was not measured twice, or only once, so nothing shows the noise"
-    return "one of the two has a single set-up, thus no interval" if effect.low is None else None
+    return "one of the two runs has a single set-up, so there is no interval" if effect.low is None else None
 
 
 def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataFrame) -> list[str]:
     count = len(table)
     lines = [
-        f"{count} point{'s' * (count != 1)} compared at 95 %: with no difference anywhere, about"
-        f" {0.05 * count:.1g} of them would still show one",
+        f"{count} point{'s' * (count != 1)} compared at 95 %: without any true difference, chance would still show"
+        f" about {0.05 * count:.1g}",
         f"{left.name} and {right.name} were measured at different times, not interleaved",
     ]
     apart = table[table["left_host"].ne(table["right_host"])]
     for (one, other), _ in apart.groupby(["left_host", "right_host"], sort=False):
         lines.append(
-            f"{left.name} is of {one}, {right.name} of {other}: different hosts, so ratios to the baseline are"
-            " compared, and speeds are not"
+            f"{left.name} is from {one} and {right.name} from {other}: between different hosts only ratios to the"
+            " baseline are compared, not speeds"
         )
     if plain := int(table["baseline"].isna().sum()):
         lines.append(

@@ -1,8 +1,7 @@
-"""From rows to verdicts: paired ratios, what may be concluded from them, and what is to be doubted.
+"""From rows to verdicts: paired ratios, verdicts about them, and the reasons for doubt.
 
-Within a group (equal in the columns of GROUP) arms are compared with the baseline. Only valid rows enter;
-what was left out, and every other reason for doubt, is a sentence of `doubts`, which is printed after every
-result.
+Arms are compared with the baseline within a group, whose rows are equal in the columns of GROUP. Only valid rows count.
+`doubts` returns a sentence for everything that was left out, and for every other reason for doubt.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from labkit.common.errors import BadInput
 from labkit.common.units import many
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
-MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: what was measured side by side
+MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: identifies what was measured side by side
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
@@ -41,19 +40,18 @@ VERDICTS = [
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
-ABSENT = ("unsupported", "isolated", "failed")  # a word of its own in the table of verdicts
-MOST_STARVED = 0.25  # of the slices; beyond 29 % the Hodges-Lehmann estimate is no longer robust
-FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups mostly goes unseen
+ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
+MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
+FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups is mostly not detected
 
 
 def ratios(df: pd.DataFrame) -> pd.DataFrame:
-    """Paired log-ratios, a line for each variant topology, round and, where there are slices, slice.
+    """Return paired log-ratios: a line for each variant topology, round and, if any, slice.
 
-    Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of
-    both measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN where
-    it was not measured twice), starved (next to nothing arrived at one of them).
-    Raises BadInput for two different baselines in one group, and as `measured`
-    does.
+    Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of both
+    measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
+    measured twice), starved (almost nothing arrived at one of them). Raises BadInput for two different baselines in one
+    group, and as `measured`.
     """
     keys = [*GROUP, *MEASUREMENT, "setup"]
     ok = measured(complete(df))
@@ -69,7 +67,7 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     for key, group in groups(both):
         if several := differing(group, ["baseline"]):
             raise BadInput(
-                f"arms of several baselines are not compared: {', '.join(several['baseline'])} ({group_text(key)})"
+                f"a group needs one baseline, not {' and '.join(several['baseline'])} ({group_text(key)})"
             )
     result = arms.merge(both, "inner", keys)
     numbers = (result[name].to_numpy(float) for name in ("value", "first", "second"))
@@ -79,12 +77,12 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
-    """A verdict for each group and each topology but the baseline; columns GROUP and VERDICTS.
+    """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
 
-    Slices decide where there are any; the whole runs' ratio stands beside it (whole_ratio, NaN where none),
-    and if the two intervals do not overlap there is no evidence. control_low and control_high are the interval
-    of the baseline against itself, in which a difference does not count. A topology that was not measured has
-    its status as word and the reason as sentence, and NaN for numbers. Raises BadInput as `ratios` does.
+    If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN; if the two
+    intervals do not overlap, the verdict is no evidence. control_low and control_high are the interval of the baseline
+    against itself; a difference within it does not count. A topology that was not measured has its status as word, the
+    reason as sentence, and NaN for numbers. Raises BadInput as `ratios`.
     """
     df = complete(df)
     pairs = dict(groups(ratios(df)))
@@ -99,9 +97,9 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
-            there = pairs.get(key, _NONE)
-            if there["topology"].eq(topology).any():
-                line |= _line(there, str(topology), str(baseline), margin, METRIC[line["protocol"]][1])
+            ratios_here = pairs.get(key, _NONE)
+            if ratios_here["topology"].eq(topology).any():
+                line |= _line(ratios_here, str(topology), str(baseline), margin, METRIC[line["protocol"]][1])
             else:
                 word, sentence = _unmeasured(rows, base, str(topology), baseline)
                 line |= {"word": word, "sentence": sentence}
@@ -110,23 +108,23 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
     return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "vetoed": bool})
 
 
-def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, higher: bool) -> dict[str, Any]:
-    """What is found about one topology; there: the ratios of its group."""
-    mine = there[there["topology"].eq(topology)]
+def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, higher: bool) -> dict[str, Any]:
+    """Return the verdict about one topology; group: the ratios of its group."""
+    mine = group[group["topology"].eq(topology)]
     slices = bool(mine["method"].eq("slice").any())
     if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
         sentence = f"no evidence about {topology} against {baseline}: {why}"
         return {"word": "no evidence", "sentence": sentence}
-    effect, control = effect_of(mine, "log_ratio", slices), effect_of(there, "log_control", slices)
+    effect, control = column_effect(mine, "log_ratio", slices), column_effect(group, "log_control", slices)
     assert effect is not None, "the caller has seen ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
-    whole = effect_of(mine, "log_ratio", slices=False) if slices else None
+    whole = column_effect(mine, "log_ratio", slices=False) if slices else None
     if whole is not None and _apart(effect, whole):
-        lines = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
+        both = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
         sentence = (
             f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
         )
-        verdict = stats.Verdict("no evidence", f"{sentence}, {lines[0]} and {lines[1]}")
+        verdict = stats.Verdict("no evidence", f"{sentence}, {both[0]} and {both[1]}")
     return {
         "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
         "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
@@ -139,24 +137,27 @@ def _line(there: pd.DataFrame, topology: str, baseline: str, margin: float, high
 
 
 def starved(lines: pd.DataFrame, slices: bool) -> str | None:
-    """Why too much is missing for a ratio: next to nothing arrived in more measurements than the median of pairs
-    stands."""
+    """Return why there is no ratio: almost nothing arrived in more measurements than the estimate tolerates. None if
+    there are few enough."""
     count = int(lines["starved"].sum())
-    if count <= MOST_STARVED * len(lines):
+    if count <= MAX_STARVED * len(lines):
         return None
     what = many(len(lines), "slice" if slices else "run")
-    return f"in {count} of {what} next to nothing arrived at one of them, which is too many for a ratio"
+    return (
+        f"in {count} of {what} almost nothing arrived at one of the two arms, which is too many for a ratio"
+    )
 
 
-def effect_of(some: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
-    """The effect behind some lines of `ratios`, by slices or by whole runs; column: log_ratio or log_control.
+def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
+    """Return the effect in lines of `ratios`, by slices or by whole runs; None without lines. column: log_ratio or
+    log_control.
 
-    The control is the same for all topologies of a group: its effect is that of all lines of the group.
+    The control is the same for all topologies of a group, so its effect uses all lines of the group.
     """
-    by = some[some["method"].eq("slice" if slices else "whole") & some[column].notna()]
+    used = lines[lines["method"].eq("slice" if slices else "whole") & lines[column].notna()]
     if column == "log_control":
-        by = by.drop_duplicates(MEASUREMENT)
-    return stats.effect(by[column].to_numpy(float), list(by["setup"]), slices) if len(by) else None
+        used = used.drop_duplicates(MEASUREMENT)
+    return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices) if len(used) else None
 
 
 def _apart(one: stats.Effect, other: stats.Effect) -> bool:
@@ -169,18 +170,18 @@ def _apart(one: stats.Effect, other: stats.Effect) -> bool:
 def _unmeasured(
     rows: pd.DataFrame, base: pd.DataFrame, topology: str, baseline: str | None
 ) -> tuple[str, str]:
-    """Word and sentence for a topology without any ratio: from its own rows, else from the baseline's."""
+    """Return word and sentence for a topology without a ratio: from its own rows, or else from the baseline's."""
     if baseline is None:
-        return "no evidence", f"no evidence about {topology}: no baseline was measured beside it"
-    for about, of in ((topology, rows), (baseline, base)):
-        left = of[of["status"].ne("ok")]
-        if len(left) == len(of):
+        return "no evidence", f"no evidence about {topology}: no baseline was measured with it"
+    for about, own in ((topology, rows), (baseline, base)):
+        left = own[own["status"].ne("ok")]
+        if len(left) == len(own):
             status, reason = left[["status", "reason"]].fillna("no reason was recorded").mode().iloc[0]
             if about == topology and status in ABSENT:
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
-    for about, of in ((topology, rows), (baseline, base)):
-        ok = measured(of)
+    for about, own in ((topology, rows), (baseline, base)):
+        ok = measured(own)
         if len(ok) and ok["log"].isna().all():
             return (
                 "no evidence",
@@ -193,40 +194,39 @@ def _unmeasured(
 
 
 def medians_apart(df: pd.DataFrame) -> list[str]:
-    """A sentence for each verdict whose ratio is not that of the medians beside it: whose interval the quotient of the
-    two arms' medians lies outside of."""
+    """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
     df = complete(df)
     ok = measured(df)
-    of = dict(groups(ok))
+    rows_by_group = dict(groups(ok))
     lines = []
     for line in verdicts(df).dropna(subset=["low", "high"]).to_dict("records"):
         key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
-        rows = of[key]
+        rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
         arm = rows.loc[rows["role"].eq("variant") & rows["topology"].eq(line["topology"]), "value"].median()
         base = rows.loc[rows["role"].eq("baseline"), "value"].median()
         if base > 0 and not line["low"] <= (quotient := arm / base) <= line["high"]:
             shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
             lines.append(
-                f"{group_text(key)}: the medians of {line['topology']} and {line['baseline']} have the quotient"
-                f" {quotient:.3g}, but the {shown} counts: it compares what was measured side by side, round by round,"
-                " so the machine's changes between rounds, which are in each median, are left out"
+                f"{group_text(key)}: the quotient of the medians of {line['topology']} and {line['baseline']} is"
+                f" {quotient:.3g}, but the {shown} counts: it compares adjacent measurements round by round, so changes"
+                " of the machine between rounds cancel out, which they do not in the medians"
             )
     return lines
 
 
 def doubts(df: pd.DataFrame) -> list[str]:
-    """Every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts` does."""
+    """Return every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts`."""
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     result = verdicts(df)
     ok = measured(df)
     lines = [*unfinished, *_about_verdicts(result)]
-    there = hosts(df)
-    for name, rows in there:
+    all_hosts = hosts(df)
+    for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]
-        about = [*_left_out(rows, own), *_row_doubts(own), *conditions.of_host(own)]
-        lines += [f"{name}: {doubt}" for doubt in about] if len(there) > 1 else about
+        about = [*_left_out(rows, own), *_row_doubts(own), *conditions.host_doubts(own)]
+        lines += [f"{name}: {doubt}" for doubt in about] if len(all_hosts) > 1 else about
     return [*lines, *conditions.busy(df), *_mixed(ok)]
 
 
@@ -236,41 +236,41 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         return []
     count = len(compared)
     lines = [
-        f"{many(count, 'comparison')} at 95 %: with no difference anywhere, about {0.05 * count:.1g}"
-        " of them would still show one"
+        f"{many(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
+        f" {0.05 * count:.1g}"
     ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
-        lines.append("fewer than two whole runs of each arm, so they do not check what the slices say")
+        lines.append("fewer than two whole runs of each arm, so nothing checks the result of the slices")
     for which, what in (
-        (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and wider"),
-        (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may go unseen"),
+        (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
+        (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
         (apart, "slices and whole runs contradict each other"),
-        (compared["vetoed"], "the baseline differs from itself, which vetoes every verdict"),
+        (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),
     ):
         lines += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]
     return lines
 
 
 def _together(places: list[str]) -> str:
-    """Places in words, with what they have in common said once: `udp, 1 pair, MTU 1500 (16 bytes; 400 bytes)`."""
+    """Join descriptions of groups, with their common parts once: `udp, 1 pair, MTU 1500 (16 bytes; 400 bytes)`."""
     words = [place.split(", ") for place in places]
     common = [word for word in words[0] if all(word in other for other in words)]
-    own = [", ".join(word for word in other if word not in common) or "as usual" for other in words]
+    own = [", ".join(word for word in place if word not in common) or "defaults" for place in words]
     return ", ".join(common) + (f" ({'; '.join(own)})" if len(places) > 1 else "")
 
 
 def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
-    """The places of each host at which the same arms are found."""
-    there = hosts(result)
+    """Return the groups of each host that have the same arms, with the names of these arms."""
+    all_hosts = hosts(result)
     places: dict[tuple[str, str], list[str]] = {}
-    for name, rows in there:
+    for name, rows in all_hosts:
         for key, group in groups(rows):
-            of = places.setdefault((name, ", ".join(sorted(group["topology"]))), [])
-            of.append(group_text(key, name if len(there) > 1 else ""))
-    return [(of, names) for (_, names), of in places.items()]
+            texts = places.setdefault((name, ", ".join(sorted(group["topology"]))), [])
+            texts.append(group_text(key, name if len(all_hosts) > 1 else ""))
+    return [(texts, names) for (_, names), texts in places.items()]
 
 
 def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
@@ -285,14 +285,14 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
     for topology, rows in ok.groupby("topology", sort=False):
         if count := int(rows["starved"].sum()):
             lines.append(
-                f"{topology}: in {count} of {many(len(rows), 'row')} next to nothing arrived; each counts as the"
+                f"{topology}: in {count} of {many(len(rows), 'row')} almost nothing arrived; each counts as the"
                 " slowest of the others"
             )
     return lines
 
 
 def _row_doubts(ok: pd.DataFrame) -> list[str]:
-    """The doubts in the rows themselves, with how often each occurs for each arm; those alike are one."""
+    """Return the doubts in the rows, with their number of rows for each arm; similar doubts are grouped."""
     lines = []
     for topology, rows in ok.groupby("topology", sort=False):
         for doubt, count in group_similar(each_doubt(rows)).value_counts().items():
@@ -301,7 +301,7 @@ def _row_doubts(ok: pd.DataFrame) -> list[str]:
 
 
 def _mixed(ok: pd.DataFrame) -> list[str]:
-    """What is unknown, or differs, among rows that were compared nevertheless."""
+    """Return a doubt for each property that is unknown or differs among compared rows."""
     lines = []
     for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
         unknown = ok[name].isna() & ~(ok["protocol"].eq("ping") & (name == "iperf3"))
@@ -313,4 +313,4 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
     lesser = {name: name for key, group in groups(ok) for name in differing(group, DOUBTFUL)}
     for (topology, *_), group in ok.groupby(["topology", *GROUP], dropna=False):
         lesser |= {f"{name} of {topology}": name for name in differing(group, ["offloads", "qdisc"])}
-    return [*lines, *(f"rows that differ in {name} were compared with each other" for name in lesser)]
+    return [*lines, *(f"compared rows differ in {name}" for name in lesser)]

@@ -112,7 +112,7 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
 
 
 @pytest.mark.needs("root", "bridge")
-def test_what_cannot_be_attached_leaves_nothing(machine: Machine) -> None:
+def test_failed_attach_leaves_nothing(machine: Machine) -> None:
     machine.attach("db", "--veth", "br0")
     before = machine.world.interfaces()
     unreachable = ("--address", "1.2.3.4/24", "--gateway", "9.9.9.9")
@@ -151,7 +151,7 @@ LONG = "enx001122334455"  # 15 characters, as long as a name may be
         ("nic0", [link(8, "nic0.100", "vlan", link=7, id=100, protocol=0x88A8)], "lk7.100"),
     ],
 )
-def test_a_vlan_is_that_of_the_nic(
+def test_vlan_is_on_the_nic(
     over: str, there: list[netlink.Link], made: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters: list[netlink.Message] = []
@@ -164,7 +164,7 @@ def test_a_vlan_is_that_of_the_nic(
     assert len(parameters) == (2 if made else 0)  # only what was made is taken away
 
 
-def test_a_vlan_without_a_name_is_refused() -> None:
+def test_vlan_without_name_is_refused() -> None:
     known = {one.name: one for one in (link(7, LONG), link(8, "lk7.100", "dummy"))}
     with pytest.raises(BadInput, match="type vlan id 100"):
         attach._vlan(Mock(), Wanted("macvlan", LONG, vlan=100), known, ExitStack())
@@ -186,6 +186,6 @@ def test_a_vlan_without_a_name_is_refused() -> None:
         (Wanted("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "different families"),
     ],
 )
-def test_what_cannot_be_wanted_is_refused(wanted: Wanted, says: str) -> None:
+def test_invalid_requests_are_refused(wanted: Wanted, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         wanted.check()

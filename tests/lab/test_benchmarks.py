@@ -17,7 +17,7 @@ SLACK = 1.5
 
 @pytest.mark.alone
 @pytest.mark.needs("namespaces", "ip", "veth", "bridge")
-def test_set_up_is_not_slower_than_ip_and_ends_the_same() -> None:
+def test_set_up_speed_and_result_against_ip() -> None:
     result = promise.inside("benchmarks.set_up", 8, 3)
     assert result["differ"] is None
     assert len(result["labkit"]) == len(result["ip"]) == 3
@@ -31,7 +31,7 @@ def test_measuring_wing_is_quick_to_import() -> None:
     assert 0.1 < result.ratio <= SLACK * imports.BOUND
 
 
-def test_another_end_state_is_told() -> None:
+def test_different_end_state_is_reported() -> None:
     link = {"ifname": "eth0", "mtu": 1500}
     one = {"count": 17, "client0": {"links": [link], "ipv6 off": "1"}}
     assert set_up.difference(one, one) is None
@@ -44,7 +44,7 @@ def test_another_end_state_is_told() -> None:
     assert "count" in str(set_up.difference(one, one | {"count": 16}))
 
 
-def test_windows_are_what_was_asked_for() -> None:
+def test_measured_windows() -> None:
     common = {"status": "ok", "duration_s": 5, "omit_s": 1, "arm": "veth"}
     rows = [common | {"point": "1-r0", "method": "slice"}] * 20 + [
         common | {"point": "1-r0", "method": "whole"}
@@ -71,7 +71,7 @@ def test_slices_without_one_arm_are_left_out() -> None:
     assert setups == [0]
 
 
-def test_table_says_what_is_broken() -> None:
+def test_table_marks_broken_promises() -> None:
     result = [
         Promise("one", "2 s", "the other: 1 s", 2.0, "<= 1", False, "because"),
         Promise("information", "3 s"),

@@ -100,7 +100,7 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.mark.needs("bridge", "vxlan", "tcpdump")
 class TestOverlay:
-    def test_it_agrees_with_tcpdump_packet_by_packet(self, overlay: tuple[Path, Any]) -> None:
+    def test_same_packets_as_tcpdump(self, overlay: tuple[Path, Any]) -> None:
         folder, report = overlay
         assert report["doubt"] is None
         frames = packets.read((folder / "capture.pcapng").read_bytes()).frames
@@ -118,7 +118,7 @@ class TestOverlay:
             assert report["counts"][file.stem]["captured_count"] == len(ours)
 
     @pytest.mark.needs("tshark")
-    def test_tshark_reads_the_same(self, overlay: tuple[Path, Any]) -> None:
+    def test_same_packets_in_tshark(self, overlay: tuple[Path, Any]) -> None:
         path = overlay[0] / "capture.pcapng"
         frames = packets.read(path.read_bytes()).frames
         theirs = tshark(path)
@@ -130,7 +130,7 @@ class TestOverlay:
                 packets.layers(frame.data, frame.link_type, PORTS, frame.length_bytes)
             )
 
-    def test_every_packet_is_followed_over_every_hop(self, overlay: tuple[Path, Any]) -> None:
+    def test_packets_followed_over_hops(self, overlay: tuple[Path, Any]) -> None:
         recorded = packets.read((overlay[0] / "capture.pcapng").read_bytes())
         result = packets.journeys(recorded.frames, PORTS)
         names = {"20.0.0.1": "cs1", "20.0.0.3": "cs5"}
@@ -151,14 +151,14 @@ class TestOverlay:
 
 
 @pytest.mark.needs("tshark")
-def test_tshark_decodes_tunnels_the_same() -> None:
+def test_same_tunnel_headers_in_tshark() -> None:
     """VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, IPIP: taken in a lab VM."""
     frames = overlays.pcap(SAMPLE.read_bytes())
     theirs = [line[3:] for line in tshark(SAMPLE)]
     assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
 
 
-def test_what_is_lost_is_counted(tmp_path: Path) -> None:
+def test_dropped_packets_are_counted(tmp_path: Path) -> None:
     report = tried("flood", tmp_path)
     assert report["passed"] == 4000
     for one in report["counts"]:  # an end sends and receives each of 2000 pings
@@ -175,7 +175,7 @@ def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     assert report["size"] < 2000 + 2 * 200  # the packet at the limit is whole, and statistics follow
 
 
-def test_a_killed_recorder_is_told_and_what_it_wrote_is_there(tmp_path: Path) -> None:
+def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:
     report = tried("killed", tmp_path)
     assert report["error"] == (
         f"the recorder of packets was killed by signal 9; what it wrote until then is in {tmp_path}/capture.pcapng"
@@ -183,11 +183,11 @@ def test_a_killed_recorder_is_told_and_what_it_wrote_is_there(tmp_path: Path) ->
     assert (report["frames"], report["is_whole"]) == (12, False)
 
 
-def test_no_packet_is_missed_at_the_beginning_or_the_end(tmp_path: Path) -> None:
+def test_first_and_last_packet_are_captured(tmp_path: Path) -> None:
     assert tried("repeated", tmp_path) == [[2] * 4] * 20
 
 
-def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     assert tried("refused", tmp_path) == [
         None,
         ["BadInput", "client0 has no interface eth9 to capture at"],
@@ -212,7 +212,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert report["frames"] > 100
 
 
-def test_tags_links_that_go_down_and_blocks_that_fail(tmp_path: Path) -> None:
+def test_vlan_tags_link_down_and_failing_blocks(tmp_path: Path) -> None:
     report = tried("odd", tmp_path)
     tagged = "ffffffffffff020000000001" + "8100002a88b5" + (b"labkit" * 10).hex()
     assert report["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]

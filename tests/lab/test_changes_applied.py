@@ -70,7 +70,7 @@ def refused(rows: list[Row], change: str) -> tuple[str, str]:
     return row["status"], row["reason"]
 
 
-def test_what_was_changed_is_read_back_from_the_kernel(rows: list[Row]) -> None:
+def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert ("server", "generic-receive-offload", "off", "on") in effects(rows, "gro")
     assert effects(rows, "filter") == [
         (role, "net.ipv4.conf.all.rp_filter", "0", "1") for role in ("client", "server")
@@ -92,7 +92,7 @@ def test_what_was_changed_is_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert [row["changed"] for row in rows if row["change"] is None] == [None] * 2
 
 
-def test_an_arm_with_parameters_of_its_own_runs_with_them(rows: list[Row]) -> None:
+def test_arm_runs_with_its_own_parameters(rows: list[Row]) -> None:
     assert set(effects(rows, "many")) == {
         ("load", "streams", "1", "2"),
         ("load", "mtu_bytes", "1500", "1400"),
@@ -100,18 +100,18 @@ def test_an_arm_with_parameters_of_its_own_runs_with_them(rows: list[Row]) -> No
     assert {(row["streams"], row["mtu_bytes"]) for row in rows if row["change"] == "many"} == {(2, 1400)}
 
 
-def test_a_shaped_arm_is_slower_than_its_shaper_and_the_unchanged_is_not(rows: list[Row]) -> None:
+def test_shaper_limits_only_its_arm(rows: list[Row]) -> None:
     speeds = {row["change"]: row["throughput_bps"] for row in rows if row["method"] == "slice"}
     assert speeds["tbf"] < 1.1e9 < speeds[None]
 
 
-def test_a_change_without_effect_is_an_error(rows: list[Row]) -> None:
+def test_change_without_effect_is_an_error(rows: list[Row]) -> None:
     status, reason = refused(rows, "none")
     assert status == "failed"
     assert "has no effect, the kernel reports generic-receive-offload off as before" in reason
 
 
-def test_what_is_not_there_or_refused_is_told(rows: list[Row]) -> None:
+def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:
     assert refused(rows, "nowhere")[0] == "unsupported"
     status, reason = refused(rows, "broken")
     assert status == "failed"
@@ -121,7 +121,7 @@ def test_what_is_not_there_or_refused_is_told(rows: list[Row]) -> None:
     assert "with the change silent client0 gets no answer from server0" in reason
 
 
-def test_all_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
+def test_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
     slices = {row["arm"] for row in rows if row["method"] == "slice"}
     assert {"veth_bridge", "veth_bridge (again)", "veth_bridge+gro"} <= slices
     assert [row["role"] for row in rows if row["arm"] == "veth_bridge (again)"] == ["control"]
@@ -138,7 +138,7 @@ def test_profiles_have_the_same_arms(machine: World) -> None:
     assert ("veth_bridge (again)", "counters", False) in seen
 
 
-def test_steering_needs_the_machine_s_root(rows: list[Row]) -> None:
+def test_steering_needs_root(rows: list[Row]) -> None:
     status, reason = refused(rows, "steer")
     assert status == "unsupported"
     assert "rps 0 needs root" in reason
@@ -161,7 +161,7 @@ def test_steering_and_channels(tmp_path: Path) -> None:
         ("x: sysctl net.ipv4.nothing=1 at server", "this kernel has no sysctl net.ipv4.nothing"),
     ],
 )
-def test_one_sentence_for_what_cannot_be(machine: World, change: str, words: str) -> None:
+def test_bad_change_is_one_sentence(machine: World, change: str, words: str) -> None:
     done = machine.labkit("run", "datapaths", f"change={change}", "duration_s=1", "omit_s=0")
     assert done.returncode in (0, 2)
     assert words in " ".join((done.stderr + done.stdout).split())
@@ -181,7 +181,7 @@ run.measure("datapaths", {"change": [forward], "slices": 1, "whole_runs": 0}, Pa
 """
 
 
-def test_a_function_of_the_topology_is_a_change(machine: World, tmp_path: Path) -> None:
+def test_topology_function_as_a_change(machine: World, tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(FUNCTION)
     done = machine.run(sys.executable, str(script), str(tmp_path / "run"))

@@ -111,7 +111,7 @@ def test_usage(words: list[str], machine: World) -> None:
     assert done.stderr.startswith("usage: labkit")
 
 
-def test_help_names_everything_that_can_be_named(machine: World) -> None:
+def test_help_lists_parameters_topologies_and_commands(machine: World) -> None:
     done = machine.labkit("run", "--help")
     assert done.returncode == 0
     for word in ("datapaths", "pairs=1", "mtu_bytes=1500", "rate_bps=none", *TABLE):
@@ -144,7 +144,7 @@ def half_written(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])
-def test_a_run_folder_that_is_half_written(
+def test_half_written_run_folder(
     command: str, run: Path, machine: World, tmp_path: Path, project: Path
 ) -> None:
     for name, path in half_written(tmp_path).items():
@@ -164,7 +164,7 @@ SWEEPS = {  # test_sweep_file.py has more
 
 
 @pytest.mark.parametrize("content", SWEEPS)
-def test_a_sweep_that_would_not_work(content: str, machine: World, project: Path) -> None:
+def test_invalid_sweep_file(content: str, machine: World, project: Path) -> None:
     path = project / "params" / "bad.yaml"
     path.write_text(content)
     before = set(machine.data.rglob("*"))
@@ -188,7 +188,7 @@ def test_compare(run: Path, machine: World) -> None:
     assert one_sentence(machine.labkit("compare", str(run), str(ping)))
 
 
-def test_report_of_a_run(run: Path, machine: World, project: Path) -> None:
+def test_report_command(run: Path, machine: World, project: Path) -> None:
     done = machine.labkit("report", str(run), cwd=project)
     assert done.returncode == 0, done.stderr
     page = run / "report.html"
@@ -238,13 +238,13 @@ def test_shell_takes_parameters(machine: World) -> None:
         assert word in done.stdout
 
 
-def test_shell_of_what_this_kernel_has_not_or_keeps_apart(machine: World) -> None:
+def test_shell_of_an_isolated_topology(machine: World) -> None:
     assert "macvlan passthru takes one device on a parent" in one_sentence(
         in_a_shell(machine, "", "macvlan_passthru")
     )
 
 
-def test_nothing_on_standard_output_but_rows(machine: World, tmp_path: Path) -> None:
+def test_json_rows_alone_on_standard_output(machine: World, tmp_path: Path) -> None:
     done = machine.labkit(
         "run", "datapaths", "topology=veth", *SHORT, "--json", "--folder", str(tmp_path / "run")
     )
@@ -253,7 +253,7 @@ def test_nothing_on_standard_output_but_rows(machine: World, tmp_path: Path) -> 
     assert f"labkit: the run is in {tmp_path / 'run'}" in done.stderr
 
 
-def test_a_run_without_notebooks_around_goes_to_data_here(tmp_path: Path) -> None:
+def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         del machine.environment["LABKIT_DATA"]
         done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0")

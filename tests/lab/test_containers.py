@@ -142,7 +142,7 @@ def test_a_killed_run_leaves_no_container(machine: World) -> None:
     assert not left & groups()
 
 
-def test_a_container_whose_program_has_died_is_told_at_once(tmp_path: Path) -> None:
+def test_dead_container_program_is_reported_at_once(tmp_path: Path) -> None:
     program = process.Running(["sh", "-c", "echo it goes >&2; echo $$ >$0/pid", str(tmp_path)])
     with process.all_ended([program]):
         assert not process.wait([program], time.monotonic() + 20)
@@ -150,7 +150,7 @@ def test_a_container_whose_program_has_died_is_told_at_once(tmp_path: Path) -> N
             oci_container._wait(oci_container.Container("client0", tmp_path, "runc"), program)
 
 
-def test_a_new_control_group_of_others_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_foreign_control_group_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("1-new00000-client0", "1-own00000-client0", "1-old00000-client0"):
         (tmp_path / oci_container.OURS / name).mkdir(parents=True)
     os.utime(tmp_path / oci_container.OURS / "1-old00000-client0", (1, 1))
@@ -159,7 +159,7 @@ def test_a_new_control_group_of_others_is_left(monkeypatch: pytest.MonkeyPatch, 
     assert [path.name for path in (tmp_path / oci_container.OURS).iterdir()] == ["1-new00000-client0"]
 
 
-def test_without_a_runtime_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runtime_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_container, "RUNTIMES", ("no-runc", "no-crun"))
     with pytest.raises(Unsupported, match="install the Debian package runc"):
         oci_container.runtime()

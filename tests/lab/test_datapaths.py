@@ -100,7 +100,7 @@ def test_rows_on_disk_are_those_on_standard_output(tcp: Run) -> None:
     assert set(rows_on_disk(tcp.folder)) == {"2-r0.jsonl", "2-r1.jsonl"}
 
 
-def test_all_is_ok_and_provenance_is_full(tcp: Run, udp: Run, ping: Run) -> None:
+def test_status_ok_and_full_provenance(tcp: Run, udp: Run, ping: Run) -> None:
     for row in tcp.rows + udp.rows + ping.rows:
         assert (row["status"], row["reason"]) == ("ok", None)
         for name in ("kernel", "cpu", "cpus_count", "accelerator", "sysctl_digest", "labkit", "time", "seed"):
@@ -111,7 +111,7 @@ def test_all_is_ok_and_provenance_is_full(tcp: Run, udp: Run, ping: Run) -> None
         assert 0 <= row["busy_before_share"] <= 1
 
 
-def test_the_run_tells_what_it_was(tcp: Run) -> None:
+def test_run_json_describes_the_run(tcp: Run) -> None:
     described = tcp.described
     assert described["experiment"] == "datapaths"
     assert described["seed"] == 5 == described["parameters"]["seed"] == tcp.rows[0]["seed"]
@@ -122,7 +122,7 @@ def test_the_run_tells_what_it_was(tcp: Run) -> None:
     assert environment["sysctls"]
 
 
-def test_the_baseline_is_measured_twice_when_topologies_are_compared(tcp: Run, ping: Run) -> None:
+def test_baseline_has_a_control_when_topologies_are_compared(tcp: Run, ping: Run) -> None:
     assert {(row["arm"], row["role"]) for row in tcp.rows} == {
         ("veth", "baseline"), ("veth (again)", "control"), ("veth_bridge", "variant"),
     }  # fmt: skip
@@ -130,7 +130,7 @@ def test_the_baseline_is_measured_twice_when_topologies_are_compared(tcp: Run, p
     assert {(row["arm"], row["role"]) for row in ping.rows} == {("veth", "baseline")}
 
 
-def test_every_point_has_its_slices_and_its_whole_runs(tcp: Run) -> None:
+def test_slices_and_whole_runs_of_every_point(tcp: Run) -> None:
     for number in (0, 1):
         point = tcp.where(round=number)
         assert {(row["point"], row["pairs"]) for row in point} == {(f"2-r{number}", 2)}
@@ -142,13 +142,13 @@ def test_every_point_has_its_slices_and_its_whole_runs(tcp: Run) -> None:
         assert all(row["slice"] is None for row in point if row["method"] == "whole")
 
 
-def test_whole_runs_are_balanced_over_two_rounds(tcp: Run) -> None:
+def test_whole_run_order_is_balanced(tcp: Run) -> None:
     """A B B A: what comes first in one round comes last in the next."""
     orders = [[row["arm"] for row in tcp.where(round=number, method="whole")] for number in (0, 1)]
     assert orders[0] == orders[1][::-1]
 
 
-def test_the_order_is_the_seeds(machine: World) -> None:
+def test_seed_determines_the_order(machine: World) -> None:
     words = ("topology=veth,veth_bridge", "pairs=1,2", "rounds=1", "slices=3", "whole_runs=0")
     orders = [
         [(row["point"], row["slice"], row["arm"]) for row in machine.rows(*words, f"seed={seed}")]
@@ -159,7 +159,7 @@ def test_the_order_is_the_seeds(machine: World) -> None:
     assert {point for point, _slice, _arm in orders[0]} == {"1-r0", "2-r0"}
 
 
-def test_tcp_whole_runs(tcp: Run) -> None:
+def test_tcp_whole_run_columns(tcp: Run) -> None:
     for row in tcp.where(method="whole"):
         assert row["throughput_bps"] > 1e6
         assert row["rtt_s"] > 0
@@ -169,7 +169,7 @@ def test_tcp_whole_runs(tcp: Run) -> None:
         assert row["received_bytes"] > 0
 
 
-def test_slices(tcp: Run) -> None:
+def test_slice_columns(tcp: Run) -> None:
     for row in tcp.where(method="slice"):
         assert row["throughput_bps"] == pytest.approx(row["received_bytes"] * 8 / row["window_s"])
         assert 0.01 <= row["window_s"] < 1
@@ -177,7 +177,7 @@ def test_slices(tcp: Run) -> None:
 
 
 @pytest.mark.parametrize("method", ["slice", "whole"])
-def test_cpu_seconds_are_those_of_the_machine(method: str, tcp: Run, udp: Run) -> None:
+def test_cpu_seconds_within_the_machines_time(method: str, tcp: Run, udp: Run) -> None:
     for row in tcp.where(method=method) + udp.where(method=method):
         most = row["window_s"] * row["cpus_count"] * 1.1 + 0.02  # the kernel counts in steps of 10 ms
         assert 0 <= row["cpu_s"] <= most
@@ -190,7 +190,7 @@ def test_cpu_seconds_are_those_of_the_machine(method: str, tcp: Run, udp: Run) -
 
 
 @pytest.mark.needs("vxlan")
-def test_udp_counts(udp: Run) -> None:
+def test_udp_count_columns(udp: Run) -> None:
     for row in udp.where(method="whole"):
         assert row["sent_count"] > 0
         assert row["received_bytes"] == row["received_count"] * 1472 > 0
@@ -209,7 +209,7 @@ def test_udp_counts(udp: Run) -> None:
 
 
 @pytest.mark.needs("vxlan")
-def test_a_paced_sender_sends_what_was_asked(paced: Run) -> None:
+def test_paced_sender_keeps_its_rate(paced: Run) -> None:
     assert {row["topology"] for row in paced.rows} == {"veth", "vxlan"}
     for row in paced.rows:
         assert (row["status"], row["length_bytes"], row["rate_bps"]) == ("ok", 500, 10e6)
@@ -220,7 +220,7 @@ def test_a_paced_sender_sends_what_was_asked(paced: Run) -> None:
         assert row["received_bytes"] * 8 / row["window_s"] == pytest.approx(10e6, rel=0.5)
 
 
-def test_ping_is_labelled_closed_loop(ping: Run) -> None:
+def test_ping_columns(ping: Run) -> None:
     [row] = ping.rows
     assert (row["method"], row["loop"], row["pairs"]) == ("whole", "closed", 2)
     assert 0 < row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"] < 3
@@ -239,7 +239,7 @@ def test_raw_json_of_both_ends_is_kept(tcp: Run) -> None:
         }
 
 
-def test_two_arms_that_stand_at_once_are_apart(tcp: Run) -> None:
+def test_slices_count_one_arm_alone(tcp: Run) -> None:
     """A slice counts one arm's traffic alone: with several established, their sum would be far above a whole run."""
     for arm in ("veth", "veth_bridge"):
         slices = [row["throughput_bps"] for row in tcp.where(arm=arm, method="slice")]
@@ -264,7 +264,7 @@ print(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
 """
 
 
-def test_iperf3_by_hand_says_about_the_same(machine: World) -> None:
+def test_throughput_agrees_with_iperf3_by_hand(machine: World) -> None:
     """Not a test of speed: a factor of two would be bits for bytes, one stream for two, or one window for another."""
     prefix = [*local.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
     ratios = []
@@ -279,7 +279,7 @@ def test_iperf3_by_hand_says_about_the_same(machine: World) -> None:
         pytest.fail(f"{ratios}")
 
 
-def test_a_rate_that_cannot_be_sent_is_generator_limited(machine: World) -> None:
+def test_unreachable_rate_is_generator_limited(machine: World) -> None:
     rows = machine.rows("protocol=udp", "topology=veth", "rate_bps=1e12", *SHORT)
     assert [row["status"] for row in rows] == ["invalid"]
     assert rows[0]["reason"].startswith("generator-limited: ")
@@ -287,7 +287,7 @@ def test_a_rate_that_cannot_be_sent_is_generator_limited(machine: World) -> None
     assert rows[0]["throughput_bps"] > 0
 
 
-def test_arms_whose_offloads_differ_are_doubted(machine: World) -> None:
+def test_different_offloads_are_a_doubt(machine: World) -> None:
     """loopback has generic receive offload on, a veth has not."""
     rows = machine.rows("topology=veth,loopback", "slices=1", "whole_runs=0")
     doubts = {row["arm"]: row["doubts"] for row in rows}
@@ -296,7 +296,7 @@ def test_arms_whose_offloads_differ_are_doubted(machine: World) -> None:
     assert "offloads" not in str(doubts["veth"])
 
 
-def test_it_stops_early_and_says_why(machine: World) -> None:
+def test_early_stop_gives_its_reason(machine: World) -> None:
     folder = machine.data / "datapaths" / "early"
     words = ("topology=veth,veth_bridge", "pairs=1", "rounds=30", "slices=1", "whole_runs=0", "half_width=1")
     rows = machine.rows(*words, "--folder", str(folder))
@@ -306,7 +306,7 @@ def test_it_stops_early_and_says_why(machine: World) -> None:
     assert why == {"1": f"every half-width was below 100 % after {len(rounds)} of 30 rounds"}
 
 
-def test_refused_arms_are_rows_and_the_others_are_measured(machine: World) -> None:
+def test_refused_arms_are_rows(machine: World) -> None:
     words = ("topology=macvlan_private,veth,macvlan_passthru", "pairs=1,2", *SHORT)
     rows = machine.rows(*words)
     refused = [row for row in rows if row["status"] == "isolated"]
@@ -322,7 +322,7 @@ def test_refused_arms_are_rows_and_the_others_are_measured(machine: World) -> No
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
-def test_every_protocol_over_both_families_at_a_large_mtu(protocol: str, family: int, machine: World) -> None:
+def test_protocols_and_families_at_mtu_9000(protocol: str, family: int, machine: World) -> None:
     rows = machine.rows(
         f"protocol={protocol}", f"family={family}", "mtu_bytes=9000", "topology=veth_routed", *SHORT
     )
@@ -331,7 +331,7 @@ def test_every_protocol_over_both_families_at_a_large_mtu(protocol: str, family:
         assert rows[0]["length_bytes"] == 9000 - {4: 28, 6: 48}[family]
 
 
-def test_iperf3s_options_arrive(machine: World) -> None:
+def test_iperf3_options(machine: World) -> None:
     cpu = min(os.sched_getaffinity(0))
     words = ("topology=veth", "mss_bytes=536", "congestion=reno", "zerocopy=true", f"affinity={cpu},{cpu}",
              "length_bytes=1000", "streams=3", *SHORT)  # fmt: skip
@@ -345,7 +345,7 @@ def test_iperf3s_options_arrive(machine: World) -> None:
     assert (page["start"]["test_start"]["blksize"], page["start"]["test_start"]["num_streams"]) == (1000, 3)
 
 
-def test_runs_get_folders_of_their_own(tmp_path: Path) -> None:
+def test_default_run_folder(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         done = machine.labkit("run", "datapaths", "topology=veth", *SHORT)
         assert f"labkit: the run is in {only_run(machine)}\n" in done.stderr

@@ -94,7 +94,7 @@ def available(answer: Answer, group: str | None = None) -> dict[str, bool | None
     }
 
 
-def test_all_groups_answer(parameters: Answer) -> None:
+def test_every_group_of_capabilities_is_reported(parameters: Answer) -> None:
     groups = {one["group"] for one in parameters["capabilities"]}
     assert groups == {
         "privilege", "link kinds", "tunnels", "queueing disciplines", "packet filters", "packets", "Open vSwitch",
@@ -107,7 +107,7 @@ def test_all_groups_answer(parameters: Answer) -> None:
     assert parameters["took_s"] < (30 if parameters["machine"]["accelerator"] == "tcg" else 3)
 
 
-def test_what_is_missing_says_what_is_lost_and_what_to_do(parameters: Answer, rootless: Answer) -> None:
+def test_missing_capability_explains_loss_and_remedy(parameters: Answer, rootless: Answer) -> None:
     for one in parameters["capabilities"] + rootless["capabilities"]:
         if one["available"] is False:
             assert one["detail"], one
@@ -127,20 +127,20 @@ def test_packets_can_be_captured(parameters: Answer, rootless: Answer) -> None:
     assert available(parameters, "packets") == available(rootless, "packets") == {"packet capture": True}
 
 
-def test_rootless_knows_its_limits(rootless: Answer) -> None:
+def test_limits_without_root(rootless: Answer) -> None:
     assert available(rootless, "privilege") | {"open files": True} == {
         "root": False, "user namespaces": True, "network namespaces": True, "NIC as parent": False, "open files": True,
     }  # fmt: skip
 
 
-def test_rootless_makes_what_root_makes(parameters: Answer, rootless: Answer) -> None:
+def test_link_kinds_without_root(parameters: Answer, rootless: Answer) -> None:
     for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters", "packets"):
         both = available(parameters, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
         assert differ <= {"tun", "tap"}  # /dev/net/tun may be root's
 
 
-def test_root(parameters: Answer, need: Need) -> None:
+def test_capabilities_as_root(parameters: Answer, need: Need) -> None:
     need("root")
     assert available(parameters, "privilege")["root"] is True
 
@@ -160,7 +160,7 @@ def tc_says(kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_ip_agrees(kind: str, parameters: Answer, need: Need) -> None:
+def test_link_kinds_agree_with_ip(kind: str, parameters: Answer, need: Need) -> None:
     need("ip", "veth")
     lines = available(parameters, "link kinds") | available(parameters, "tunnels")
     if lines[kind] is not None:  # None: its module would leave something on this machine, here as well
@@ -168,12 +168,12 @@ def test_ip_agrees(kind: str, parameters: Answer, need: Need) -> None:
 
 
 @pytest.mark.parametrize("kind", QDISCS)
-def test_tc_agrees(kind: str, parameters: Answer, need: Need) -> None:
+def test_queueing_disciplines_agree_with_tc(kind: str, parameters: Answer, need: Need) -> None:
     need("ip", "veth")
     assert tc_says(kind) is available(parameters, "queueing disciplines")[kind]
 
 
-def test_versions_are_the_tools_own(parameters: Answer, need: Need) -> None:
+def test_tool_versions(parameters: Answer, need: Need) -> None:
     need("iperf3")
     [iperf3] = [
         one for one in parameters["capabilities"] if (one["group"], one["name"]) == ("tools", "iperf3")
@@ -208,7 +208,7 @@ def interfaces() -> set[str]:
     return set(os.listdir("/sys/class/net"))
 
 
-def test_nothing_stays_behind(tracefs: Path) -> None:
+def test_doctor_leaves_nothing(tracefs: Path) -> None:
     before = interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()
     left = tracefs / "instances" / "labkit-doctor-killed"  # as SIGKILL would leave one
     left.mkdir()
@@ -228,7 +228,7 @@ def test_nothing_stays_behind(tracefs: Path) -> None:
     assert not Path(f"/proc/{inner[0]}").exists()
 
 
-def test_an_instance_in_use_is_left_alone(tracefs: Path) -> None:
+def test_tracing_instance_in_use_is_left_alone(tracefs: Path) -> None:
     code = f"""
 import sys, pathlib
 from labkit.capabilities import tracing
@@ -247,7 +247,7 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     assert ours(tracefs) == []
 
 
-def test_many_at_once(need: Need) -> None:
+def test_concurrent_doctors(need: Need) -> None:
     need("namespaces")
     running = [
         subprocess.Popen([*local.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)

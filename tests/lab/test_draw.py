@@ -28,7 +28,7 @@ def drawn(machine: World, *words: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in OF_PAIRS if name != "macvlan_passthru"])
-def test_every_topology_as_a_tree(name: str, machine: World, need: Need) -> None:
+def test_tree_of_every_topology(name: str, machine: World, need: Need) -> None:
     require_kind(name, need)
     lines = drawn(machine, name).splitlines()
     assert lines[0].startswith(f"{name}, 1 pair, Linux ")
@@ -36,7 +36,7 @@ def test_every_topology_as_a_tree(name: str, machine: World, need: Need) -> None
     assert set(lines) >= {"client0", "server0"} or name == "loopback"
 
 
-def test_other_forms(machine: World) -> None:
+def test_dot_mermaid_and_json(machine: World) -> None:
     assert '"client1/eth0" -- "between/port2" [style=solid' in drawn(
         machine, "veth_bridge", "pairs=2", "--dot"
     )
@@ -51,7 +51,7 @@ def test_other_forms(machine: World) -> None:
     assert "fd00::1:1/64" in eth0["client0"]["addresses"]
 
 
-def test_a_figure_of_many_pairs_in_a_file(machine: World, tmp_path: Path) -> None:
+def test_figure_of_many_pairs_as_file(machine: World, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert drawn(machine, "veth_bridge", "pairs=128", "--html", str(page)) == f"drawing: {page}\n"
     text = page.read_text()
@@ -72,13 +72,13 @@ def test_a_figure_of_many_pairs_in_a_file(machine: World, tmp_path: Path) -> Non
         ("veth --html /proc/nothing/page.html", "cannot write /proc/nothing/page.html"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+def test_bad_input_is_one_sentence(words: str, sentence: str, machine: World) -> None:
     done = machine.labkit("draw", *words.split())
     assert one_sentence(done).startswith(sentence)
     assert done.stdout == ""
 
 
-def test_nothing_is_left(machine: World) -> None:
+def test_draw_leaves_nothing(machine: World) -> None:
     before = machine.interfaces()
     drawn(machine, "veth_bridge", "pairs=4")
     assert machine.interfaces() == before

@@ -52,7 +52,7 @@ CASES = [(routes, str(how), bool(ignores)) for routes in ROUTES for how, ignores
 
 
 @pytest.mark.parametrize(("routes", "how", "ignores"), CASES)
-def test_what_a_failure_costs(routes: str, how: str, ignores: bool) -> None:
+def test_outage_of_each_kind_of_failure(routes: str, how: str, ignores: bool) -> None:
     row = rows()[routes, how, ignores]
     survives = routes != "static" and how == "carrier" and ignores
     failed, other = row["failed"], {"s1": "s2", "s2": "s1"}[row["failed"]]
@@ -78,7 +78,7 @@ def test_what_a_failure_costs(routes: str, how: str, ignores: bool) -> None:
 
 
 @pytest.mark.parametrize("routes", ROUTES)
-def test_packets_wait_for_a_neighbour_or_are_gone(routes: str) -> None:
+def test_packets_queued_for_an_unresolved_neighbour(routes: str) -> None:
     """Where the route stays, packets wait at the dead link for the neighbour's address, and come a second late (arp(7),
     unres_qlen); where the spine says nothing, they are gone."""
     waited, gone = rows()[routes, "carrier", False], rows()[routes, "silent", True]

@@ -50,7 +50,7 @@ def run(machine: World, *words: str) -> tuple[Done, list[Row]]:
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_missing(machine: World) -> None:
+def test_iperf3_is_missing(machine: World) -> None:
     folder = machine.folder / "bin"
     folder.mkdir()
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname", "sh"):
@@ -62,21 +62,21 @@ def test_missing(machine: World) -> None:
     assert rows == []
 
 
-def test_ping_does_without(machine: World) -> None:
+def test_ping_needs_no_iperf3(machine: World) -> None:
     false_iperf3(machine, "exit 1")
     done, rows = run(machine, *SHORT, "protocol=ping")
     assert done.returncode == 0, done.stderr
     assert [(row["status"], row["iperf3"]) for row in rows] == [("ok", None)]
 
 
-def test_too_old(machine: World) -> None:
+def test_iperf3_is_too_old(machine: World) -> None:
     false_iperf3(machine, "echo 'iperf 3.1.3'")
     done, rows = run(machine, *SHORT)
     assert one_sentence(done).startswith("iperf3 3.1.3 is too old: labkit reads the JSON of 3.12 and newer")
     assert rows == []
 
 
-def test_no_version_at_all(machine: World) -> None:
+def test_iperf3_without_version(machine: World) -> None:
     false_iperf3(machine, "echo no such library >&2; exit 127")
     done, _rows = run(machine, *SHORT)
     assert one_sentence(done) == "iperf3 ended with 127: no such library"
@@ -150,9 +150,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, floa
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_iperf3_hangs_and_the_run_still_ends_in_time(
-    name: str, hung: dict[str, tuple[Done, float, list[int]]]
-) -> None:
+def test_hanging_iperf3_ends_in_time(name: str, hung: dict[str, tuple[Done, float, list[int]]]) -> None:
     done, seconds, left = hung[name]
     assert HANGS[name][1] in one_sentence(done)
     row = json.loads(done.stdout)
@@ -175,7 +173,7 @@ WORDS_OF_A_KILL = [
 
 @pytest.mark.parametrize("end", ["-c", "-s"])
 @pytest.mark.parametrize("method", ["whole", "slice"])
-def test_one_end_is_killed_in_the_middle(end: str, method: str, machine: World) -> None:
+def test_killed_iperf3_end(end: str, method: str, machine: World) -> None:
     """The other arms' rows are kept, and so is what else was asked for."""
     words = ["topology=veth,veth_bridge", "duration_s=1", "omit_s=0", "seed=3"]
     words += ["slices=10", "whole_runs=0"] if method == "slice" else []
@@ -200,7 +198,7 @@ def iperf3(machine: World, end: str) -> list[int]:
     return machine.pids(lambda words: words[0] == "iperf3" and end in words)
 
 
-def test_a_failed_baseline_is_told_without_a_traceback(machine: World) -> None:
+def test_failed_baseline_is_one_sentence(machine: World) -> None:
     """The table, too, copes with a comparison that has nothing to compare with."""
     false_iperf3(machine, VERSION, IS_CLIENT, "exit 1")
     done = machine.labkit("run", "datapaths", "topology=veth,veth_bridge", "duration_s=1", "omit_s=0")
@@ -221,7 +219,7 @@ exit $code
 
 
 @pytest.mark.parametrize("kilobytes", [8, 120])
-def test_a_full_disk(kilobytes: int, machine: World, tmp_path: Path) -> None:
+def test_full_disk_is_one_sentence(kilobytes: int, machine: World, tmp_path: Path) -> None:
     machine.data.mkdir()
     words = ["unshare", "--mount", "sh", "-c", FULL, "sh", f"{kilobytes}k", str(machine.data)]
     parameters = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
@@ -240,7 +238,7 @@ def test_a_full_disk(kilobytes: int, machine: World, tmp_path: Path) -> None:
         assert report == set()
 
 
-def test_a_folder_that_may_not_be_written(machine: World) -> None:
+def test_unwritable_folder_is_one_sentence(machine: World) -> None:
     machine.data.write_text("a file where the folder should be")
     done, _rows = run(machine, *SHORT)
     assert one_sentence(done).startswith("cannot write ")

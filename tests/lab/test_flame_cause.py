@@ -28,7 +28,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
     }
 
 
-def test_the_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
+def test_planted_nft_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
     one = flame.difference(arms["without"], arms["with"])
     table = one.functions()
     first, whole = table.iloc[0], table.iloc[-1]
@@ -42,7 +42,7 @@ def test_the_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
     assert "nft_do_chain" in flame.sentence(one)
 
 
-def test_the_way_to_them_is_coloured(arms: dict[str, flame.Arm]) -> None:
+def test_stack_to_the_planted_cause_is_coloured(arms: dict[str, flame.Arm]) -> None:
     data = flame.drawn(flame.difference(arms["without"], arms["with"])).data
     coloured = {
         data["names"][name] for name, out in zip(data["name"], data["stands_out"], strict=True) if out

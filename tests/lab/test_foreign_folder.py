@@ -59,12 +59,12 @@ def checked(machine: World, done: Done, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "words", [["doctor"], ["draw", "veth"], ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"]]
 )
-def test_no_module_of_the_current_folder_is_imported(words: list[str], machine: World, trap: Path) -> None:
+def test_current_folder_is_not_imported(words: list[str], machine: World, trap: Path) -> None:
     machine.environment["LABKIT_DATA"] = str(machine.data)
     checked(machine, machine.labkit(*words, cwd=trap))
 
 
-def test_no_notebook_of_somebody_else_is_executed(machine: World, trap: Path) -> None:
+def test_foreign_notebook_is_not_executed(machine: World, trap: Path) -> None:
     done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap)
     checked(machine, done)
     [run] = (machine.data / "datapaths").iterdir()
@@ -75,7 +75,7 @@ def test_no_notebook_of_somebody_else_is_executed(machine: World, trap: Path) ->
     assert "LABKIT_PROJECT=" in lines
 
 
-def test_a_notebook_that_is_executed_imports_nothing_from_beside_it(machine: World) -> None:
+def test_executed_notebook_does_not_import_its_folder(machine: World) -> None:
     project = machine.project()
     (project / "notebooks/random.py").write_text(
         f"open({str(machine.folder / 'ran')!r}, 'w').write('random')"

@@ -118,7 +118,7 @@ def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("whom", ["group", "labkit alone"])
-def test_interrupted(whom: str, machine: World) -> None:
+def test_interrupt_ends_everything(whom: str, machine: World) -> None:
     """Ctrl-C goes to the whole process group; a notebook's or a script's interrupt to one process."""
     before = machine.interfaces()
     process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
@@ -136,7 +136,7 @@ def test_interrupted(whom: str, machine: World) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated(number: int, machine: World) -> None:
+def test_termination_ends_everything(number: int, machine: World) -> None:
     before = machine.interfaces()
     process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 10)
@@ -145,7 +145,7 @@ def test_terminated(number: int, machine: World) -> None:
     nothing_left(machine, before)
 
 
-def test_a_reader_who_has_had_enough(machine: World) -> None:
+def test_closed_output_pipe(machine: World) -> None:
     """`labkit run … --json | head -1` ends without a complaint."""
     before = machine.interfaces()
     line = f"{' '.join(LABKIT)} run datapaths {' '.join(RUN)} --json | head -c 10"
@@ -156,7 +156,7 @@ def test_a_reader_who_has_had_enough(machine: World) -> None:
     nothing_left(machine, before)
 
 
-def test_a_second_measurement_waits_and_says_for_whom(machine: World) -> None:
+def test_second_measurement_waits_for_the_lock(machine: World) -> None:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=2", "omit_s=0", "--json")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
     second = machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0", "topology=veth", "--json")
@@ -171,7 +171,7 @@ def test_a_second_measurement_waits_and_says_for_whom(machine: World) -> None:
     assert "labkit.cli run datapaths duration_s=2 omit_s=0" in lines
 
 
-def test_who_waits_can_be_interrupted_and_the_lock_ends_with_its_holder(machine: World) -> None:
+def test_waiting_for_the_lock_can_be_interrupted(machine: World) -> None:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
     waits = [machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0") for _ in range(2)]
@@ -188,7 +188,7 @@ def test_who_waits_can_be_interrupted_and_the_lock_ends_with_its_holder(machine:
     assert waits[1].returncode == 0, err
 
 
-def test_two_experiments_at_once_do_not_meet(machine: World, need: Need) -> None:
+def test_concurrent_experiments_are_isolated(machine: World, need: Need) -> None:
     """With no lock between them: one has the address that would be the other's next, where the other finds nobody."""
     need("bridge")
     look = Path(__file__).with_name("built.py")
@@ -203,7 +203,7 @@ def test_two_experiments_at_once_do_not_meet(machine: World, need: Need) -> None
         assert json.loads(out) == [{"stranger": None}] * 6
 
 
-def test_a_finished_run_is_not_measured_again(machine: World) -> None:
+def test_finished_run_is_not_repeated(machine: World) -> None:
     words = ("topology=veth", "duration_s=1", "omit_s=0", "--json")
     first = machine.labkit("run", "datapaths", *words)
     folder = only_run(machine)

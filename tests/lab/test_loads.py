@@ -30,7 +30,7 @@ def run(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
-def test_loopback_under_every_load(protocol: str, family: int, tmp_path: Path) -> None:
+def test_loopback_protocols_and_families(protocol: str, family: int, tmp_path: Path) -> None:
     [row] = run(
         tmp_path, "topology=loopback", f"protocol={protocol}", f"family={family}", "duration_s=1", "omit_s=0"
     )
@@ -38,7 +38,7 @@ def test_loopback_under_every_load(protocol: str, family: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", [("protocol=udp", "rate_bps=100000"), ("rate_bps=1e6",)])
-def test_a_slow_load_is_measured_over_its_whole_time(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     [row] = run(tmp_path, *words, "duration_s=2", "omit_s=0")
     assert (row["status"], row["doubts"]) == ("ok", None), row["reason"]
     assert row["window_s"] > 1.5
@@ -46,7 +46,7 @@ def test_a_slow_load_is_measured_over_its_whole_time(words: tuple[str, ...], tmp
     assert row["received_bytes"] > 0
 
 
-def test_throughput_of_many_pairs_is_that_of_the_time_in_which_all_ran(tmp_path: Path) -> None:
+def test_throughput_of_64_pairs(tmp_path: Path) -> None:
     [row] = run(tmp_path, "pairs=64", "duration_s=3", "omit_s=0")
     if row["status"] == "invalid":
         assert "ran together for only" in row["reason"]
@@ -57,7 +57,7 @@ def test_throughput_of_many_pairs_is_that_of_the_time_in_which_all_ran(tmp_path:
 
 @pytest.mark.long
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
-def test_five_arms_of_128_pairs_stand_together(tmp_path: Path) -> None:
+def test_five_arms_of_128_pairs(tmp_path: Path) -> None:
     """The machine's neighbour table has room for four if its entries are learned (neigh.default.gc_thresh3)."""
     topologies = "veth_bridge,veth,macvlan_bridge,macvlan_vepa,vxlan"
     rows = run(tmp_path, f"topology={topologies}", "pairs=128", "protocol=ping", "duration_s=1")
@@ -67,7 +67,7 @@ def test_five_arms_of_128_pairs_stand_together(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("root")
-def test_a_disk_that_fills_in_a_sweep_is_one_sentence(tmp_path: Path) -> None:
+def test_full_disk_in_a_sweep_is_one_sentence(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "notebooks", project / "notebooks")
     (project / "params").mkdir()

@@ -43,13 +43,13 @@ def value(machine: World) -> str:
     return machine.run("sysctl", "-n", NAME).stdout.strip()
 
 
-def test_it_is_refused_unless_it_is_allowed_by_name(machine: World) -> None:
+def test_refused_unless_allowed_by_name(machine: World) -> None:
     done = machine.labkit("run", "datapaths", CHANGE)
     assert done.returncode == 2
     assert "LABKIT_ALLOW=machine_sysctl" in done.stderr
 
 
-def test_it_is_set_while_its_arm_is_measured_and_put_back(machine: World) -> None:
+def test_set_during_its_arm_and_restored(machine: World) -> None:
     before = value(machine)
     words = (CHANGE, "slices=1", "whole_runs=0")
     rows = machine.rows(*words, LABKIT_ALLOW="machine_sysctl")
@@ -59,7 +59,7 @@ def test_it_is_set_while_its_arm_is_measured_and_put_back(machine: World) -> Non
     assert value(machine) == before
 
 
-def test_a_killed_owner_s_value_is_put_back_by_whoever_comes_next(
+def test_next_run_restores_a_killed_owners_value(
     machine: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, before = tmp_path / "journal", value(machine)
@@ -81,7 +81,7 @@ def test_a_killed_owner_s_value_is_put_back_by_whoever_comes_next(
     assert sysctl_journal.put_back_left() == []
 
 
-def test_the_guard_puts_it_back_when_all_of_a_run_is_killed(machine: World) -> None:
+def test_guard_restores_after_a_killed_run(machine: World) -> None:
     before = value(machine)
     words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0"]
     run = machine.start(sys.executable, "-m", "labkit.cli", *words, LABKIT_ALLOW="machine_sysctl")
@@ -96,7 +96,7 @@ def test_the_guard_puts_it_back_when_all_of_a_run_is_killed(machine: World) -> N
         time.sleep(0.1)
 
 
-def test_another_one_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_change_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysctl_journal, "JOURNAL", tmp_path / "journal")
     monkeypatch.setattr(sysctl_journal, "GRACE_S", 0.1)
     netns = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -113,9 +113,7 @@ def test_another_one_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.close(netns)
 
 
-def test_a_journal_of_somebody_else_writes_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_journal_writes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "x"
     target.write_text("mine")
     journal = tmp_path / "journal"
@@ -126,7 +124,7 @@ def test_a_journal_of_somebody_else_writes_nowhere_else(
     assert target.read_text() == "mine"
 
 
-def test_only_settings_of_the_network_and_the_scheduler() -> None:
+def test_allowed_sysctl_prefixes() -> None:
     from labkit.common.errors import BadInput
     from labkit.measure.experiments import changes
 

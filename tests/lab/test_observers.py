@@ -39,7 +39,7 @@ def losses() -> list[dict[str, Any]]:
 
 
 @pytest.mark.needs("vxlan")
-def test_losses_add_up_on_every_way(losses: list[dict[str, Any]]) -> None:
+def test_losses_add_up_on_every_path(losses: list[dict[str, Any]]) -> None:
     for one in losses:
         for pair, read in zip(one["observed"]["loss"], one["read"], strict=True):
             assert (pair["unit"], pair["sent_count"], pair["received_count"]) == ("datagrams", SENT, read), (
@@ -52,7 +52,7 @@ def test_losses_add_up_on_every_way(losses: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.needs("vxlan")
-def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
+def test_short_queue_and_unread_socket_are_located(
     losses: list[dict[str, Any]],
 ) -> None:
     for one in losses[:4]:
@@ -77,7 +77,7 @@ def test_a_queue_that_is_too_short_and_a_socket_that_nobody_reads_are_found(
 
 
 @pytest.mark.needs("vxlan")
-def test_losses_of_fragments_and_in_tunnels_are_those_of_datagrams(losses: list[dict[str, Any]]) -> None:
+def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
     """The same queue and the same socket: frames do not tell what either lost."""
     fragments, tunnel = ([pair["hops"] for pair in one["observed"]["loss"]] for one in losses[4:])
     (way, _, _), (none, socket, unread) = fragments
@@ -94,7 +94,7 @@ def test_losses_of_fragments_and_in_tunnels_are_those_of_datagrams(losses: list[
 
 
 @pytest.mark.needs("perf", "macvlan")
-def test_every_arm_is_observed_and_the_cost_stands_beside(machine: World) -> None:
+def test_observed_arms_and_observer_cost(machine: World) -> None:
     words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
     words += ["omit_s=0", "observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
     rows = machine.rows(*words)
@@ -169,7 +169,7 @@ def record(row: dict[str, Any], seen: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.needs("perf")
-def test_perf_watches_what_it_is_told_and_nothing_else() -> None:
+def test_perf_watches_only_its_target() -> None:
     works, sleeps = (
         process.Running(words) for words in (["sh", "-c", "while :; do :; done"], ["sleep", "100"])
     )
@@ -194,7 +194,7 @@ def test_perf_watches_what_it_is_told_and_nothing_else() -> None:
 
 @pytest.mark.needs("perf")
 @pytest.mark.parametrize("observer", ["perf_stat", "perf_record"])
-def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
+def test_killed_run_leaves_no_perf(observer: str, machine: World) -> None:
     words = ["duration_s=4", "whole_runs=0", "slices=1", f"observe={observer}"]
     running = machine.start(*LABKIT, "run", "datapaths", *words)
     # It may be the run without an observer that comes first.
@@ -217,16 +217,14 @@ def test_no_perf_outlives_a_killed_run(observer: str, machine: World) -> None:
         (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe watches one host"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_observed_is_said_before_anything_is_measured(
-    words: list[str], lines: str, machine: World
-) -> None:
+def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: World) -> None:
     sentence = one_sentence(machine.labkit("run", "datapaths", *words))
     assert lines in sentence
     assert not list(machine.data.rglob("*.jsonl"))
 
 
 @pytest.mark.needs("perf", "user namespaces")
-def test_without_privilege(tmp_path: Path) -> None:
+def test_observers_without_privilege(tmp_path: Path) -> None:
     """Not perf, which says so first; but the counters of what is ours."""
     with world(tmp_path, ORDINARY) as machine:
         if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 0:

@@ -36,7 +36,7 @@ def ask(*names: str, **spec: Any) -> list[Answer]:
     return answers
 
 
-def test_ends_meet_on_a_switch_in_user_space() -> None:
+def test_userspace_switch_connects_endpoints() -> None:
     [result] = ask("ovs_netdev", pairs=2)
     assert (result["reachable"], result["datapath"]) == (None, "netdev")
     assert sorted(result["ports"]) == ["port0", "port1", "port2", "port3"]
@@ -49,7 +49,7 @@ def test_ends_meet_on_a_switch_in_user_space() -> None:
 
 
 @pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
-def test_every_mirror_copies_what_it_should(output: str) -> None:
+def test_mirror_copies(output: str) -> None:
     """Requests and replies pass client0's port; each mirror copies both."""
     [result] = ask(f"ovs_netdev+mirrors=3+output={output}")
     assert "error" not in result, result
@@ -70,20 +70,20 @@ def test_every_mirror_copies_what_it_should(output: str) -> None:
         ("readers=count", 2 * PINGS),
     ],
 )
-def test_what_mirrors_select(words: str, copies: int) -> None:
+def test_mirror_selection(words: str, copies: int) -> None:
     [result] = ask(f"ovs_netdev+mirrors=1+{words}", pairs=2)
     assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == copies
     assert result["counted"]["copies_unread_count"] == 0
 
 
 @pytest.mark.needs("tcpdump", "root")
-def test_tcpdump_reads_every_mirror() -> None:
+def test_mirrored_packets_in_tcpdump() -> None:
     [result] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
     assert len(result["readers"]) == 2
     assert result["counted"]["copies_count"] == 4 * PINGS
 
 
-def test_as_many_mirrors_as_there_can_be_are_in_every_flow() -> None:
+def test_maximum_number_of_mirrors() -> None:
     [result] = ask("ovs_netdev+mirrors=32")
     actions = [
         len(line.split("actions:")[1].split(","))
@@ -94,7 +94,7 @@ def test_as_many_mirrors_as_there_can_be_are_in_every_flow() -> None:
     assert result["counted"]["copies_count"] == 32 * 2 * PINGS
 
 
-def test_the_kernels_datapath_is_there_or_said_to_be_missing() -> None:
+def test_kernel_datapath_or_unsupported() -> None:
     [result] = ask("ovs")
     if "error" in result:
         assert result["error"] == "Unsupported"
@@ -131,7 +131,7 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
             assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
 
 
-def test_nothing_is_left_of_a_killed_run(tmp_path: Path) -> None:
+def test_killed_run_leaves_nothing(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         before = machine.interfaces()
         words = ("topology=ovs_netdev+mirrors=2+readers=count", "rounds=50", "slices=2", "whole_runs=0")
@@ -158,12 +158,12 @@ def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) ->
         assert sentence in one_sentence(machine.labkit("run", "datapaths", words))
 
 
-def test_a_switch_with_two_pairs_is_there_quickly() -> None:
+def test_switch_set_up_time() -> None:
     """At most a second, of which the programs themselves take a third; the best of three, on a busy machine."""
     assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
 
 
-def test_the_switch_is_observed(tmp_path: Path) -> None:
+def test_switch_observer(tmp_path: Path) -> None:
     """Its flows with their actions, its caches and its mirrors' ports; nothing of an arm without a switch."""
     words = (
         "topology=veth_bridge,ovs_netdev+mirrors=1",
@@ -187,7 +187,7 @@ def test_the_switch_is_observed(tmp_path: Path) -> None:
     assert result["coverage"]["netdev_received"] > 0
 
 
-def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:
+def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
     assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
@@ -205,7 +205,7 @@ def test_only_a_switch_can_be_observed(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.needs("qemu")
-def test_guests_that_a_switch_cannot_serve(words: list[str], sentence: str, tmp_path: Path) -> None:
+def test_unsupported_guests_on_a_switch(words: list[str], sentence: str, tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         done = machine.labkit("run", "datapaths", "topology=ovs_netdev", *words)
     assert done.returncode == 2
@@ -213,7 +213,7 @@ def test_guests_that_a_switch_cannot_serve(words: list[str], sentence: str, tmp_
 
 
 @pytest.mark.needs("runc", "root")
-def test_containers_are_ends_of_a_switch(tmp_path: Path) -> None:
+def test_containers_on_a_switch(tmp_path: Path) -> None:
     with world(tmp_path, user=False) as machine:
         words = (
             "endpoint=container",
@@ -236,7 +236,7 @@ def drawn(name: str, *words: str) -> str:
     return done.stdout
 
 
-def test_a_switch_is_drawn_from_its_own_database() -> None:
+def test_drawing_of_a_switch() -> None:
     """The kernel knows no master of a port in user space; the database does, and its mirrors."""
     lines = drawn("ovs_netdev+mirrors=1").splitlines()
     [port] = [line for line in lines if line.strip().startswith("port0 ")]
@@ -247,14 +247,14 @@ def test_a_switch_is_drawn_from_its_own_database() -> None:
     assert any(line.strip().startswith("switch ") and "openvswitch" in line for line in lines)
 
 
-def test_a_tunnel_that_only_the_switch_knows_is_drawn() -> None:
+def test_drawing_of_a_switch_tunnel() -> None:
     [tunnel] = [line for line in drawn("ovs_netdev+mirrors=1+output=gre").splitlines() if " gre " in line]
     assert "mirror0" in tunnel
     assert "tunnel 198.18.0.1 to 198.18.0.2" in tunnel
     assert "copies of port0" in tunnel
 
 
-def test_a_switch_that_is_killed_is_a_failed_row_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
@@ -275,7 +275,7 @@ def test_a_switch_that_is_killed_is_a_failed_row_and_the_run_goes_on(tmp_path: P
     assert {row["status"] for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 1} == {"ok"}
 
 
-def test_copies_that_do_not_fit_the_tunnel_are_a_doubt_with_its_arithmetic(tmp_path: Path) -> None:
+def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
     """Open vSwitch drops them, the flow itself goes on, and no counter of the switch tells."""
     name = "ovs_netdev+mirrors=1+output=gre+uplink_mtu=1500"
     words = ("protocol=ping", "rounds=1", "duration_s=1")

@@ -71,9 +71,7 @@ def rows(lines: str, folder: Path) -> Rows:
     return result
 
 
-def test_what_was_seen_before_it_was_killed_is_kept(
-    killed: tuple[bytes, int], lines: str, folder: Path
-) -> None:
+def test_killed_run_keeps_finished_parts(killed: tuple[bytes, int], lines: str, folder: Path) -> None:
     path = folder / "rows" / "path-metric.jsonl"
     assert (path.read_bytes(), path.stat().st_mtime_ns) == killed
     assert run_folder.finished_points(folder) == {
@@ -83,7 +81,7 @@ def test_what_was_seen_before_it_was_killed_is_kept(
     assert list(folder.rglob(".*")) == []
 
 
-def test_packets_are_seen_as_the_description_says(rows: Rows, folder: Path) -> None:
+def test_packets_match_the_expected_paths(rows: Rows, folder: Path) -> None:
     overlays.as_promised(rows, ROUTED)
     seen = overlays.seen(rows, "cs1 > cs5 echo request", "sc2:sc2_lc1")
     assert seen["stack"].startswith(
@@ -93,7 +91,7 @@ def test_packets_are_seen_as_the_description_says(rows: Rows, folder: Path) -> N
     assert (folder / seen["artefact"]).is_file()
 
 
-def test_who_reaches_whom(rows: Rows) -> None:
+def test_reachability_rows(rows: Rows) -> None:
     between = [row for row in rows if row["part"] == "reachability"]
     assert len({(row["source"], row["target"]) for row in between}) == len(between) == 20
     assert [row for row in between if not row["as_expected"]] == []
@@ -105,7 +103,7 @@ def test_who_reaches_whom(rows: Rows) -> None:
     )
 
 
-def test_a_spine_fails(rows: Rows) -> None:
+def test_spine_failure_rows(rows: Rows) -> None:
     failures = {(row["failure"], row["ignores_linkdown"]): row for row in rows if row["part"] == "failure"}
     assert sorted(failures) == FAILURES
     for (how, noticed), row in failures.items():
@@ -123,20 +121,20 @@ def test_a_spine_fails(rows: Rows) -> None:
             assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
 
 
-def test_the_terminal_tells_what_was_found(lines: str, rows: Rows) -> None:
+def test_terminal_output(lines: str, rows: Rows) -> None:
     text = " ".join(lines.split())
     first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
-    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of headers more." in text
-    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 were as the description" in text
+    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of additional headers." in text
+    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 took an expected path" in text
     assert text.count("- metric, sc2 fails (") == 3
-    assert re.search(r"leave out routes without carrier\): down for 1[.\d]* s, the flow went by sc1;", text)
+    assert re.search(r"leaves ignore routes without carrier\): down for 1[.\d]* s, the flow used sc1;", text)
     assert text.index("84 bytes of IP") < text.index("of 20 pairs") < text.index("sc2 fails")
     assert not any(word in text for word in ("Medians", "Verdicts", "**", "nan"))
 
 
 @pytest.mark.needs("iperf3", "ethtool")
-def test_headers_and_cost(machine: World, folder: Path, lines: str) -> None:
+def test_header_and_cost_rows(machine: World, folder: Path, lines: str) -> None:
     """The parts that compare tunnels, for those that this kernel has; compared with themselves, and with nothing."""
     cost = machine.folder / "cost"
     done = run(machine, cost, *COST)
@@ -159,7 +157,7 @@ def test_headers_and_cost(machine: World, folder: Path, lines: str) -> None:
     assert compared.returncode == 0, compared.stderr
     assert "vxlan" in compared.stdout
     nothing = one_sentence(machine.labkit("compare", str(cost), str(folder)))
-    assert nothing == f"{folder} has no valid measurement to compare"
+    assert nothing == f"{folder} has no valid measurement: there is nothing to compare"
 
 
 @pytest.mark.parametrize(
@@ -177,13 +175,13 @@ def test_headers_and_cost(machine: World, folder: Path, lines: str) -> None:
         ("parent=eth0", "parent=eth0: the overlay stands on one host, on no NIC of it; leave it out"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(machine: World, words: str, sentence: str) -> None:
+def test_bad_input_is_refused_early(machine: World, words: str, sentence: str) -> None:
     folder = machine.folder / "refused"
     assert one_sentence(run(machine, folder, *words.split())) == sentence
     assert not folder.exists()
 
 
-def test_a_kernel_with_gre_or_without(machine: World) -> None:
+def test_provider_depends_on_gre(machine: World) -> None:
     """A part that this kernel cannot show is a row that says why, and so does the command."""
     folder = machine.folder / "gre"
     done = run(machine, folder, "part=path", "routes=static")
@@ -197,4 +195,4 @@ def test_a_kernel_with_gre_or_without(machine: World) -> None:
     assert (row["part"], row["status"], row["provider"]) == ("path", "unsupported", "gre")
     assert sentence == f"path-static: {row['reason']}"
     assert row["reason"].startswith("this kernel has no gre (")
-    assert f"- Not seen: {row['reason']}." in " ".join(done.stdout.split())
+    assert f"- Not measured: {row['reason']}." in " ".join(done.stdout.split())

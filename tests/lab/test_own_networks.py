@@ -57,7 +57,7 @@ def test_vxlan_over_a_router(learning: bool) -> None:
 
 @pytest.mark.parametrize("outside", [4, 6])
 @pytest.mark.parametrize("group", [False, True])
-def test_vxlan_of_three_ends(group: bool, outside: int) -> None:
+def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
     to = ("239.1.1.1" if outside == 4 else "ff0e::1:1") if group else None
     own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"
     with live.build(networks.switched(to, outside=outside)) as net:
@@ -68,7 +68,7 @@ def test_vxlan_of_three_ends(group: bool, outside: int) -> None:
         assert remotes(net, "n1", mac_of(net, "c3", "eth0")) == [own.format(3)]
 
 
-def test_a_network_in_a_file(tmp_path: Path) -> None:
+def test_network_from_a_file(tmp_path: Path) -> None:
     described = msgspec.to_builtins(networks.routed({"kind": "vxlan", "id": 30}))
     with world(tmp_path) as machine:
         for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400})):
@@ -86,7 +86,7 @@ def test_a_network_in_a_file(tmp_path: Path) -> None:
         assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
 
 
-def test_the_overlay_is_drawn_or_says_where_it_can_be(tmp_path: Path) -> None:
+def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
     with world(tmp_path) as machine:
         done = machine.labkit("draw", "overlay")
         if met("gre"):
@@ -114,9 +114,7 @@ def test_the_overlay_is_drawn_or_says_where_it_can_be(tmp_path: Path) -> None:
         assert too_large.endswith("= 65461")
 
 
-def test_a_capture_leaves_no_file_whatever_becomes_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it goes on there is none outside the topology's own mount namespace, so that nobody has to remove it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     memory = Path("/dev/shm")

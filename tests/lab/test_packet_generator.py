@@ -29,7 +29,7 @@ def tried(what: str, *words: str) -> Any:
         pytest.param("vxlan", marks=pytest.mark.needs("vxlan")),
     ],
 )
-def test_what_is_sent_is_what_interfaces_count(topology: str) -> None:
+def test_sent_frames_match_interface_counters(topology: str) -> None:
     for trial in tried("exact", topology):
         sent, received = trial["hops"].values()
         assert trial["sent_count"] == trial["offered_count"] == trial["received_count"] > 0
@@ -41,7 +41,7 @@ def test_what_is_sent_is_what_interfaces_count(topology: str) -> None:
             assert trial["offered_pps"] == pytest.approx(trial["rate_pps"], rel=0.02)
 
 
-def test_flows_take_turns() -> None:
+def test_flows_are_sent_in_turn() -> None:
     result = tried("captured", "5000", "0", "1")
     assert (result["sent"], result["flows"], result["times"]) == (5000, 5000, [1])
     assert result["first"] == list(range(12))
@@ -53,18 +53,18 @@ def test_blocks_of_flows_are_repeated() -> None:
     assert result["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
-def test_a_jumbo_frame() -> None:
+def test_jumbo_frames() -> None:
     result = tried("jumbo")
     assert result["received_count"] == result["sent_count"] > 0
     assert result["bytes"] == result["sent_count"] * 9014
 
 
-def test_a_frame_above_the_mtu_is_one_sentence() -> None:
+def test_frame_above_the_mtu_is_one_sentence() -> None:
     assert tried("too_large") == "the packet generator at client0 cannot send: Message too long"
 
 
 @pytest.mark.needs("bridge")
-def test_a_planted_rate_limit_loses_what_is_above_it() -> None:
+def test_loss_above_a_planted_rate_limit() -> None:
     below, above = tried("limited", "40mbit")  # 9,881 frames of 506 bytes a second, as tbf counts them
     assert below["lost_count"] == 0
     assert above["lost_count"] > 0.5 * above["offered_count"]
@@ -87,7 +87,7 @@ def test_latency_beside_a_load() -> None:
         assert trial["sent_count"] == trial["received_count"]
 
 
-def test_a_killed_generator_is_one_sentence_and_leaves_nothing() -> None:
+def test_killed_generator_is_one_sentence() -> None:
     result = tried("killed")
     assert result["words"] == "the packet generator at client0 was killed by signal 9"
     assert result["took_s"] < 1.5
@@ -96,6 +96,6 @@ def test_a_killed_generator_is_one_sentence_and_leaves_nothing() -> None:
 
 
 @pytest.mark.needs("iperf3")
-def test_a_packet_costs_a_third_of_iperf3s() -> None:
+def test_cpu_per_packet_against_iperf3() -> None:
     result = tried("against_iperf3")
     assert statistics.median(result["packets"]) > 3 * statistics.median(result["iperf3"])

@@ -22,7 +22,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     return rows
 
 
-def test_every_packet_goes_where_the_description_says(result: dict[str, Rows]) -> None:
+def test_packets_take_the_expected_paths(result: dict[str, Rows]) -> None:
     rows = result["overlay"]
     assert [(row["source"], row["target"]) for row in rows] == [
         (one, other) for one in CONTAINERS for other in CONTAINERS if one != other
@@ -39,7 +39,7 @@ def test_every_packet_goes_where_the_description_says(result: dict[str, Rows]) -
     assert [row["spine"] for row in rows if {row["source"], row["target"]} == {"cs1", "cs2"}] == [None, None]
 
 
-def test_what_goes_another_way_is_found_out(result: dict[str, Rows]) -> None:
+def test_unexpected_path_is_detected(result: dict[str, Rows]) -> None:
     """The same network, held against a description in which only spine 2 leads from leaf to leaf."""
     for row in result["another"]:
         assert row["received_count"] == row["sent_count"], row
@@ -54,7 +54,7 @@ def test_what_goes_another_way_is_found_out(result: dict[str, Rows]) -> None:
         assert row["received_count"] == row["sent_count"], row
 
 
-def test_what_does_not_arrive_is_followed_as_far_as_it_came(result: dict[str, Rows]) -> None:
+def test_lost_packet_is_followed_to_its_last_hop(result: dict[str, Rows]) -> None:
     there, back = result["broken"]
     assert there["path"] == ["h1", "l1", "s2"]
     assert back["path"] == ["h2", "l2", "s2"]

@@ -34,14 +34,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**mine, "LABKIT_DATA": str(tmp_path / "data")}
 
 
-def test_the_readme_has_commands() -> None:
+def test_readme_has_commands() -> None:
     assert set(COMMANDS) > OTHERWISE
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in OTHERWISE])
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "macvlan", "vxlan")
-def test_a_command_ends_well(command: str, environment: dict[str, str]) -> None:
+def test_readme_command(command: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -55,7 +55,7 @@ def test_make_test_is_what_ci_runs() -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "macvlan")
-def test_make_report_measures_once_and_ends_with_the_report(environment: dict[str, str]) -> None:
+def test_make_report(environment: dict[str, str]) -> None:
     first = subprocess.run(
         ["make", "report"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
     )
@@ -115,7 +115,7 @@ def _status(address: str) -> int:
 
 @pytest.mark.long
 @pytest.mark.needs("set-up")
-def test_make_lab_serves_this_machine_only_and_asks_for_the_token(lab: str) -> None:
+def test_make_lab_is_local_and_needs_the_token(lab: str) -> None:
     token = lab.partition("token=")[2]
     contents = re.sub(r"/lab\S*", "/api/contents", lab)
     assert _status(contents) == 403

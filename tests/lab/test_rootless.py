@@ -19,7 +19,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def test_it_is_without_privilege(machine: World) -> None:
+def test_machine_is_without_privilege(machine: World) -> None:
     """Else the tests below would show nothing."""
     done = machine.run("ip", "link", "add", "one", "type", "dummy")
     assert (done.returncode, "Operation not permitted" in done.stderr) == (2, True)
@@ -58,7 +58,7 @@ def test_packets_are_captured(machine: World) -> None:
     assert (done.returncode, done.stdout) == (0, "6 6 None 12\n"), done.stderr
 
 
-def test_what_cannot_work_is_said(machine: World) -> None:
+def test_unsupported_parameters_are_refused(machine: World) -> None:
     done = machine.labkit("run", "datapaths", "slices=1", "whole_runs=0")
     assert done.returncode == 0, done.stderr
     [lines] = [line for line in done.stderr.splitlines() if "not root" in line]
@@ -66,7 +66,7 @@ def test_what_cannot_work_is_said(machine: World) -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_a_nic_as_parent_is_refused(machine: World) -> None:
+def test_nic_as_parent_is_refused(machine: World) -> None:
     before = machine.interfaces()
     done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
     assert (
@@ -76,14 +76,14 @@ def test_a_nic_as_parent_is_refused(machine: World) -> None:
     assert machine.interfaces() == before
 
 
-def test_the_doctor_tells_the_privilege(machine: World) -> None:
+def test_doctor_reports_the_privilege(machine: World) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
     report = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
     assert (report["root"], report["NIC as parent"], report["veth"]) == (False, False, True)
 
 
-def test_where_no_namespace_can_be_made_it_says_so(tmp_path: Path) -> None:
+def test_no_namespaces_is_one_sentence(tmp_path: Path) -> None:
     """As in a container, or where a system's settings forbid user namespaces."""
     nothing = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--"]
     with world(tmp_path, nothing) as machine:

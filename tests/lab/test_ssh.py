@@ -50,7 +50,7 @@ def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
     assert list((machine.cache / "run").iterdir()) == []
 
 
-def test_a_run_through_ssh(machine: Lab) -> None:
+def test_run_through_ssh(machine: Lab) -> None:
     """The login shell talks and the home folder has a random.py of its own; labkit is brought once, files come back."""
     (machine.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
     (machine.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
@@ -78,7 +78,7 @@ def test_a_run_through_ssh(machine: Lab) -> None:
     assert sorted(path.name for path in machine.home.iterdir()) == [".bashrc", ".cache", "random.py"]
 
 
-def test_what_nobody_uses_is_removed(machine: Lab) -> None:
+def test_unused_files_are_removed(machine: Lab) -> None:
     """Also the rest of what was being removed when that was killed; not what is another's."""
     old = {"0" * 16: False, ".new-abc": False, "no-kvm-6.1": True, ".old-" + "1" * 16: False, "2" * 16: True}
     for name in old:
@@ -90,7 +90,7 @@ def test_what_nobody_uses_is_removed(machine: Lab) -> None:
     assert not (machine.cache / (".old-" + "0" * 16)).exists()
 
 
-def test_two_at_once(machine: Lab) -> None:
+def test_concurrent_runs(machine: Lab) -> None:
     """Both bring the same to an empty home; and one measures at a time, by the lock of the machine over there. (The
     user's configuration forwards a port, which only one of them could do.)"""
     holder = machine.start(sys.executable, "-c", HOLD)
@@ -111,7 +111,7 @@ def test_two_at_once(machine: Lab) -> None:
     nothing_runs_there(machine)
 
 
-def test_without_root_there(machine: Lab) -> None:
+def test_remote_without_root(machine: Lab) -> None:
     machine.says("python3", f'exec {" ".join(ORDINARY)} {REAL} "$@"')
     done = machine.labkit("run", "datapaths", *SHORT, "--json")
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_without_root_there(machine: Lab) -> None:
     nothing_runs_there(machine)
 
 
-def test_doctor(machine: Lab) -> None:
+def test_doctor_through_ssh(machine: Lab) -> None:
     done = machine.labkit("doctor", "--where", "ssh:lab", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -139,7 +139,7 @@ REFUSED = {
 }
 
 
-def test_a_live_topology_over_there(machine: Lab) -> None:
+def test_live_topology_through_ssh(machine: Lab) -> None:
     code = """
 from labkit import live
 from labkit.common.errors import Failed
@@ -158,7 +158,7 @@ with live.build("veth", where="ssh:lab") as net:
     nothing_runs_there(machine)
 
 
-def test_no_connection(machine: Lab) -> None:
+def test_connection_failure(machine: Lab) -> None:
     """In ssh's own words, with the way out; and an unknown host stays unknown."""
     known = (machine.there / "known").read_bytes()
     for name, words in REFUSED.items():
@@ -183,7 +183,7 @@ LACKS = {
 }  # fmt: skip
 
 
-def test_what_is_missing_there(machine: Lab) -> None:
+def test_missing_program_on_the_remote(machine: Lab) -> None:
     for script, words in LACKS.values():
         machine.says("python3", script)
         sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
@@ -203,7 +203,7 @@ def test_what_is_missing_there(machine: Lab) -> None:
     assert sentence.endswith("cannot be written: Not a directory")
 
 
-def test_another_version_answers(machine: Lab) -> None:
+def test_remote_with_another_version(machine: Lab) -> None:
     assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
     [digest] = [digest for digest, packages in machine.digests().items() if packages == ["labkit"]]
     (machine.cache / digest / "labkit" / "__init__.py").write_text('__version__ = "0.0.9"\n')
@@ -234,7 +234,7 @@ def lost(machine: Lab, process: Process, folder: Path, within_s: float) -> str:
     return sentence
 
 
-def test_the_connection_breaks_and_the_same_goes_on(machine: Lab) -> None:
+def test_broken_connection_and_resume(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "broken"
     process = begun(machine, folder, 2)
     [pid] = machine.sessions()
@@ -255,7 +255,7 @@ def test_the_connection_breaks_and_the_same_goes_on(machine: Lab) -> None:
     assert {path.name for path in (folder / "artefacts").iterdir()} == {Path(name).stem for name in after}
 
 
-def test_the_line_falls_silent(machine: Lab) -> None:
+def test_silent_connection(machine: Lab) -> None:
     """Nothing says that it is broken: this side finds out, and so does the other, where nothing goes on for nobody."""
     folder = machine.data / "datapaths" / "silent"
     process = begun(machine, folder)
@@ -270,7 +270,7 @@ def test_the_line_falls_silent(machine: Lab) -> None:
     nothing_runs_there(machine)
 
 
-def test_whoever_asked_is_killed(machine: Lab) -> None:
+def test_killed_local_side(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "killed"
     for which in ("labkit", "ssh"):
         process = begun(machine, folder, len(rows_on_disk(folder)) + 1)
@@ -286,7 +286,7 @@ def test_whoever_asked_is_killed(machine: Lab) -> None:
         nothing_runs_there(machine)
 
 
-def test_the_experiment_over_there_is_killed(machine: Lab) -> None:
+def test_killed_remote_experiment(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "agent"
     process = begun(machine, folder)
     agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])

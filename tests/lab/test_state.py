@@ -64,7 +64,7 @@ def facts(one: Answer) -> Answer:
 
 
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
+def test_interfaces_agree_with_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
         assert [space["name"] for space in answer["state"]["namespaces"]] == list(answer["ip"])
@@ -82,7 +82,7 @@ def test_interfaces_are_those_of_ip(name: str, need: Need) -> None:
 
 
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_routes_are_those_of_ip(name: str, need: Need) -> None:
+def test_routes_agree_with_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
         for space in answer["state"]["namespaces"]:
@@ -97,7 +97,7 @@ def test_routes_are_those_of_ip(name: str, need: Need) -> None:
             assert sorted(result, key=str) == sorted(expected, key=str)
 
 
-def test_routes_are_there_at_all() -> None:
+def test_routes_are_present() -> None:
     for state, _ in states("veth_routed"):
         assert all(
             [route.to for route in space.routes].count("default") == 1 for space in state.namespaces[:-1]
@@ -105,7 +105,7 @@ def test_routes_are_there_at_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["veth", "veth_bridge", "veth_routed", "vxlan", "macvlan_bridge"])
-def test_peers_of_veth_are_each_others(name: str, need: Need) -> None:
+def test_veth_peers(name: str, need: Need) -> None:
     require_kind(name, need)
     for _, interfaces in states(name):
         veths = {place: one for place, one in interfaces.items() if one.kind == "veth"}
@@ -115,7 +115,7 @@ def test_peers_of_veth_are_each_others(name: str, need: Need) -> None:
         }
 
 
-def test_who_is_whose_peer(need: Need) -> None:
+def test_peer_interfaces(need: Need) -> None:
     need("bridge", "vxlan")
     for state, interfaces in states("veth"):
         for number in range(len(state.pairs)):
@@ -134,14 +134,14 @@ def test_who_is_whose_peer(need: Need) -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_a_lower_device_in_another_namespace() -> None:
+def test_lower_device_in_another_namespace() -> None:
     for state, interfaces in states("macvlan_bridge"):
         lower = {shown(interfaces[f"{end.namespace}/eth0"].lower) for pair in state.pairs for end in pair}
         assert lower == {"between/parent"}
 
 
 @pytest.mark.needs("macvlan", "root")
-def test_a_parent_of_the_machine_is_shown_and_no_more_of_the_machine() -> None:
+def test_machine_parent_is_the_only_machine_interface() -> None:
     [answer] = ask(("macvlan_bridge", 1, 4, "nic0"))
     state = msgspec.convert(answer["state"], State)
     machine = state.namespaces[-1]
@@ -156,7 +156,7 @@ def test_a_parent_of_the_machine_is_shown_and_no_more_of_the_machine() -> None:
 
 
 @pytest.mark.needs("bridge")
-def test_many_namespaces_are_told_apart() -> None:
+def test_many_namespaces() -> None:
     [answer] = ask(("veth_bridge", 128, 4, None))
     state = msgspec.convert(answer["state"], State)
     ports = {one.name: shown(one.peer) for one in state.namespaces[-1].interfaces if one.master is not None}

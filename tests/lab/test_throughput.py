@@ -28,7 +28,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
         return run_folder.read_rows(folder)
 
 
-def test_a_planted_limit_is_the_ndr(searched: list[Row]) -> None:
+def test_planted_limit_is_the_ndr(searched: list[Row]) -> None:
     [ndr, pdr] = [row for row in searched if row["method"] == "search" and row["change"] == "limited"]
     assert (ndr["loss_goal_ratio"], pdr["loss_goal_ratio"]) == (0, 0.005)
     for row in (ndr, pdr):
@@ -39,7 +39,7 @@ def test_a_planted_limit_is_the_ndr(searched: list[Row]) -> None:
         assert row["throughput_bps"] == pytest.approx(row["throughput_pps"] * 512 * 8)
 
 
-def test_a_path_that_never_loses_is_the_generators_limit(searched: list[Row]) -> None:
+def test_lossless_path_is_generator_limited(searched: list[Row]) -> None:
     result = [row for row in searched if row["method"] == "search" and row["change"] is None]
     assert {row["role"] for row in result} == {"baseline", "control"}
     for row in result:
@@ -77,7 +77,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, words: list[str], sentence: s
         assert sentence in one_sentence(made.labkit("run", "throughput", *words))
 
 
-def test_a_killed_search_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_search_leaves_nothing(tmp_path: Path) -> None:
     with world(tmp_path) as made:
         folder = made.folder / "run"
         running = made.start(*LABKIT, "run", "throughput", "rounds=1", "--folder", str(folder))

@@ -76,7 +76,7 @@ def eth0(answer: Answer) -> dict[str, Any]:
         if parameters[2] == 4 or name not in IPV4_ALONE
     ],
 )
-def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
+def test_endpoints_reach_each_other_up_to_the_mtu(
     name: str, pairs: int, mtu: int, family: int, need: Need
 ) -> None:
     require_kind(name, need)
@@ -98,7 +98,7 @@ def test_both_ends_reach_each_other_at_the_mtu_and_not_beyond(
 
 
 @pytest.mark.parametrize("name", TALK)
-def test_names_and_interfaces(name: str, need: Need) -> None:
+def test_endpoint_names_and_interfaces(name: str, need: Need) -> None:
     require_kind(name, need)
     for (pairs, mtu, family), result in answers(name).items():
         if family == 6 and name in IPV4_ALONE:
@@ -124,13 +124,13 @@ def kinds(answer: Answer) -> set[str]:
     return {end["linkinfo"]["info_kind"] for end in eth0(answer).values()}
 
 
-def test_veth_is_a_veth_and_nothing_between() -> None:
+def test_veth_structure() -> None:
     for result in answers("veth").values():
         assert kinds(result) == {"veth"}
         assert "between" not in result["links"]
 
 
-def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
+def test_veth_bridge_structure(need: Need) -> None:
     need("bridge")
     for (pairs, mtu, _family), result in answers("veth_bridge").items():
         assert kinds(result) == {"veth"}
@@ -144,7 +144,7 @@ def test_veth_bridge_has_a_port_for_each_end(need: Need) -> None:
         assert {port["linkinfo"]["info_slave_data"]["state"] for port in ports} == {"forwarding"}
 
 
-def test_veth_routed_has_a_router_and_no_bridge() -> None:
+def test_veth_routed_structure() -> None:
     for (pairs, mtu, _family), result in answers("veth_routed").items():
         assert kinds(result) == {"veth"}
         between = result["links"]["between"]
@@ -166,7 +166,7 @@ def test_macvlan_modes(mode: str) -> None:
 
 
 @pytest.mark.needs("macvlan", "bridge")
-def test_vepa_is_reflected_by_a_hairpin_port() -> None:
+def test_macvlan_vepa_uses_a_hairpin_port() -> None:
     for result in answers("macvlan_vepa").values():
         far = result["links"]["between"]["far"]
         assert far["master"] == "bridge"
@@ -176,13 +176,13 @@ def test_vepa_is_reflected_by_a_hairpin_port() -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_private_is_silent() -> None:
+def test_macvlan_private_isolates() -> None:
     for result in answers("macvlan_private").values():
         assert result["silent"] is True
 
 
 @pytest.mark.needs("macvlan")
-def test_passthru_takes_one_device_and_says_so() -> None:
+def test_macvlan_passthru_takes_one_device() -> None:
     for result in answers("macvlan_passthru").values():
         assert result["error"] == "Isolated"
         assert result["text"].startswith(
@@ -191,7 +191,7 @@ def test_passthru_takes_one_device_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
-def test_ipvlan_is_there_or_says_that_it_is_not(mode: str) -> None:
+def test_ipvlan_or_unsupported(mode: str) -> None:
     for result in answers(f"ipvlan_{mode}").values():
         if "error" in result:
             assert result["error"] == "Unsupported"
@@ -203,7 +203,7 @@ def test_ipvlan_is_there_or_says_that_it_is_not(mode: str) -> None:
 
 
 @pytest.mark.needs("vxlan")
-def test_vxlan_over_a_veth_that_is_50_bytes_larger() -> None:
+def test_vxlan_underlay_mtu() -> None:
     for (_pairs, mtu, _family), result in answers("vxlan").items():
         assert kinds(result) == {"vxlan"}
         for space, end in eth0(result).items():
@@ -215,7 +215,7 @@ def test_vxlan_over_a_veth_that_is_50_bytes_larger() -> None:
 
 
 @pytest.mark.needs("vxlan")
-def test_an_mtu_that_vxlan_cannot_carry() -> None:
+def test_mtu_too_large_for_vxlan() -> None:
     fits, refused = ask(
         [{"name": "vxlan", "mtu_bytes": mtu} for mtu in (65485, 65486)]
     )  # fmt: skip
@@ -225,7 +225,7 @@ def test_an_mtu_that_vxlan_cannot_carry() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name in ARMS and name != "vxlan"])
-def test_a_tunnel_is_there_or_the_kernel_lacks_it(name: str) -> None:
+def test_tunnel_or_unsupported(name: str) -> None:
     [result] = ask([{"name": name}])
     if "error" in result:
         assert result["error"] == "Unsupported"
@@ -237,13 +237,13 @@ def test_a_tunnel_is_there_or_the_kernel_lacks_it(name: str) -> None:
 
 @pytest.mark.needs("bridge")
 @pytest.mark.parametrize("family", [4, 6])
-def test_more_pairs_than_a_byte_counts(family: int) -> None:
+def test_more_than_256_pairs(family: int) -> None:
     [result] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
     assert result["full"] == [True] * 260
     assert len(result["links"]) == 521
 
 
-def test_unknown_names_and_parents_where_none_can_be() -> None:
+def test_unknown_topology_and_unusable_parent() -> None:
     unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
     assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
     assert unknown["text"] == f"there is no topology vethh; there are {', '.join(TABLE)}"
@@ -251,7 +251,7 @@ def test_unknown_names_and_parents_where_none_can_be() -> None:
 
 
 @pytest.mark.needs("macvlan", "iperf3")
-def test_a_nic_of_the_machine_as_parent(tmp_path: Path) -> None:
+def test_nic_as_parent(tmp_path: Path) -> None:
     """All arms stand on it at once, and modes that want it for themselves find it free."""
     with world(tmp_path, nics=["nic0", "other"]) as machine:
         before = machine.interfaces()
@@ -274,7 +274,7 @@ def test_a_nic_of_the_machine_as_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_two_arms_on_one_nic_are_apart(tmp_path: Path) -> None:
+def test_two_arms_on_one_nic_are_isolated(tmp_path: Path) -> None:
     """They have the same IP addresses on the same wire; each client talks to its own server all the same."""
     request = {"name": "macvlan_bridge", "parent": "nic0", "machine_netns": 3, "counts": True}
     with world(tmp_path, nics=["nic0"]) as machine:
@@ -286,7 +286,7 @@ def test_two_arms_on_one_nic_are_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_a_nic_that_is_not_there_is_refused_with_the_list(tmp_path: Path) -> None:
+def test_missing_nic_is_refused(tmp_path: Path) -> None:
     with world(tmp_path, nics=["nic0"]) as machine:
         done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic7")
         assert one_sentence(done) == (

@@ -96,7 +96,7 @@ def test_udp_and_ping_rows(machine: World) -> None:
         assert row["peer_cpu_s"] >= 0
 
 
-def test_a_path_that_does_not_carry_its_mtu_is_found_and_said(tmp_path: Path) -> None:
+def test_path_mtu_too_small_is_reported(tmp_path: Path) -> None:
     """Both NICs take 9000, and a switch between them drops what is longer than 1500."""
     with world(tmp_path, nics=["nic0", "nic1"]) as machine:
         ip(machine, "link add switch type bridge", "link set switch up", "link set nic0 mtu 9000",
@@ -110,7 +110,7 @@ def test_a_path_that_does_not_carry_its_mtu_is_found_and_said(tmp_path: Path) ->
         assert row["status"] in MEASURED
 
 
-def test_what_cannot_be_lent_is_refused_with_the_way_out(machine: World) -> None:
+def test_unusable_nics_are_refused(machine: World) -> None:
     def refused(*words: str) -> str:
         return one_sentence(machine.labkit("run", "datapaths", *TWO, CABLE, *SHORT, *words))
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_lent_is_refused_with_the_way_out(machine: World) -> None
 
 
 @pytest.mark.parametrize("whose", [0, 1])
-def test_one_of_the_hosts_processes_is_killed(whose: int, machine: World) -> None:
+def test_killed_process_of_one_host(whose: int, machine: World) -> None:
     before = machine.interfaces()
     process = running(machine, "topology=macvlan_bridge")
     os.kill(agents(machine)[whose], signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_one_of_the_hosts_processes_is_killed(whose: int, machine: World) -> Non
     assert until(lambda: machine.interfaces() == before, 10)
 
 
-def test_interrupted_while_the_nics_are_away(machine: World) -> None:
+def test_interrupt_returns_the_nics(machine: World) -> None:
     """A bridge takes the NICs from the machine; Ctrl-C gives them back."""
     before = machine.interfaces()
     process = running(machine, "topology=veth_bridge")
@@ -167,7 +167,7 @@ def test_both_hosts_through_ssh(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root", "sshd", "user namespaces")
-def test_one_machine_by_two_names_does_not_wait_for_itself(tmp_path: Path) -> None:
+def test_one_machine_by_two_names_does_not_deadlock(tmp_path: Path) -> None:
     with lab(tmp_path, nics=["nic0"]) as machine:
         for where, peer in (("here", "ssh:lab"), ("ssh:lab", "here"), ("ssh:lab", "ssh:root@lab")):
             words = (f"where={where}", f"peer={peer}", "nodes=two", CABLE, "topology=macvlan_bridge")
@@ -194,7 +194,7 @@ sys.exit(cli.main())
 
 
 @pytest.mark.needs("root", "sshd", "user namespaces")
-def test_whoever_holds_one_host_does_not_wait_for_the_other_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_the_second_host_is_bounded(tmp_path: Path) -> None:
     """Python over there is in a network namespace of its own, as on a machine of its own: it has another lock."""
     with lab(tmp_path, nics=["nic0"]) as machine:
         holder = machine.start("unshare", "--net", sys.executable, "-c", HOLD)

@@ -39,7 +39,7 @@ def frames(tap: int, seconds: float) -> int:
     return count
 
 
-def test_a_frame_goes_through_both_ways() -> None:
+def test_frames_pass_in_both_directions() -> None:
     with vm_link.wire(None, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
         for source, sink in ((one, other), (other, one)):
@@ -52,7 +52,7 @@ def test_a_frame_goes_through_both_ways() -> None:
 
 
 @pytest.mark.needs("root")
-def test_a_rate_is_kept() -> None:
+def test_rate_limit() -> None:
     """1 Mbit/s is 14 frames of 9,000 bytes in a second; 50 ms of them wait, and what is more is lost."""
     with vm_link.wire(1e6, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
@@ -62,7 +62,7 @@ def test_a_rate_is_kept() -> None:
         assert 1 <= frames(other, 1) < 14
 
 
-def test_no_taps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tap_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.system.netlink.taps.TUN", "/dev/net/none")
     with (
         pytest.raises(Unsupported, match=r"/dev/net/none cannot be opened \(No such file.*`modprobe tun`"),

@@ -40,7 +40,7 @@ def folder(machine: World) -> Path:
     return result
 
 
-def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: str) -> None:
+def test_all_endpoint_kinds_in_one_round(folder: Path, lab_kernel: str) -> None:
     table = verdicts.load(folder)
     known = table[table["status"].isin(["ok", "invalid"])]  # flows may not run together on a loaded machine
     assert set(known["protocol"]) == {"udp", "ping"}
@@ -57,7 +57,7 @@ def test_all_kinds_of_ends_are_measured_in_one_round(folder: Path, lab_kernel: s
     assert (pings["latency_p50_s"] > 0).all()
 
 
-def test_functions_of_the_guests_kernels_are_timed(folder: Path) -> None:
+def test_guest_function_times(folder: Path) -> None:
     profiles = load.profiles(folder)
     seen = profiles[profiles["observer"].eq("guest_function_times")]
     bare = seen[seen["endpoint"].eq("namespace")]
@@ -78,7 +78,7 @@ def test_functions_of_the_guests_kernels_are_timed(folder: Path) -> None:
     assert (timed["p50, µs"] <= timed["longest, µs"]).all()
 
 
-def test_the_report_says_which_pair_is_fair(folder: Path) -> None:
+def test_report_names_the_fair_pair(folder: Path) -> None:
     table = verdicts.load(folder)
     lines = container_vs_vm.pairs(table)
     assert len(endpoint_kinds.fair(table))
@@ -89,7 +89,7 @@ def test_the_report_says_which_pair_is_fair(folder: Path) -> None:
         *lines,
         "Throughput and CPU time",
         "The boundary between machines alone",
-        "Not looked at: say",
+        "Not measured: set",
         "is 5.2 CPUs",
     ):
         assert words in page, words

@@ -61,7 +61,7 @@ def executed(machine: World) -> Path:
     return machine.folder / "out.ipynb"
 
 
-def test_rows(executed: Path, machine: World) -> None:
+def test_rows_of_the_executed_notebook(executed: Path, machine: World) -> None:
     folder = only_run(machine)
     rows = run_folder.read_rows(folder)
     assert run_folder.read_json(folder / "run.json")["parameters"]["topology"] == [
@@ -78,7 +78,7 @@ def test_rows(executed: Path, machine: World) -> None:
     assert {row["seed"] for row in rows} == {9}
 
 
-def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
+def test_prose_matches_the_rows(executed: Path, machine: World) -> None:
     prose = texts(executed)
     rows = run_folder.read_rows(only_run(machine))
     ok = [row for row in rows if row["status"] == "ok"]
@@ -92,7 +92,7 @@ def test_prose_is_about_these_numbers(executed: Path, machine: World) -> None:
 
 
 @pytest.mark.smoke
-def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
+def test_figures_and_no_failed_cell(executed: Path) -> None:
     notebook = nbformat.read(executed, as_version=4)
     drawn = [
         output for cell in notebook.cells for output in cell.get("outputs", [])
@@ -105,7 +105,7 @@ def test_figures_are_there_and_no_cell_failed(executed: Path) -> None:
     assert all(line.startswith("labkit: ") for line in lines.splitlines()), lines
 
 
-def test_a_run_that_is_there_is_shown_and_not_measured(executed: Path, machine: World) -> None:
+def test_existing_run_is_shown(executed: Path, machine: World) -> None:
     folder = only_run(machine)
     before = rows_on_disk(folder), (folder / "run.json").read_bytes()
     done = papermill(machine, "again.ipynb", SMALL | {"folder": str(folder)})
@@ -115,7 +115,7 @@ def test_a_run_that_is_there_is_shown_and_not_measured(executed: Path, machine: 
     assert texts(machine.folder / "again.ipynb") == texts(executed)
 
 
-def test_several_hosts_stand_side_by_side(machine: World) -> None:
+def test_several_hosts_side_by_side(machine: World) -> None:
     """A sweep that has measured two kernels of one node, one of them emulated, and two nodes, shown as one report."""
     sweep = machine.folder / "hosts"
     points: dict[str, dict[str, Any]] = {
@@ -144,7 +144,7 @@ def test_several_hosts_stand_side_by_side(machine: World) -> None:
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
 
 
-def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> None:
+def test_bad_value_stops_the_notebook(machine: World) -> None:
     before = set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()
     done = papermill(machine, "bad.ipynb", SMALL | {"mtu_bytes": "20"})
     assert done.returncode != 0
@@ -152,7 +152,7 @@ def test_a_value_that_cannot_be_stops_it_with_the_sentence(machine: World) -> No
     assert (set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()) == before
 
 
-def test_parameters_have_the_experiments_names_and_help() -> None:
+def test_parameter_names_and_help() -> None:
     from labkit.measure.experiments.datapaths_parameters import DatapathParameters
     from labkit.runner import sweep
 

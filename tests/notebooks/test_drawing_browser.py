@@ -45,7 +45,7 @@ def browser() -> Iterator[Any]:
     [tunnelled(), bridged(4), bridged(128), overlay()],
     ids=["vxlan", "4 pairs", "128 pairs", "overlay"],
 )
-def test_labels_stay_in_their_boxes(state: State, browser: Any, tmp_path: Path) -> None:
+def test_labels_fit_their_boxes(state: State, browser: Any, tmp_path: Path) -> None:
     drawn = figure.topology(state)
     drawn.write_html(tmp_path / "page.html", include_plotlyjs=True, include_mathjax=False)
     page = browser.new_page(viewport={"width": 1000, "height": 1000})

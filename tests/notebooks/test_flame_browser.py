@@ -62,7 +62,7 @@ def frame(page: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("page", ["report", "own"], indirect=True)
-def test_thousands_of_frames_can_be_searched_and_zoomed(page: Any, why: flame.Difference) -> None:
+def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     graph = page.locator(".labkit-flame").first
     assert len(flame.drawn(why).data["name"]) > 5000
     # coloured: more is reddish; grey: what did not stand out
@@ -103,7 +103,7 @@ def test_thousands_of_frames_can_be_searched_and_zoomed(page: Any, why: flame.Di
     assert graph.locator("svg g", has_text="planted").count() == 0, "the left side has no such function"
 
 
-def test_a_hover_tells_both_sides(page: Any) -> None:
+def test_hover_shows_both_sides(page: Any) -> None:
     frame(page, "planted").hover()
     tip = page.locator(".labkit-flame .tip").first
     tip.wait_for(state="visible")
@@ -112,7 +112,7 @@ def test_a_hover_tells_both_sides(page: Any) -> None:
         assert part in words
 
 
-def test_it_is_drawn_in_a_blink(page: Any) -> None:
+def test_drawing_time(page: Any) -> None:
     """Drawing all frames again takes a fraction of a second; other programs of a busy machine may take some of five
     turns."""
     took = page.evaluate("""() => ['right', 'left', 'right', 'left', 'right'].map(side => {
@@ -125,7 +125,7 @@ def test_it_is_drawn_in_a_blink(page: Any) -> None:
     assert min(took) < 2000
 
 
-def test_it_is_saved_as_svg_and_fits_a_narrow_screen(page: Any, tmp_path: Path) -> None:
+def test_svg_export_and_narrow_screen(page: Any, tmp_path: Path) -> None:
     with page.expect_download() as download:
         page.locator(".labkit-flame button", has_text="save").first.click()
     download.value.save_as(tmp_path / "flame.svg")

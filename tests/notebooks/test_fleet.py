@@ -96,7 +96,7 @@ def killed(machine: World, cluster: Cluster) -> Done:
     return sweep.done()
 
 
-def test_every_point_is_there_though_a_worker_was_killed(killed: Done, machine: World) -> None:
+def test_all_points_after_a_killed_worker(killed: Done, machine: World) -> None:
     assert killed.returncode == 0, killed.stderr
     [(address, point)] = re.findall(
         r"^labkit: the worker (\S+) is lost; its point (\S+) is measured again$", killed.stderr, re.MULTILINE
@@ -120,7 +120,7 @@ def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
     return files, columns, set(run_folder.read_run(folder)["parameters"])
 
 
-def test_a_point_is_as_one_measured_here(killed: Done, machine: World) -> None:
+def test_point_matches_a_local_point(killed: Done, machine: World) -> None:
     here = machine.labkit("sweep", "params/alone.yaml", cwd=machine.folder / "project", timeout=PATIENCE_S)
     assert here.returncode == 0, here.stderr
     point = folder(machine, "killed") / "tcp-1500"
@@ -134,7 +134,7 @@ def test_a_point_is_as_one_measured_here(killed: Done, machine: World) -> None:
         assert path.read_bytes().count(b".fleet-") == (path.name == "notebook.ipynb"), path
 
 
-def test_nothing_lies_about(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_no_leftover_files_or_processes(killed: Done, machine: World, cluster: Cluster) -> None:
     assert {path.name for path in folder(machine, "killed").iterdir()} == {
         "tcp-1400", "tcp-1500", "tcp-9000", "sweep.json", "notebook.ipynb", "report.html",
     }  # fmt: skip
@@ -149,14 +149,14 @@ def test_nothing_lies_about(killed: Done, machine: World, cluster: Cluster) -> N
     assert [list(tmp.iterdir()), list(here.iterdir())] == [[], []]
 
 
-def test_given_again_it_needs_no_cluster(killed: Done, machine: World) -> None:
+def test_finished_sweep_needs_no_cluster(killed: Done, machine: World) -> None:
     again = Sweep(machine, "killed", "tcp://127.0.0.1:9").done()
     assert again.returncode == 0, again.stderr
     assert "all 3 points were measured before" in again.stderr
     assert again.stdout == killed.stdout
 
 
-def test_interrupted_it_lets_the_worker_go(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_interrupt_releases_the_worker(killed: Done, machine: World, cluster: Cluster) -> None:
     """Also the worker that was lost: its place is taken, and what it left on its disk is removed."""
     lost = next(f"worker-{n}" for n, one in enumerate(cluster.workers.values(), 1) if one.poll() is not None)
     for living in (one for one in cluster.workers.values() if one.poll() is None):
@@ -176,7 +176,7 @@ def test_interrupted_it_lets_the_worker_go(killed: Done, machine: World, cluster
     assert cluster.workers[address].poll() is None, cluster.log("worker-3")
 
 
-def test_a_point_that_fails_is_one_sentence(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_failed_point_is_one_sentence(killed: Done, machine: World, cluster: Cluster) -> None:
     address = cluster.worker("worker-4", *RESOURCE)
     sentence = one_sentence(Sweep(machine, "nic", cluster.address).done())
     assert sentence.startswith("point tcp-1500: parent=nic7: the machine has no such interface; it has lo")
@@ -185,7 +185,7 @@ def test_a_point_that_fails_is_one_sentence(killed: Done, machine: World, cluste
     assert (folder(machine, "nic") / "tcp-1500" / "failed.ipynb").exists()
 
 
-def test_the_scheduler_dies_and_another_one_goes_on(machine: World) -> None:
+def test_dead_scheduler_and_resume(machine: World) -> None:
     with Cluster(machine, "two") as cluster:
         for name in ("worker-1", "worker-2"):
             cluster.worker(name, *RESOURCE)
@@ -208,7 +208,7 @@ def test_the_scheduler_dies_and_another_one_goes_on(machine: World) -> None:
     assert {name: after[name] for name in before} == before
 
 
-def test_workers_that_cannot_serve_are_refused(machine: World) -> None:
+def test_unsuitable_workers_are_refused(machine: World) -> None:
     other = machine.folder / "other"
     shutil.copytree(ROOT / "labkit", other / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
     init = other / "labkit" / "__init__.py"
@@ -227,7 +227,7 @@ def test_workers_that_cannot_serve_are_refused(machine: World) -> None:
     assert finished(machine, "long") == {}
 
 
-def test_no_scheduler_at_the_address(machine: World) -> None:
+def test_unreachable_scheduler(machine: World) -> None:
     """Nothing listens there, or something that says nothing."""
     silent = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
     with subprocess.Popen(
@@ -246,7 +246,7 @@ def test_no_scheduler_at_the_address(machine: World) -> None:
         server.communicate()
 
 
-def test_a_parameter_is_a_value_whoever_sent_it(machine: World, tmp_path: Path) -> None:
+def test_parameters_are_not_executed(machine: World, tmp_path: Path) -> None:
     """Text that would be code if it were pasted arrives as text."""
     cells = [
         {"cell_type": "code", "execution_count": None, "outputs": [], "source": text, "id": name,

@@ -89,7 +89,7 @@ def test_programs_run_at_endpoints(notebook: Notebook) -> None:
     )
 
 
-def test_its_display_is_the_drawing_of_what_is_there_now(notebook: Notebook) -> None:
+def test_display_is_the_current_drawing(notebook: Notebook) -> None:
     shown = notebook.shown("net")
     assert shown[PLOTLY]["layout"]["title"]["text"] == "veth_bridge, 2 pairs"
     words = [text for trace in shown[PLOTLY]["data"] if trace["mode"] == "text" for text in trace["text"]]
@@ -103,7 +103,7 @@ def test_its_display_is_the_drawing_of_what_is_there_now(notebook: Notebook) -> 
     notebook.cell('net.between.run("ip", "link", "set", "port0", "up")')
 
 
-def test_an_interrupt_ends_the_program_and_not_the_topology(notebook: Notebook) -> None:
+def test_interrupt_ends_the_program_only(notebook: Notebook) -> None:
     def interrupt() -> None:
         assert until(lambda: notebook.running("sleep"), 60)
         os.killpg(
@@ -119,7 +119,7 @@ def test_an_interrupt_ends_the_program_and_not_the_topology(notebook: Notebook) 
     assert notebook.shown("net.state.topology")["text/plain"] == "'veth_bridge'"
 
 
-def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> None:
+def test_capture_as_table_rows(notebook: Notebook, tmp_path: Path) -> None:
     ping = 'net.client0.run("ping", "-c2", "-i0.1", net.server0.address)'
     notebook.cell(f"import pandas as pd\nwith net.capture() as seen:\n    {ping}")
     printed = notebook.printed(
@@ -154,7 +154,7 @@ def test_what_passes_is_rows_for_a_table(notebook: Notebook, tmp_path: Path) -> 
     assert refused("with net.capture(): net.client0.run('false')") == "Failed: false ended with 1"
 
 
-def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> None:
+def test_second_topology_in_a_block(notebook: Notebook) -> None:
     before = len(notebook.running("labkit.measure.agent.main"))
     source = 'with live.build("veth", family=6) as other:\n    print(other.client0.run("ip", "-br", "addr"), other)'
     printed = notebook.printed(source)
@@ -167,7 +167,7 @@ def test_a_second_one_is_another_and_goes_with_its_block(notebook: Notebook) -> 
     )
 
 
-def test_one_that_was_killed_says_so(notebook: Notebook) -> None:
+def test_killed_topology_is_reported(notebook: Notebook) -> None:
     notebook.cell('lost = live.build("veth")')
     os.kill(max(notebook.running("labkit.measure.agent.main")), signal.SIGKILL)
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_one_that_was_killed_says_so(notebook: Notebook) -> None:
     assert notebook.shown("lost")["text/plain"] == "veth, closed"
 
 
-def test_it_goes_with_the_kernel(tmp_path: Path) -> None:
+def test_topology_ends_with_the_kernel(tmp_path: Path) -> None:
     with started(tmp_path) as notebook:
         notebook.cell(BUILD)
         notebook.cell('net.client0.run("sh", "-c", "sleep 300 &")')
@@ -188,7 +188,7 @@ def test_it_goes_with_the_kernel(tmp_path: Path) -> None:
         )
 
 
-def test_threads_use_a_topology_at_the_same_time(notebook: Notebook) -> None:
+def test_concurrent_threads(notebook: Notebook) -> None:
     """One that waits for a program hung the others, whatever their timeout_s."""
     printed = notebook.printed(
         "import time\n"
@@ -208,7 +208,7 @@ def test_threads_use_a_topology_at_the_same_time(notebook: Notebook) -> None:
     assert printed == "True sleep did not end in time and was killed True\n"
 
 
-def test_a_program_runs_in_the_background(notebook: Notebook) -> None:
+def test_background_program(notebook: Notebook) -> None:
     printed = notebook.printed(
         'server = net.server0.start("sh", "-c", "echo ready; exec sleep 600")\n'
         'print(net.client0.run("echo", "meanwhile").strip(), server.is_running)\n'

@@ -70,9 +70,9 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
         yield page
 
 
-def test_the_sweep_tells_of_every_part(lines: str, folder: Path, machine: World) -> None:
+def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: World) -> None:
     text = " ".join(lines.split())
-    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 were as the description promises",
+    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 took an expected path",
                   "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
         assert words in text
     report = os.path.relpath(folder / "report.html", machine.folder / "project")
@@ -83,7 +83,7 @@ def test_the_sweep_tells_of_every_part(lines: str, folder: Path, machine: World)
     assert set(table.loc[table["part"].ne("cost"), "status"]) == {"ok"}
 
 
-def test_the_report_shows_every_part(page: Any) -> None:
+def test_report_covers_every_part(page: Any) -> None:
     titles = [place.text_content() for place in page.query_selector_all(".figure .gtitle")]
     for title in (*SEEN, *COST):
         assert sum(title in each for each in titles) == 1, titles
@@ -102,7 +102,7 @@ def test_the_report_shows_every_part(page: Any) -> None:
     assert "Traceback" not in text
 
 
-def test_the_report_of_one_run_with_images(folder: Path, machine: World) -> None:
+def test_report_with_images(folder: Path, machine: World) -> None:
     """A run that is no sweep's, of which a part was not looked at."""
     [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
     run = machine.data / "overlay" / "alone"

@@ -46,7 +46,7 @@ def folder(machine: World, lines: str) -> Path:
     return result
 
 
-def test_every_size_is_measured_in_every_round(folder: Path) -> None:
+def test_every_size_in_every_round(folder: Path) -> None:
     rows = load.load(folder)
     assert rows.attrs["unfinished"] == []
     assert set(rows["experiment"]) == {"packet_size"}
@@ -55,7 +55,7 @@ def test_every_size_is_measured_in_every_round(folder: Path) -> None:
     assert set(slices) == {3}
 
 
-def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> None:
+def test_fragment_count(folder: Path) -> None:
     rounds = cost_model.per_round(load.load(folder))
     assert set(rounds["fragments_count"]) == {1, 3, 45}
     seen = rounds[rounds["seen_fragments_ratio"].notna()]
@@ -65,10 +65,10 @@ def test_the_kernel_makes_as_many_fragments_as_are_computed(folder: Path) -> Non
         assert one["seen_fragments_ratio"] == pytest.approx(expected, rel=0.05)
 
 
-def test_what_was_found_is_said(lines: str) -> None:
+def test_findings_in_the_output(lines: str) -> None:
     for words in (
-        "IPv4 carries up to 1472 bytes whole, and makes fragments of more: 3 of 4000 bytes, 45 of 65507 bytes",
-        "As many were counted by the senders' kernel as computed",
+        "IPv4 carries up to 1472 bytes whole, and fragments larger ones: 3 of 4000 bytes, 45 of 65507 bytes",
+        "The senders' kernel counted the computed number of fragments",
         "veth_bridge, CPU time of a datagram received, whole machine: ",
         "veth_bridge against veth, time from one datagram received to the next: ",
         "ip_rcv",
@@ -76,13 +76,13 @@ def test_what_was_found_is_said(lines: str) -> None:
         assert words in lines
 
 
-def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:
+def test_report_figures_and_sentences(folder: Path) -> None:
     text = (folder / "report.html").read_text()
     for words in (*TITLES, "What a packet costs, by its size", "cut: each further one"):
         assert words in text
     assert "Traceback" not in text
     # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.
-    assert "takes half as long for 800 bytes as for 400 cannot be told here: " in text
+    assert "takes half as long for 800 bytes as for 400 cannot be determined here: " in text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_report_has_its_figures_and_sentences(folder: Path) -> None:
         ("protocol=ping", "with ping or rate_bps say slices=0"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+def test_bad_input_is_one_sentence(words: str, sentence: str, machine: World) -> None:
     done = machine.labkit("run", "packet_size", words)
     assert done.returncode == 2
     assert sentence in done.stderr

@@ -54,7 +54,7 @@ def test_every_figure_is_drawn(page: Any) -> None:
         assert place.query_selector(".gtitle").text_content()
 
 
-def test_words_of_figures_stay_inside(page: Any) -> None:
+def test_figure_labels_stay_inside(page: Any) -> None:
     """No title, note or label is cut off by the edge of its figure."""
     outside = page.evaluate("""() => [...document.querySelectorAll('.figure')].flatMap(place => {
         const edge = place.querySelector('.main-svg').getBoundingClientRect();
@@ -67,7 +67,7 @@ def test_words_of_figures_stay_inside(page: Any) -> None:
     assert outside == []
 
 
-def test_code_is_folded_and_unfolds(page: Any) -> None:
+def test_code_unfolds(page: Any) -> None:
     codes = page.query_selector_all("details.code")
     assert codes
     for code in codes:
@@ -76,7 +76,7 @@ def test_code_is_folded_and_unfolds(page: Any) -> None:
     assert codes[0].query_selector("pre").evaluate(VISIBLE)
 
 
-def test_a_hover_shows_numbers_with_units(page: Any) -> None:
+def test_hover_shows_units(page: Any) -> None:
     # The drag layer lies over the points, so the pointer is put where one is.
     box = page.query_selector(".figure .scatterlayer .errorbars ~ .points path.point").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -84,7 +84,7 @@ def test_a_hover_shows_numbers_with_units(page: Any) -> None:
     assert "Gbit/s" in page.query_selector(".hoverlayer .hovertext").text_content()
 
 
-def test_a_dark_screen_gets_light_words(page: Any) -> None:
+def test_dark_mode_contrast(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     colours = "['body', '.gtitle'].map(it => getComputedStyle(document.querySelector(it)))"
     background, words = page.evaluate(
@@ -98,11 +98,11 @@ def test_a_dark_screen_gets_light_words(page: Any) -> None:
     assert brightness(words) > 180
 
 
-def test_a_narrow_screen_scrolls_figures_and_not_the_page(page: Any) -> None:
+def test_narrow_screen_scrolls_figures(page: Any) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_it_prints(page: Any, tmp_path: Path) -> None:
+def test_printing(page: Any, tmp_path: Path) -> None:
     page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert (tmp_path / "report.pdf").stat().st_size > 20_000

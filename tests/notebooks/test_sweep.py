@@ -77,7 +77,7 @@ def done(machine: World, killed: dict[str, dict[str, bytes]]) -> str:
     return done.stdout
 
 
-def test_what_was_finished_is_not_measured_again(
+def test_finished_points_are_not_repeated(
     killed: dict[str, dict[str, bytes]], done: str, machine: World
 ) -> None:
     now = points(machine)
@@ -88,7 +88,9 @@ def test_what_was_finished_is_not_measured_again(
         assert {name: now[point][name] for name in rows} == rows
 
 
-def test_nothing_lies_about(killed: dict[str, dict[str, bytes]], done: str, machine: World) -> None:
+def test_no_leftover_files_or_processes(
+    killed: dict[str, dict[str, bytes]], done: str, machine: World
+) -> None:
     assert {path.name for path in folder(machine).iterdir()} == {
         "tcp", "udp", "sweep.json", "notebook.ipynb", "report.html",
     }  # fmt: skip
@@ -114,7 +116,7 @@ def test_the_report_has_all_points(done: str, machine: World) -> None:
     assert "Which container datapath is faster?" in page
 
 
-def test_given_again_it_measures_nothing(done: str, machine: World) -> None:
+def test_finished_sweep_measures_nothing(done: str, machine: World) -> None:
     before = points(machine), {path: path.stat().st_mtime_ns for path in machine.data.rglob("run.json")}
     begin = time.monotonic()
     again = machine.run(*SWEEP, cwd=project(machine))
@@ -136,7 +138,7 @@ def test_report_and_compare_take_a_sweep(done: str, machine: World) -> None:
     assert point.returncode == 0, point.stderr
 
 
-def test_interrupted(machine: World, done: str) -> None:
+def test_interrupt_and_resume(machine: World, done: str) -> None:
     """Ctrl-C reaches labkit, which ends the notebook; what is finished stays."""
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
@@ -151,7 +153,7 @@ def test_interrupted(machine: World, done: str) -> None:
     assert list(machine.folder.joinpath("tmp").iterdir()) == []
 
 
-def test_the_notebooks_process_is_killed(machine: World, done: str) -> None:
+def test_killed_notebook_process(machine: World, done: str) -> None:
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
@@ -164,7 +166,7 @@ def test_the_notebooks_process_is_killed(machine: World, done: str) -> None:
     assert until(lambda: not machine.processes(), 3), machine.processes()
 
 
-def test_a_point_that_fails_is_one_sentence(machine: World, done: str) -> None:
+def test_failed_point_is_one_sentence(machine: World, done: str) -> None:
     """What only turns out in the notebook: its words, the point, and the notebook as far as it came."""
     path = project(machine) / "params" / "nic.yaml"
     path.write_text(

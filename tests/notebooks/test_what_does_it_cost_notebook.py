@@ -90,7 +90,7 @@ def test_both_figures_are_drawn(outputs: list[dict[str, object]]) -> None:
     assert titles == ["CPU time for each GB (TCP) or packet (UDP) that arrived", "Ratios to the baseline"]
 
 
-def test_the_full_price_list_can_be_asked_for() -> None:
+def test_full_price_list() -> None:
     from labkit.measure import experiments
     from labkit.runner import sweep
 

@@ -53,13 +53,13 @@ ALL = ["make setup", *(f"make {part}" for part in PARTS)]
 LAST_FAILED = "python -m pytest --last-failed"
 
 
-def test_all_parts_run_and_nothing_is_tried_again_when_all_pass(tree: Path) -> None:
+def test_all_parts_run_once(tree: Path) -> None:
     assert run(tree) == (0, ALL)
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("second", [0, 1])
-def test_failed_tests_are_tried_once_more_after_all_parts(tree: Path, part: str, second: int) -> None:
+def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
     (tree / part).write_text("1")
     (tree / AGAIN).write_text(str(second))
     assert run(tree) == (second, [*ALL, LAST_FAILED])
@@ -67,9 +67,7 @@ def test_failed_tests_are_tried_once_more_after_all_parts(tree: Path, part: str,
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("code", ["2", "3", "unreached"])
-def test_what_is_no_failed_test_fails_the_whole_and_the_other_parts_run(
-    tree: Path, part: str, code: str
-) -> None:
+def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
     """An interrupted pytest, one with an internal error, and ruff or mypy, which come before it."""
     if code == "unreached":
         (tree / f"{part}-unreached").touch()

@@ -201,7 +201,7 @@ def test_programs_start_without_a_shell() -> None:
     none(faults)
 
 
-def test_python_never_has_the_current_folder_on_its_path() -> None:
+def test_python_runs_without_the_current_folder() -> None:
     """Each start of this Python says -P or -I, and is known here if it is none."""
     starts = re.compile(r'sys\.executable(?!,\s+"-[PI]"|, \*light|\)| +#)')
     programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "ssh_bootstrap.py"]
@@ -214,7 +214,7 @@ def test_python_never_has_the_current_folder_on_its_path() -> None:
     )
 
 
-def test_nothing_is_killed_by_name() -> None:
+def test_no_kill_by_name() -> None:
     by_name = re.compile(r"\b(pkill|killall|pgrep|pidof)\b")
     none(
         [
@@ -278,7 +278,7 @@ def texts() -> Iterator[tuple[str, str]]:
             yield name, content.decode(errors="replace")
 
 
-def test_nothing_names_a_registry_or_a_place_of_one_machine(need: Need) -> None:
+def test_no_registry_or_machine_path_is_named(need: Need) -> None:
     need("git")
     faults = []
     for name, text in texts():

@@ -83,7 +83,7 @@ def test_imports_are_declared() -> None:
     assert imports("tests") | imports("benchmarks") <= names(RUN) | names(OPTIONAL) | names(DEV)
 
 
-def test_what_one_command_needs_is_imported_by_it_alone() -> None:
+def test_extras_are_imported_by_their_command_only() -> None:
     """Without the extras everything else works: no module imports them at its top, but those of `--dask`."""
     for path in sorted((ROOT / "labkit").rglob("*.py")):
         module = ast.parse(path.read_text())
@@ -93,7 +93,7 @@ def test_what_one_command_needs_is_imported_by_it_alone() -> None:
             assert path.parent.name in ("fleet", "cluster"), path
 
 
-def test_a_missing_extra_is_one_sentence(
+def test_missing_extra_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
@@ -104,7 +104,7 @@ def test_a_missing_extra_is_one_sentence(
     )
 
 
-def test_verdicts_and_reports_import_nothing_heavy_for_a_trifle() -> None:
+def test_verdicts_and_reports_import_nothing_heavy() -> None:
     """A second each: scipy.stats, once there for ranks alone, and nbconvert, for colours alone."""
     code = "import sys, labkit.analysis.verdicts, labkit.analysis.report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -113,7 +113,7 @@ def test_verdicts_and_reports_import_nothing_heavy_for_a_trifle() -> None:
     assert imported.isdisjoint({"scipy.stats", "nbconvert", "kaleido", "distributed"})
 
 
-def test_images_without_their_package_are_one_sentence() -> None:
+def test_images_without_kaleido() -> None:
     assert _why(ModuleNotFoundError("kaleido"), 1) == (
         "the Python package kaleido is not installed: pip install 'labkit[images]'"
     )

@@ -37,7 +37,7 @@ def _qemu(folder: Path) -> int:
     raise AssertionError("QEMU does not run")
 
 
-def test_a_guests_root_makes_no_setuid_file_and_no_device(lab_kernel: str, tmp_path: Path) -> None:
+def test_guest_root_makes_no_setuid_file_or_device(lab_kernel: str, tmp_path: Path) -> None:
     where = f"vm:{lab_kernel}"
     parameters = vm_spec.parse(where)
     folder = tmp_path / "notebooks"

@@ -78,7 +78,7 @@ def grown(size: re.Match[str]) -> str:
     return f"{-(-int(size[1]) * 1024 // 4080) * 4080 // 1024}"
 
 
-def test_each_packet_is_counted(emulated: Machine) -> None:
+def test_every_packet_is_counted(emulated: Machine) -> None:
     words = ("topology=veth,veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
     # So slow that none is lost at the socket: what is lost there was handled by these functions as well.
     rows = emulated.rows(*words, *SHORT, "rate_bps=5e5", "observe=function_times", timeout=400)
@@ -111,7 +111,7 @@ def test_each_packet_is_counted(emulated: Machine) -> None:
     assert all(row["observed"] is None for row in profiles if not row["observer"])
 
 
-def test_the_calls_of_one_packet_lead_to_the_receivers_socket(emulated: Machine) -> None:
+def test_calls_of_one_packet(emulated: Machine) -> None:
     program = str(Path(__file__).with_name("graphed.py"))
     done = emulated.run(*local.prefix(), sys.executable, program, timeout=400)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_the_calls_of_one_packet_lead_to_the_receivers_socket(emulated: Machine)
         assert (one["lost"], one["doubts"]) == (0, [])
 
 
-def test_others_count_the_same(emulated: Machine) -> None:
+def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
     done = emulated.run(sys.executable, "-c", COMPARED, timeout=400)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
@@ -150,7 +150,7 @@ def test_others_count_the_same(emulated: Machine) -> None:
     assert "the trace buffer overflowed" in doubts[0]
 
 
-def test_what_cannot_be_traced_is_named(emulated: Machine) -> None:
+def test_untraceable_functions_are_named(emulated: Machine) -> None:
     for observer, parameter in (("function_times", "functions"), ("function_graph", "graph_functions")):
         done = emulated.labkit("run", "datapaths", *SHORT, "topology=veth", f"observe={observer}",
                                f"{parameter}=ip_recv,zzz_nothing_zzz,ip_rcv")  # fmt: skip
@@ -162,7 +162,7 @@ def test_what_cannot_be_traced_is_named(emulated: Machine) -> None:
 @pytest.mark.parametrize(
     "killed", ["labkit.measure.agent.main", "labkit.system.machine.tracing_guard labkit.cli"]
 )
-def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> None:
+def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
     """By the guard outside of the experiment; where that was killed as well, by the doctor."""
     before = state(emulated)
     emulated.start(*LABKIT, "run", "datapaths", "topology=veth", "observe=function_times", *SHORT[:2], "duration_s=60",
@@ -181,7 +181,7 @@ def test_what_a_killed_run_traced_is_undone(emulated: Machine, killed: str) -> N
     assert until(lambda: not pids(emulated, "labkit.system.machine.tracing_guard"), PATIENCE_S, 0.2)
 
 
-def test_containers_get_interfaces_in_a_vlan(emulated: Machine) -> None:
+def test_attach_with_vlan(emulated: Machine) -> None:
     """The device of a VLAN that was there stays; one that was made for what is refused goes with it."""
     done = emulated.run(sys.executable, str(Path(__file__).with_name("attached.py")), timeout=240)
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ def report(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return result
 
 
-def test_each_packet_of_a_guest_is_counted_once(report: dict[str, Any]) -> None:
+def test_every_packet_is_counted_once(report: dict[str, Any]) -> None:
     row = report["row"]
     assert row["status"] == "ok", row["reason"]
     assert (row["lost_samples_count"], row["observer"]) == (0, "guest_function_times")
@@ -32,7 +32,7 @@ def test_each_packet_of_a_guest_is_counted_once(report: dict[str, Any]) -> None:
     assert 0 < timed["ip_rcv"]["p50_s"] <= timed["ip_rcv"]["p99_s"] <= timed["ip_rcv"]["max_s"] < 60
 
 
-def test_the_counters_of_a_guest_tell_the_way_between_its_ends(report: dict[str, Any]) -> None:
+def test_guest_counters_show_the_path(report: dict[str, Any]) -> None:
     row, seen = report["counted"], report["counted"]["observed"]
     echoes = seen["namespaces"]["server0"]["mibs"]["Icmp"]["InEchos"]
     assert echoes >= row["received_count"] > 0
@@ -45,13 +45,13 @@ def test_the_counters_of_a_guest_tell_the_way_between_its_ends(report: dict[str,
     assert seen["not_read"] == "queueing disciplines in guests"
 
 
-def test_the_tracer_of_a_guest_is_off_afterwards(report: dict[str, Any]) -> None:
+def test_tracer_is_off_afterwards(report: dict[str, Any]) -> None:
     state = report["state"]
     assert (state["current_tracer"], state["tracing_on"]) == ("nop\n", "0\n")
     assert "ip_rcv" not in state["set_ftrace_filter"]
 
 
-def test_functions_that_a_guests_kernel_lacks_are_refused_before_anything_is_measured(
+def test_missing_functions_are_refused_early(
     report: dict[str, Any],
 ) -> None:
     assert report["accepts"] == "nothing"

@@ -20,7 +20,7 @@ def machine(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def test_a_guest_is_compared_with_a_namespace(lab_kernel: str, machine: World) -> None:
+def test_guest_against_namespace(lab_kernel: str, machine: World) -> None:
     words = (*COMMON, "endpoint=namespace,guest", f"guest={lab_kernel},cpus=2,queues=2,offloads=off")
     rows = machine.rows(*words, "protocol=udp", "duration_s=4", "mtu_bytes=1400", timeout=500)
     [row] = [row for row in rows if row["arm"] == "veth_bridge/guest"]
@@ -41,14 +41,14 @@ def test_a_guest_is_compared_with_a_namespace(lab_kernel: str, machine: World) -
 @pytest.mark.parametrize(
     ("options", "says"), [("boot_s=1", "did not boot in time"), ("append=rdinit=/nothing", "Kernel panic")]
 )
-def test_a_guest_that_does_not_boot(lab_kernel: str, machine: World, options: str, says: str) -> None:
+def test_guest_does_not_boot(lab_kernel: str, machine: World, options: str, says: str) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel},{options}")
     lines = one_sentence(machine.labkit("run", "datapaths", *words, timeout=400))
     assert lines.startswith("veth_bridge/guest: the guest ")
     assert says in lines
 
 
-def test_a_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:
+def test_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel}")
     left = lambda: set(Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp").glob("labkit-guest-*"))  # noqa: E731
     before = left()

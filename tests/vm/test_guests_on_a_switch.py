@@ -10,7 +10,7 @@ from worlds import world
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel", "openvswitch", "tap", "root")
 
 
-def test_guests_are_ends_of_a_switch(lab_kernel: str, tmp_path: Path) -> None:
+def test_guests_on_a_switch(lab_kernel: str, tmp_path: Path) -> None:
     with world(tmp_path, user=False) as machine:
         guest = f"guest={lab_kernel},offloads=off"
         words = ("endpoint=guest", guest, "protocol=ping", "rounds=1", "duration_s=1")

@@ -75,9 +75,7 @@ def server(lab_kernel: str, tmp_path: Path) -> Iterator[Server]:
         assert until(lambda: not marked(mark), 20), marked(mark)
 
 
-def test_a_notebook_runs_on_the_kernel_that_was_picked(
-    server: Server, lab_kernel: str, tmp_path: Path
-) -> None:
+def test_notebook_on_a_lab_vm_kernel(server: Server, lab_kernel: str, tmp_path: Path) -> None:
     with chromium(tmp_path / "profile") as context:
         page = context.new_page()
         page.set_default_timeout(120_000)

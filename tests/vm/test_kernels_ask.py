@@ -11,7 +11,7 @@ from labkit.commands import kernels as kernels_command
 from labkit.system.qemu import kernels
 
 
-def test_a_kernel_is_asked_once(
+def test_kernel_capabilities_are_probed_once(
     lab_kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

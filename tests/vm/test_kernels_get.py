@@ -38,7 +38,7 @@ def visible(store: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("no_lists")
-def test_a_kernel_is_fetched_whole_and_once(store: Path) -> None:
+def test_kernel_is_fetched_once(store: Path) -> None:
     done = subprocess.run([*GET, "cloud"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     where = done.stdout.splitlines()[-1].removeprefix("where=vm:")
@@ -56,7 +56,7 @@ def test_a_kernel_is_fetched_whole_and_once(store: Path) -> None:
     assert lines == []
 
 
-def test_killed_in_the_middle_it_leaves_no_half_kernel(store: Path) -> None:
+def test_killed_fetch_leaves_no_partial_kernel(store: Path) -> None:
     getting = subprocess.Popen([*GET, "cloud"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while not list(store.glob(".new-*/kernel/boot/*")):  # it is being unpacked
@@ -73,7 +73,7 @@ def test_killed_in_the_middle_it_leaves_no_half_kernel(store: Path) -> None:
 
 @pytest.mark.needs("namespaces")
 @pytest.mark.parametrize("name", ["cloud", "6.1", "6.1.0-0-none-such"])
-def test_without_a_network_or_a_package_it_is_one_sentence(store: Path, name: str) -> None:
+def test_no_network_or_package_is_one_sentence(store: Path, name: str) -> None:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     argv = ["unshare", *user, "--net", "--", *GET, name]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
@@ -86,7 +86,7 @@ def test_without_a_network_or_a_package_it_is_one_sentence(store: Path, name: st
 
 
 @pytest.mark.needs("root")
-def test_a_full_disk_is_one_sentence(store: Path) -> None:
+def test_full_disk_is_one_sentence(store: Path) -> None:
     """The file system is smaller than the kernel, and was filled only after room was looked for."""
     program = (
         "import sys; from labkit import cli; from labkit.measure.hosts import debian;"

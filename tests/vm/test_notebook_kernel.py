@@ -90,12 +90,12 @@ def notebook(spec: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         manager.cleanup_resources()
 
 
-def test_cells_run_on_the_linux_of_the_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
+def test_cells_run_in_the_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
     assert notebook.run("import os; print(os.uname().release, os.geteuid())") == f"{lab_kernel} 0"
     assert any("qemu" in name for name in notebook.programs())
 
 
-def test_the_notebooks_folder_is_writable_and_nothing_else_is(notebook: Notebook, tmp_path: Path) -> None:
+def test_only_the_notebook_folder_is_writable(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("before")
     notebook.run("from pathlib import Path; Path('left.txt').write_text('from the guest')")
     assert (notebook.folder / "left.txt").read_text() == "from the guest"
@@ -108,7 +108,7 @@ def test_the_notebooks_folder_is_writable_and_nothing_else_is(notebook: Notebook
     assert notebook.run("import os; print(os.environ['LABKIT_DATA'])") == str(notebook.folder / "data")
 
 
-def test_nothing_of_the_network_is_there_but_jupyter(notebook: Notebook) -> None:
+def test_guest_reaches_no_network(notebook: Notebook) -> None:
     lines = notebook.run(
         "import socket\nfor port in 22, 53:\n"
         "    with socket.socket() as one:\n        one.settimeout(3)\n"
@@ -117,14 +117,14 @@ def test_nothing_of_the_network_is_there_but_jupyter(notebook: Notebook) -> None
     assert lines.split() == ["int", "False"] * 2
 
 
-def test_a_topology_stands_in_a_cell_and_shows_itself(notebook: Notebook) -> None:
+def test_live_topology_in_a_cell(notebook: Notebook) -> None:
     notebook.run("from labkit import live; net = live.build('veth', pairs=1)")
     assert "1 received" in notebook.run("print(net.client0.run('ping', '-c1', net.server0.address))")
     assert "client0" in notebook.run("print(repr(net))")
     notebook.run("net.close()")
 
 
-def test_an_interrupt_reaches_the_cell_and_its_program(notebook: Notebook) -> None:
+def test_interrupt_reaches_cell_and_program(notebook: Notebook) -> None:
     code = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
     status, text = notebook.report(code, notebook.manager.interrupt_kernel)
     assert status == "error"
@@ -134,7 +134,7 @@ def test_an_interrupt_reaches_the_cell_and_its_program(notebook: Notebook) -> No
     assert "sleep 1000" not in notebook.run(f"print({sleeping})")
 
 
-def test_restarted_it_is_another_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
+def test_restart_boots_another_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
     notebook.run("kept = 1; open('/etc/labkit-was-here', 'w').close()")
     before = set(marked(notebook.mark))
     notebook.manager.restart_kernel()
@@ -144,7 +144,7 @@ def test_restarted_it_is_another_lab_vm(notebook: Notebook, lab_kernel: str) -> 
     assert until(lambda: not before & set(marked(notebook.mark)), 20)
 
 
-def test_shut_down_it_leaves_nothing(notebook: Notebook) -> None:
+def test_shutdown_leaves_nothing(notebook: Notebook) -> None:
     notebook.manager.shutdown_kernel()
     assert until(lambda: not notebook.programs(), 20), notebook.programs()
 
@@ -158,7 +158,7 @@ def papermill(folder: Path, source: Path, spec: str, *parameters: str) -> subpro
     )
 
 
-def test_a_kernel_that_dies_by_a_signal_is_reported_once(spec: str, lab_kernel: str, tmp_path: Path) -> None:
+def test_killed_kernel_is_reported_once(spec: str, lab_kernel: str, tmp_path: Path) -> None:
     cells = ["import os; print(os.uname().release)", "import signal; os.kill(os.getpid(), signal.SIGILL)"]
     written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(written, tmp_path / "asked.ipynb")
@@ -172,7 +172,7 @@ def test_a_kernel_that_dies_by_a_signal_is_reported_once(spec: str, lab_kernel: 
     assert first.outputs[0].text.strip() == lab_kernel
 
 
-def test_the_datapaths_notebook_runs_there(spec: str, lab_kernel: str, tmp_path: Path) -> None:
+def test_datapaths_notebook_in_the_lab_vm(spec: str, lab_kernel: str, tmp_path: Path) -> None:
     """numpy, pandas and plotly are imported in it: an emulated CPU has every instruction that the wheels use."""
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "params").mkdir()

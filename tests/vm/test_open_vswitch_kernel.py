@@ -39,7 +39,7 @@ def result(full_kernel: str) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_switch(name: str, result: dict[str, Answer]) -> None:
+def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
     report = result[name]
     assert "error" not in report, report
     assert (report["reachable"], report["datapath"]) == (None, "system")
@@ -50,6 +50,6 @@ def test_a_switch(name: str, result: dict[str, Answer]) -> None:
     assert report["counted"]["copies_expected_count"] == report["counted"]["copies_count"] == 2 * 2 * PINGS
 
 
-def test_segmentation_stays_on(result: dict[str, Answer]) -> None:
+def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath carries frames that are segmented later; only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]

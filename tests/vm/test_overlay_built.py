@@ -55,7 +55,7 @@ def without_spine_2(net: live.LiveTopology) -> None:
 
 
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
-def test_containers_reach_each_other_whatever_the_routes(where: str, routes: str) -> None:
+def test_reachability_with_every_kind_of_routes(where: str, routes: str) -> None:
     with live.build(attentive(leaf_spine_overlay.seed(routes)), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1426)
         assert "ttl=62" in ping(net, "cs1", CS4, 1426)
@@ -78,7 +78,7 @@ def test_containers_reach_each_other_whatever_the_routes(where: str, routes: str
             assert "ttl=64" in ping(net, "cs1", CS5, 1426)
 
 
-def test_by_name_and_with_ipip(where: str) -> None:
+def test_overlay_by_name_and_with_ipip(where: str) -> None:
     with live.build("overlay", where, mtu_bytes=9000) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["cs1", "cs5"]
         assert "ttl=64" in ping(net, "cs1", CS5, 9000)
@@ -98,7 +98,7 @@ def test_by_name_and_with_ipip(where: str) -> None:
         ({"kind": "gretap"}, 1462, "tunnel any to 192.168.2.1 (n2/tun)"),
     ],
 )
-def test_tunnels_of_layer_2(where: str, tunnel: dict[str, Any], mtu_bytes: int, report: str) -> None:
+def test_layer_2_tunnels(where: str, tunnel: dict[str, Any], mtu_bytes: int, report: str) -> None:
     with live.build(networks.routed(tunnel, mtu_bytes), where) as net:
         assert "ttl=64" in ping(net, "c1", "10.0.0.2", mtu_bytes)
         tree = drawing.tree(net.state)
@@ -138,7 +138,7 @@ def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
     return result
 
 
-def test_the_reports_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
+def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
     """The report's tcpdump: `UDP, length 106` at lc1_br1, `GREv0, length 138` on both sides of the spine, VXLAN alone
     again at lc2_br3, plain ICMP at cs5; and GRE alone, `length 88`, for a container of another subnet."""
     within = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30"
@@ -164,7 +164,7 @@ def test_the_reports_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
     overlays.as_promised(rows, leaf_spine_overlay.seed("static"))
 
 
-def test_who_reaches_whom_in_the_reports_network(rows: list[dict[str, Any]]) -> None:
+def test_reachability_rows(rows: list[dict[str, Any]]) -> None:
     between = [row for row in rows if row["part"] == "reachability"]
     assert len(between) == 20
     assert [row for row in between if not row["as_expected"] or row["received_count"] != 1] == []
@@ -172,7 +172,7 @@ def test_who_reaches_whom_in_the_reports_network(rows: list[dict[str, Any]]) -> 
     assert (ttl["cs1", "cs5"], ttl["cs1", "cs4"], ttl["cs1", "cs2"]) == ((64, "sc2"), (62, "sc2"), (64, None))
 
 
-def test_every_tunnel_adds_what_its_headers_are(rows: list[dict[str, Any]]) -> None:
+def test_measured_header_overhead(rows: list[dict[str, Any]]) -> None:
     added = [row for row in rows if row["part"] == "headers"]
     assert {row["topology"]: row["measured_bytes"] for row in added} == {
         "vxlan": 50, "gre": 24, "gretap": 38, "vxlan_gre": 74, "geneve": 50,
@@ -182,7 +182,7 @@ def test_every_tunnel_adds_what_its_headers_are(rows: list[dict[str, Any]]) -> N
         assert sum(layer["header_bytes"] for layer in row["layers"]) == row["computed_bytes"]
 
 
-def test_a_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
+def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     """The same at a spine at the same time, by labkit and by hand."""
     by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/said & echo $!"
     begun = "until grep -q 'listening on' /tmp/said; do sleep 0.1; done"

@@ -41,7 +41,7 @@ def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("name", ARMS)
-def test_a_tunnel(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
+def test_tunnel_reaches_and_measures(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
     report = result[name, family]
     if (name, family) == ("ipip", 6):
         assert (report["error"], report["text"].partition(" (")[0]) == ("BadInput", "ipip carries IPv4 alone")

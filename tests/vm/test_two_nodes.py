@@ -37,7 +37,7 @@ def test_line_rate_at_mtu_9000(lab_kernel: str, machine: World) -> None:
     assert max(measured_bps) > RATE_BPS / 2
 
 
-def test_a_longer_cable(lab_kernel: str, machine: World) -> None:
+def test_link_delay(lab_kernel: str, machine: World) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", "topology=veth_bridge", "protocol=ping", "duration_s=1")
     [row] = machine.rows(*words, "link_delay_s=0.2", timeout=400)
     assert row["status"] in MEASURED, row["reason"]

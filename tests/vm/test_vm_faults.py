@@ -52,7 +52,7 @@ def nothing_left(machine: World) -> bool:
 
 
 @pytest.mark.parametrize("name", ["qemu", "virtiofsd"])
-def test_a_program_of_the_vm_is_killed(lab_kernel: str, tmp_path: Path, name: str) -> None:
+def test_killed_qemu_or_virtiofsd(lab_kernel: str, tmp_path: Path, name: str) -> None:
     with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
         os.kill(programs(machine, name)[0], signal.SIGKILL)
         words = ended(process)
@@ -63,7 +63,7 @@ def test_a_program_of_the_vm_is_killed(lab_kernel: str, tmp_path: Path, name: st
         assert nothing_left(machine)
 
 
-def test_a_vm_that_hangs_is_given_up(lab_kernel: str, tmp_path: Path) -> None:
+def test_hanging_vm(lab_kernel: str, tmp_path: Path) -> None:
     with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
         os.kill(programs(machine, "qemu")[0], signal.SIGSTOP)
         begun = time.monotonic()
@@ -73,7 +73,7 @@ def test_a_vm_that_hangs_is_given_up(lab_kernel: str, tmp_path: Path) -> None:
         assert nothing_left(machine)
 
 
-def test_what_was_interrupted_goes_on(lab_kernel: str, tmp_path: Path) -> None:
+def test_killed_run_and_resume(lab_kernel: str, tmp_path: Path) -> None:
     """The kill -9 of the command line leaves no process; the same command measures only what is missing."""
     with measuring(f"vm:{lab_kernel}", tmp_path, rounds=3) as (machine, process, run):
         process.kill()
@@ -90,7 +90,7 @@ def test_what_was_interrupted_goes_on(lab_kernel: str, tmp_path: Path) -> None:
         assert len(list((run / "artefacts").iterdir())) == 3
 
 
-def test_the_kernel_panics(lab_kernel: str) -> None:
+def test_kernel_panic(lab_kernel: str) -> None:
     with (
         live.build("veth", where=f"vm:{lab_kernel}") as net,
         pytest.raises(Failed, match="Kernel panic") as error,
@@ -99,7 +99,7 @@ def test_the_kernel_panics(lab_kernel: str) -> None:
     assert "its lab VM" in str(error.value)
 
 
-def test_the_machines_files_cannot_be_written(full_kernel: str) -> None:
+def test_machine_files_are_read_only(full_kernel: str) -> None:
     """Not in the guest's own view, which is a copy, but in what virtiofsd serves: there is no other way to the disk."""
     script = "mount -t virtiofs root /mnt && cat /mnt/etc/os-release >/dev/null && touch /mnt/var/tmp/labkit-was-here"
     with live.build("veth", where=f"vm:{full_kernel},profile=tracing,modules=ipvlan") as net:
@@ -109,7 +109,7 @@ def test_the_machines_files_cannot_be_written(full_kernel: str) -> None:
     assert not Path("/var/tmp/labkit-was-here").exists()
 
 
-def test_the_guest_is_out_of_memory(lab_kernel: str) -> None:
+def test_guest_out_of_memory(lab_kernel: str) -> None:
     """The kernel of the guest kills what takes too much: a program at an endpoint, or the experiment itself."""
     hog = "import os; hogs = []\nwhile True: hogs.append(os.urandom(1 << 22))"
     with live.build("veth", where=f"vm:{lab_kernel},memory_mib=512") as net:
@@ -121,7 +121,7 @@ def test_the_guest_is_out_of_memory(lab_kernel: str) -> None:
                             timeout_s=PATIENCE_S)  # fmt: skip
 
 
-def test_the_disk_is_full(lab_kernel: str, tmp_path: Path) -> None:
+def test_full_disk(lab_kernel: str, tmp_path: Path) -> None:
     with world(tmp_path, user=False) as machine:
         machine.data.mkdir()
         script = (
@@ -135,7 +135,7 @@ def test_the_disk_is_full(lab_kernel: str, tmp_path: Path) -> None:
         assert nothing_left(machine)
 
 
-def test_images_that_are_none(tmp_path: Path) -> None:
+def test_invalid_kernel_images(tmp_path: Path) -> None:
     text = tmp_path / "vmlinuz"
     text.write_text("no kernel")
     for where, words in (
@@ -147,12 +147,12 @@ def test_images_that_are_none(tmp_path: Path) -> None:
             live.build("veth", where=where)
 
 
-def test_a_module_that_there_is_not(lab_kernel: str) -> None:
+def test_missing_module(lab_kernel: str) -> None:
     with pytest.raises(BadInput, match="no_such_thing"):
         live.build("veth", where=f"vm:{lab_kernel},modules=no_such_thing")
 
 
-def test_consoles_last_words(tmp_path: Path) -> None:
+def test_last_words_of_the_console(tmp_path: Path) -> None:
     path = tmp_path / "console"
     assert console.last_words(path) == ""
     path.write_bytes(

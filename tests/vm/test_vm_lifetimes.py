@@ -75,7 +75,7 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
     assert len(set(began.values())) == boots
 
 
-def test_a_sweep_over_kernels_outlives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
+def test_sweep_over_kernels_survives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
     """The point goes on in a lab VM that is booted anew; ratios of both kernels stand side by side in the report."""
     parameters = {
         "topology": ["veth", "veth_bridge"],

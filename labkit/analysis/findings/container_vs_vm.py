@@ -1,6 +1,6 @@
-"""What was found of containers against virtual machines, as the notebook shows it: which pairs are fair, how much of a
-difference is the boundary between machines, functions of each kernel, where this machine's time goes, and what the
-report's own figures say."""
+"""The findings of the experiment `container_vs_vm`, as its notebook shows them: which pairs are fair, how much of a
+difference the boundary between machines explains, function times in each kernel, this machine's CPU time, and what the
+report's own values imply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
 
 
 class ContainerVsVm:
-    """What a run or a sweep in `folder` tells; `rows` are those that measure. Each method shows one section."""
+    """The findings of the run or sweep in `folder`; rows: its measurements. Each method shows one section."""
 
     def __init__(self, folder: Path, rows: pd.DataFrame) -> None:
         self.rows = rows
@@ -43,24 +43,24 @@ class ContainerVsVm:
         self.published = published()
         self.usual, self.fair = usual(rows), fair(rows)
 
-    def got(self) -> None:
-        """Which pairs are fair; what the ends get, and what it costs on both sides of the boundary."""
+    def throughput(self) -> None:
+        """Show which pairs are fair, the throughput of each, and the CPU time on both sides of the boundary."""
         _list(pairs(self.rows))
         display(figures.ends(self.rows, self.published))
         if self.rows["protocol"].ne("ping").any():
             display(figures.sides(self.rows))
 
     def ratios(self) -> None:
-        """Ratios to the baseline, as this machine has them."""
+        """Show the ratios to the baseline on this machine."""
         lines = [sentence for sentence in pairs(self.usual) if sentence.startswith("Not")]
         result = verdicts.verdicts(self.usual)
         display(figures.forest(result, "Ratios to the baseline, on this machine", " ".join(lines)))
 
-    def alone(self) -> None:
-        """The fair pair: what the boundary between machines makes by itself."""
+    def fair_pair(self) -> None:
+        """Show the fair pair: the effect of the boundary between machines alone."""
         if not len(self.fair):
             lines = fair_pair_sentences(self.rows, SHARED, APART) or [
-                "It was not measured: ask for endpoint=guest,shared_guest"
+                "It was not measured: set endpoint=guest,shared_guest"
             ]
             display(Markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
             return
@@ -72,7 +72,7 @@ class ContainerVsVm:
         display(figures.forest(result, "The boundary between machines alone", about))
 
     def functions(self) -> None:
-        """How long functions take in each kernel, and what the report had of them."""
+        """Show how long functions take in each kernel, and what the report says about them."""
         result = calls(self.profiles)
         if result.empty:
             display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
@@ -81,7 +81,7 @@ class ContainerVsVm:
         _list([*profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS), *objections(self.published)])
 
     def packets(self) -> None:
-        """The calls of one packet in each kind of ends, where `observe` had function_graph."""
+        """Show the calls for one packet with each kind of endpoint, if `observe` had function_graph."""
         own = self.profiles[self.profiles["observer"].eq(PACKETS)]
         if not own["status"].eq("ok").any():
             display(Markdown(f"*{_missing(self.profiles, [PACKETS])}*"))
@@ -91,7 +91,7 @@ class ContainerVsVm:
                 _packets(point, load.group_text(key))
 
     def costs(self) -> None:
-        """Where this machine's CPU time goes: guests against the baseline."""
+        """Show where this machine's CPU time goes: guests against the baseline."""
         own = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
         if own.empty:
             display(Markdown(f"*{_missing(self.profiles, [load_profiles.OBSERVER])}*"))
@@ -105,19 +105,19 @@ def _list(sentences: list[str]) -> None:
 
 
 def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
-    """Why nothing is shown of observers."""
+    """Return why there is nothing to show about these observers."""
     own = profiles[profiles["observer"].isin(observers)]
     if len(own):
         reasons = load.group_similar(own["reason"].fillna("no reason was recorded").astype("str"))
         names = " and ".join(name for name in observers if own["observer"].eq(name).any())
-        return f"Nothing was seen by {names}: {'; '.join(dict.fromkeys(reasons))}."
+        return f"{names} recorded nothing: {'; '.join(dict.fromkeys(reasons))}."
     if lost := profile_doubts.not_set_up(profiles):
-        return f"Nothing was seen by {' and '.join(observers)}: {'; '.join(lost)}."
+        return f"{' and '.join(observers)} recorded nothing: {'; '.join(lost)}."
     if observers != TIMERS:
-        return f"Not looked at: say `observe={','.join(observers)}`."
+        return f"Not measured: set `observe={','.join(observers)}`."
     return (
-        "Not looked at: `observe=guest_function_times guest=debian,profile=tracing` asks the guests' kernels,"
-        " `observe=function_times` this machine's; where that cannot time functions (`labkit doctor`),"
+        "Not measured: `observe=guest_function_times guest=debian,profile=tracing` measures the guests' kernels,"
+        " `observe=function_times` this machine's kernel. If this kernel cannot time functions (see `labkit doctor`),"
         " `where=vm:debian,profile=tracing` boots one that can."
     )
 
@@ -183,7 +183,7 @@ def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets:
     line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
     line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
-    # TCP's packets are as long as offloads make them.
+    # The length of TCP packets depends on offloads.
     unknown = one.get("count") is None or row["protocol"] == "tcp"
     line["calls a packet"] = None if unknown else one["count"] / packets
     return line | micro | {"speed left": row["overhead_ratio"]}
@@ -223,9 +223,9 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     of_shared = _against(rows[rows["endpoint"].isin([base, SHARED])], SHARED)
     words = load.group_text(key)
     if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
-        return f"**{words}**: too little was measured to tell the boundary from the rest."
+        return f"**{words}**: too little was measured to separate the effect of the boundary."
     metric = "throughput" if key[load.GROUP.index("protocol")] != "ping" else "round-trip time"
-    alone = f"The boundary between machines by itself makes {_ratio_text(inner)}."
+    alone = f"The effect of the boundary between machines alone is {_ratio_text(inner)}."
     if of_guests is None or of_shared is None:
         return f"**{words}**, {metric}: {alone[0].lower()}{alone[1:]}"
     of = {side.endpoint: side for side in endpoint_kinds(rows)}

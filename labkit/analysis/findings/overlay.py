@@ -1,6 +1,8 @@
-"""What was found in an overlay, as sentences in Markdown: of the way of a packet, of who reaches whom, of a spine that
-failed, of what tunnels add. Each function takes the rows of one part of the experiment `overlay`, and tells of each
-host by itself."""
+"""The findings of the experiment `overlay` as sentences in Markdown: the path of a packet, reachability, the failure of
+a spine, and the headers that tunnels add.
+
+Each function takes the rows of one part, and reports each host separately.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,27 @@ from labkit.analysis.load import emulated, group_similar, hosts
 from labkit.common.units import si
 
 Rows = list[dict[Any, Any]]
-FAILED = {"carrier": "its interfaces go down", "silent": "it stops forwarding, and nothing tells"}
+FAILED = {"carrier": "its interfaces go down", "silent": "it silently stops forwarding"}
 UDP_BYTES = 8
 
 
 def path(df: pd.DataFrame) -> list[str]:
-    """A sentence for each packet that was followed: at how many interfaces, and what it was at its largest."""
+    """Return a sentence for each captured packet: the number of interfaces, and its largest encapsulation."""
     return _host_lines(df, _followed)
 
 
 def reachability(df: pd.DataFrame) -> list[str]:
-    """A sentence for each kind of routes: how many of how many answer, by which ways."""
+    """Return a sentence for each kind of routes: how many pairs reach each other, and by which paths."""
     return _host_lines(df, _reached)
 
 
 def failure(df: pd.DataFrame) -> list[str]:
-    """A sentence for each failure: what was lost, for how long nothing was answered, which spine carried the flow
-    meanwhile."""
+    """Return a sentence for each failure: the lost probes, the longest outage, and the spine that carried the flow."""
     return _host_lines(df, _failures)
 
 
 def headers(df: pd.DataFrame) -> list[str]:
-    """A sentence for each tunnel: the bytes that it adds, by the sizes of its headers and as the kernel counts."""
+    """Return a sentence for each tunnel: the bytes that it adds, by header sizes and by the kernel's counters."""
     return _host_lines(df, _added)
 
 
@@ -43,27 +44,29 @@ SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "he
 
 
 def doubts(df: pd.DataFrame) -> list[str]:
-    """What to know before believing what was seen, each doubt once."""
+    """Return the doubts about the observations, each once."""
     noted = df[["doubts", "part"]].dropna().itertuples(index=False, name=None)
     lines = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
     count = int(emulated(df).sum())
-    return lines + [f"emulated CPU in {count} rows of what was seen: times are not hardware's"] * bool(count)
+    return lines + [f"emulated CPU in {count} rows: times on hardware differ"] * bool(count)
 
 
 def plain(sentence: str) -> str:
-    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    """Return a sentence as a list item for the terminal, without Markdown."""
     text = sentence.lstrip()
     return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '')}"
 
 
 def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
-    """What is told of each host, and a sentence for each reason for which something was not seen."""
+    """Return the sentences of each host, and a sentence for each reason why something was not measured."""
     there = hosts(df[df["status"].eq("ok")])
     lines = [f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)]
     missing = df[df["status"].ne("ok")]
     return [
         *lines,
-        *dict.fromkeys(f"Not seen: {reason}." for reason in group_similar(missing["reason"].astype("str"))),
+        *dict.fromkeys(
+            f"Not measured: {reason}." for reason in group_similar(missing["reason"].astype("str"))
+        ),
     ]
 
 
@@ -76,7 +79,7 @@ def _followed(df: pd.DataFrame) -> Iterator[str]:
         lines += f" interfaces within {si(seen[-1]['time_s'], 's')}."
         if len(large["layers"]) > len(seen[0]["layers"]):
             lines += f" From {large['hop']} on it is a frame of {most} bytes: {_inside(large)};"
-            lines += f" {most - own} bytes of headers more."
+            lines += f" {most - own} bytes of additional headers."
         yield lines
 
 
@@ -104,9 +107,9 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
         rows = result[routes, folder]
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
         lines = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
-        lines += f" {int(rows['as_expected'].astype(bool).sum())} were as the description promises; went by"
+        lines += f" {int(rows['as_expected'].astype(bool).sum())} took an expected path; path via"
         spines = rows["spine"].fillna("no spine").value_counts()
-        yield f"{lines} {', by '.join(f'{spine} {count}' for spine, count in spines.items())}."
+        yield f"{lines} {', '.join(f'{spine} {count}' for spine, count in spines.items())}."
         for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
 
@@ -114,10 +117,10 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
 def _otherwise(one: dict[Any, Any]) -> str:
     went = " → ".join(one["path"] or []) or "nowhere"
     promised = " or ".join(" → ".join(way) for way in one["expected_paths"] or []) or "no way"
-    lines = f"{one['received_count']:g} of {one['sent_count']:g} answered, seen {went}, promised {promised}"
+    lines = f"{one['received_count']:g} of {one['sent_count']:g} answered, path {went}, expected {promised}"
     ttls = [one["ttl"], one["expected_ttl"]]
     if pd.notna(ttls).all() and ttls[0] != ttls[1]:
-        lines += f", TTL {ttls[0]:g} where {ttls[1]:g} was promised"
+        lines += f", TTL {ttls[0]:g} instead of {ttls[1]:g}"
     return lines
 
 
@@ -125,12 +128,12 @@ def _failures(df: pd.DataFrame) -> Iterator[str]:
     for one in sorted(df.to_dict("records"), key=_order):
         lost = one["sent_count"] - one["received_count"]
         how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
-        how += ", and leaves leave out routes without carrier)**" if one["ignores_linkdown"] else ")**"
+        how += ", and the leaves ignore routes without carrier)**" if one["ignores_linkdown"] else ")**"
         during = [spine for spine in one["path_during"] if spine is not None]
-        by = f"the flow went by {' and '.join(dict.fromkeys(during))}" if during else "nothing came through"
+        by = f"the flow used {' and '.join(dict.fromkeys(during))}" if during else "no packet arrived"
         down_s = one["up_s"] - one["down_s"]
         lines = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
-        ends = "" if one["outage_over"] else ", and not over at the end"
+        ends = "" if one["outage_over"] else "; the outage was not over at the end"
         yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}."
 
 
@@ -142,15 +145,17 @@ def _added(df: pd.DataFrame) -> Iterator[str]:
     for one in df.to_dict("records"):
         sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
         computed, measured = one["computed_bytes"], one["measured_bytes"]
-        seen = "and as many were measured" if computed == measured else f"but {measured:g} were measured"
+        seen = (
+            "and the same number was measured" if computed == measured else f"but {measured:g} were measured"
+        )
         yield f"**{one['topology']}** adds {computed:g} bytes to each packet, {sizes}, {seen}."
 
 
 def _late(one: dict[Any, Any]) -> str:
-    """Probes that were answered, but only when the spine was back: they waited for a neighbour to be found."""
+    """Return the number of probes that were answered after the spine recovered: they waited for ARP."""
     late = [
         sent_s
         for sent_s, rtt_s in one["probes"]
         if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
     ]
-    return f", {len(late)} of those sent meanwhile answered when it was back" if late else ""
+    return f", {len(late)} probes sent meanwhile were answered after the recovery" if late else ""

@@ -1,5 +1,5 @@
-"""What was found about the cost of datagrams by their size, as sentences in Markdown: what is cut into fragments and
-where the sender is the limit, the fits, and in which part of the cost arms differ."""
+"""The findings about the cost of datagrams by size, as sentences in Markdown: fragmentation, whether the sender or the
+receiver is the limit, the fits, and the part of the cost in which arms differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx
 
 
 def travelled(rows: pd.DataFrame) -> list[str]:
-    """How datagrams travelled: whole or in fragments, with which offloads, and whether all that was sent arrived."""
+    """Return how datagrams travelled: whole or in fragments, with which offloads, and whether all arrived."""
     result = cost_model.per_round(rows)
     lines = [
         line
@@ -52,14 +52,14 @@ def travelled(rows: pd.DataFrame) -> list[str]:
 
 
 def fits(curves: Sequence[Curve]) -> list[str]:
-    """A sentence for each fit, with what does not lie on it."""
+    """Return a sentence for each fit, with the points that do not lie on it."""
     return [
         line for curve in curves if curve.role != "control" for line in _fit(curve, _where(curve, curves))
     ]
 
 
 def table(curves: Sequence[Curve]) -> pd.DataFrame:
-    """The fits, a line for each arm and cost, with 95 % intervals."""
+    """Return the fits: a line for each arm and cost, with 95 % intervals."""
     lines = []
     for curve in curves:
         parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
@@ -72,36 +72,37 @@ def table(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def differences(curves: Sequence[Curve]) -> list[str]:
-    """A sentence for each arm and cost: in which part of it the arm differs from the baseline; then how many
-    differences were judged."""
+    """Return a sentence for each arm and cost: in which part the arm differs from the baseline; then the number of
+    comparisons."""
     result = cost_comparison.comparisons(curves)
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
-        sentences = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g} of them would"
-        sentences += " stand out by chance; so only those are named that Benjamini and Hochberg's procedure keeps, of which"
+        sentences = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g}"
+        sentences += " of them would be significant by chance. Only those are listed that the procedure of"
+        sentences += " Benjamini and Hochberg keeps;"
         lines.append(
-            f"{sentences} at most 5 % are expected to be none. An interval in brackets is of its own number alone."
+            f"{sentences} at most 5 % of these are expected to be false."
+            " Each interval in brackets is for its own value only."
         )
     return lines
 
 
 def functions(profiles: pd.DataFrame) -> list[str]:
-    """Whether a function takes as long for a large datagram as a report says (`timed.SEED`), arm by arm; or, in one
-    sentence, why functions were not timed."""
+    """Return, for each arm, whether a function takes as long for a large datagram as a report claims
+    (`function_time_claim.SEED`); or one sentence about why functions were not timed."""
     claim = function_time_claim.SEED
     result = function_time_claim.judge_claim(function_time_claim.times(profiles), claim)
     if not result:
         reasons = function_time_claim.why_not(profiles)
-        because = (
-            "; ".join(reasons) or f"{function_time_claim.OBSERVER} was not asked to see it at both sizes"
-        )
+        because = "; ".join(reasons) or f"{function_time_claim.OBSERVER} was not set to observe both sizes"
         return [
             f"Whether `{claim.function}` takes half as long for {claim.length_bytes} bytes as for"
-            f" {claim.of_length_bytes} cannot be told here: {because}."
+            f" {claim.of_length_bytes} cannot be determined here: {because}."
         ]
     sentences = f"Claimed ({claim.source}): `{claim.function}` takes {claim.ratio:g} times as long for"
     sentences += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
-    sentences += " What the tracer itself takes is in every call, as much at each size, and pulls the ratio found towards 1."
+    sentences += " The tracer's own time is in every call and is the same at each size,"
+    sentences += " so it moves the ratio towards 1."
     among = pd.DataFrame([dict(zip(cost_model.BY, one.key, strict=True)) for one in result])
     return [sentences, *(f"    - {_judged(one)}{_named(one.key, among)}." for one in result)]
 
@@ -109,13 +110,13 @@ def functions(profiles: pd.DataFrame) -> list[str]:
 def all_findings(
     rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
 ) -> list[str]:
-    """All of it."""
+    """Return all findings."""
     lines = [*travelled(rows), *fits(curves), *differences(curves)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 
 
 def plain(sentence: str) -> str:
-    """A sentence as a line of a list in the terminal, without what is Markdown's alone."""
+    """Return a sentence as a list item for the terminal, without Markdown."""
     text = sentence.lstrip()
     return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
 
@@ -151,8 +152,9 @@ def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
     mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
     cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
     each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]
-    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {cost_model.largest_whole(mtu, family)} bytes whole"
-    yield f"{sentences}{', and makes fragments of more: ' + ', '.join(each) if each else ''}{where}."
+    whole_bytes = cost_model.largest_whole(mtu, family)
+    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes whole"
+    yield f"{sentences}{', and fragments larger ones: ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]
     if len(seen):
         middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
@@ -161,7 +163,8 @@ def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
             counts = f"{one['seen_fragments_ratio']:.3g} of each datagram of {one['length_bytes']:.0f} bytes"
             yield f"But IP counted {counts} at {one['arm']}, where {one['fragments_count']:g} were computed{where}."
         if len(cut) and not len(off):
-            yield f"As many were counted by the senders' kernel as computed: no segmentation offload took part{where}."
+            text = "The senders' kernel counted the computed number of fragments: no segmentation offload was used"
+            yield f"{text}{where}."
     yield from _limits(group, where)
 
 
@@ -175,20 +178,20 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
         sentences = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
         sentences += f" most {units.percent(most)} at {place[0]} with {place[1]:.0f} bytes:"
-        sentences += " the receiver is the limit there, and what the lost cost is"
-        yield f"{sentences} in the cost of those received{where}."
+        sentences += " the receiver is the limit there, and the cost of the lost datagrams is"
+        yield f"{sentences} included in that of the received ones{where}."
     if len(beyond) == len(lost):
         return
-    sentences = f"At {many(len(lost) - len(beyond), 'point')} all that was sent arrived:"
+    sentences = f"At {many(len(lost) - len(beyond), 'point')} every datagram arrived:"
     of = group.iloc[0]
     if pd.notna(of["rate_bps"]):
-        yield f"{sentences} the time between datagrams is that of the rate that was asked for{where}."
+        yield f"{sentences} the requested rate determines the time between datagrams{where}."
     elif of["pairs"] == 1 and of["streams"] == 1:
         sentences += " there the sender, one process, is the limit,"
-        yield f"{sentences} and the time between datagrams is the time that it takes to send one{where}."
+        yield f"{sentences} and the time between datagrams is the time to send one{where}."
     else:
         sentences += " there the senders are the limit,"
-        yield f"{sentences} and the time between datagrams is the time from one that any of them sends to the next{where}."
+        yield f"{sentences} and the time between datagrams is between those of all senders together{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:
@@ -218,15 +221,18 @@ def _fit(curve: Curve, where: str) -> Iterator[str]:
 
 def _misfits(curve: Curve) -> Iterator[str]:
     for sentences in _off(curve):
-        yield f"    - But {sentences}, more than the rounds scatter; the numbers describe the line, not each size."
+        yield (
+            f"    - But {sentences}, which is more than the scatter of the rounds;"
+            " the numbers describe the line, not each size."
+        )
 
 
 def _off(curve: Curve) -> Iterator[str]:
     """What is not on its line, and by how much the fit misses it most."""
     whole = curve.fragments == 1
     for result, which, what in (
-        (curve.line, whole, "what travels whole is on no straight line"),
-        (curve.steps, ~whole, "what is cut does not cost so much for each fragment"),
+        (curve.line, whole, "the sizes without fragments do not lie on a straight line"),
+        (curve.steps, ~whole, "the cost is not linear in the number of fragments"),
     ):
         if result is not None and result.misfits:
             middles = np.where(which, curve.residuals.mean(axis=0), 0)

@@ -29,7 +29,7 @@ def compared(tmp_path: Path, left: list[Row], right: list[Row]) -> tuple[Any, st
     return table.set_index("topology"), "\n".join(doubts)
 
 
-def test_drift_cancels_where_there_is_a_common_baseline(tmp_path: Path) -> None:
+def test_common_baseline_cancels_drift(tmp_path: Path) -> None:
     table, doubts = compared(tmp_path, rows(rounds=8), drifted(rows(rounds=8, seed=4), 0.95))
     arm, baseline = table.loc["macvlan_bridge"], table.loc["veth_bridge"]
     assert arm["word"] == "no difference beyond 5 %"
@@ -77,7 +77,7 @@ def test_latency_is_better_when_lower(tmp_path: Path) -> None:
     [
         (PREPARED | {"veth_bridge (again)": 1.2}, 8, "in tuesday the baseline differs from itself"),
         ({"veth_bridge": 1.0, "macvlan_bridge": 1.2}, 8, "in tuesday veth_bridge was not measured twice"),
-        (PREPARED, 1, "one of the two has a single set-up, thus no interval"),
+        (PREPARED, 1, "one of the two runs has a single set-up, so there is no interval"),
     ],
 )
 def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says: str) -> None:
@@ -86,7 +86,7 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
     assert says in str(table.loc["macvlan_bridge", "sentence"])
 
 
-def test_no_change_seldom_alarms(tmp_path: Path) -> None:
+def test_false_alarm_rate(tmp_path: Path) -> None:
     """60 comparisons, set-ups that differ by 5 %, a drift of 4 %: 3 false alarms are expected of either kind."""
     rng, both = np.random.default_rng(7), []
     for seed, drift in ((1, 1.0), (2, 1.04)):
@@ -114,7 +114,7 @@ def test_no_change_seldom_alarms(tmp_path: Path) -> None:
 def test_other_machines_are_refused(tmp_path: Path, name: str) -> None:
     another: dict[str, Any] = {name: "another"}
     with pytest.raises(
-        BadInput, match=f"monday and tuesday are not comparable, they differ in {name}: .* and another"
+        BadInput, match=f"monday and tuesday are not comparable because they differ in {name}: .* and another"
     ):
         compared(tmp_path, rows(rounds=2), rows(rounds=2, **another))
 
@@ -134,7 +134,7 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
         compare(tmp_path / "monday", tmp_path / "never")
 
 
-def test_doubts_of_both_are_told(tmp_path: Path) -> None:
+def test_doubts_of_both_runs(tmp_path: Path) -> None:
     right = rows(rounds=2, labkit="0.2.0", doubts="load was high") + rows({"loopback": 1}, rounds=2, pairs=8)
     _, doubts = compared(tmp_path, rows(), right)
     for doubt in (

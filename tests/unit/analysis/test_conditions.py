@@ -10,7 +10,7 @@ from made_rows import Row, rows
 from labkit.analysis import verdicts
 
 
-def test_a_machine_that_was_busy_before_the_first_run_is_told_once() -> None:
+def test_busy_machine_is_reported_once() -> None:
     """By what it did before the first run of each machine: later ones begin while the kernel clears up after others."""
     early, late, in_vm = ({"time": f"2026-11-21T{hour}:00:00Z"} for hour in ("07", "08", "06"))
     words = "a busy machine: in the half second before the first run 1.2 of its 2 CPUs were busy"
@@ -34,7 +34,7 @@ def test_a_machine_that_was_busy_before_the_first_run_is_told_once() -> None:
     assert report(rows(**high, **late), rows(**low, **in_vm, **vm)) == [], "a lab VM is load of its machine"
 
 
-def test_doubts_that_differ_in_numbers_alone_are_one() -> None:
+def test_doubts_differing_in_numbers_are_merged() -> None:
     some = rows()
     for place, share in ((2, "21 %"), (5, "5.6 %"), (8, "21 %")):
         some[place] |= {"doubts": f"the hypervisor took away {share} of the CPU time"}

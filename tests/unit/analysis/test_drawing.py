@@ -20,7 +20,7 @@ from labkit.common.topology_state import Namespace, Place
 from labkit.measure.topologies import State
 
 
-def test_joins_are_found_once() -> None:
+def test_joins_are_listed_once() -> None:
     assert [join.way for join in drawing.joins(tunnelled())].count("veth") == 1
     ways = sorted(join.way for join in drawing.joins(tunnelled()))
     assert ways == ["lower", "lower", "tunnel", "veth"]
@@ -49,7 +49,7 @@ def test_mermaid() -> None:
     assert drawing.mermaid(bridged(128)).count(" --- ") == 16
 
 
-def test_names_that_would_be_syntax() -> None:
+def test_names_are_escaped() -> None:
     name = 'a"<b>\\#'
     state = msgspec.structs.replace(
         tunnelled(),
@@ -74,7 +74,7 @@ def test_tree() -> None:
     assert "eth1  dummy  MTU 65536  no carrier" in drawing.tree(state)
 
 
-def test_what_serves_only_pairs_that_are_left_out_is_left_out() -> None:
+def test_omitted_pairs_omit_their_nodes() -> None:
     state, more = drawing.first(drawing.shown(bridged(128)), 3)
     assert more == 125
     assert [space.name for space in state.namespaces][-3:] == ["client2", "server2", "between"]
@@ -110,9 +110,7 @@ def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
     ],
     ids=["vxlan", "1 pair", "8 pairs", "overlay", "overlay, folded"],
 )
-def test_nothing_overlaps_and_no_line_runs_over_a_label(
-    state: State, places_of: Callable[[State], Layout | Levels]
-) -> None:
+def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]) -> None:
     places = places_of(drawing.shown(state))
     boxes = list(places.interfaces.values())
     assert len(boxes) == sum(len(space.interfaces) for space in drawing.shown(state).namespaces)
@@ -126,7 +124,7 @@ def test_nothing_overlaps_and_no_line_runs_over_a_label(
         assert 0 <= run_context.y <= run_context.bottom <= places.height
 
 
-def test_leaves_and_spines_stand_between_the_containers() -> None:
+def test_spines_between_containers() -> None:
     places = Layout(drawing.shown(overlay()))
     columns: dict[float, list[str]] = {}
     for name, box in sorted(places.namespaces.items(), key=lambda item: (item[1].x, item[1].y)):
@@ -140,7 +138,7 @@ def test_leaves_and_spines_stand_between_the_containers() -> None:
     assert max(boxes) < min(below) < max(below) < places.height
 
 
-def test_a_deep_network_is_folded_so_that_it_fits_a_report() -> None:
+def test_deep_network_is_folded() -> None:
     folded = places(drawing.shown(overlay()))
     assert isinstance(folded, Levels)
     assert figure.topology(overlay()).layout.width < 900
@@ -160,7 +158,7 @@ def test_a_deep_network_is_folded_so_that_it_fits_a_report() -> None:
     assert not any(crosses(line, box) for _, line in folded.lines for box in titles)
 
 
-def test_what_is_narrow_or_could_not_be_read_is_not_folded() -> None:
+def test_narrow_network_is_not_folded() -> None:
     assert isinstance(places(drawing.shown(bridged(8))), Layout)
     long = "a_container_whose_name_fills_its_box"
     text = msgspec.json.encode(overlay()).decode().replace('"cs5"', f'"{long}"')
@@ -171,7 +169,7 @@ def test_what_is_narrow_or_could_not_be_read_is_not_folded() -> None:
     assert isinstance(wide, Layout)
 
 
-def test_what_the_tree_says_of_the_overlay() -> None:
+def test_tree_of_the_overlay() -> None:
     lines = drawing.tree(overlay()).splitlines()
     assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
     assert "  route 23.0.0.0/24 dev gretun-cont" in lines
@@ -180,7 +178,7 @@ def test_what_the_tree_says_of_the_overlay() -> None:
     assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
 
 
-def test_a_figure_has_each_way_of_joining_once_in_its_legend() -> None:
+def test_legend_entries_are_unique() -> None:
     drawn = figure.topology(tunnelled())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
     assert [trace.name for trace in lines] == ["veth pair", "made on a lower device", "tunnel"]
@@ -191,7 +189,7 @@ def test_a_figure_has_each_way_of_joining_once_in_its_legend() -> None:
     assert drawn.layout.title.text == "vxlan, 1 pair"
 
 
-def test_a_figure_of_many_pairs_says_how_many_more() -> None:
+def test_figure_counts_omitted_pairs() -> None:
     drawn = figure.topology(bridged(128))
     assert drawn.layout.title.text == "veth_bridge, 128 pairs"
     assert drawn.layout.title.subtitle.text.endswith("; 120 more pairs are not drawn")
@@ -199,7 +197,7 @@ def test_a_figure_of_many_pairs_says_how_many_more() -> None:
     assert "not drawn" not in figure.topology(bridged(8)).layout.title.subtitle.text
 
 
-def test_the_figure_does_without_pandas() -> None:
+def test_figure_needs_no_pandas() -> None:
     """An emulated machine takes half a minute for it."""
     code = "import sys; from labkit.analysis.drawing import figure; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -55,7 +55,7 @@ def table(tmp_path: Path, ratios: dict[str, float] = RATIOS, **of_guest: Any) ->
     return verdicts.load(save(tmp_path / "run", made))
 
 
-def test_the_fair_pair_is_compared_with_its_own_baseline_and_control(tmp_path: Path) -> None:
+def test_fair_pair_uses_its_own_baseline(tmp_path: Path) -> None:
     result = table(tmp_path)
     fair = endpoint_kinds.fair(result)
     assert dict(fair.groupby("role")["endpoint"].first()) == {
@@ -83,14 +83,14 @@ def test_the_fair_pair_is_compared_with_its_own_baseline_and_control(tmp_path: P
         ),
     ],
 )
-def test_an_unfair_pair_says_what_differs(tmp_path: Path, differs: dict[str, Any], words: str) -> None:
+def test_unfair_pair_names_the_difference(tmp_path: Path, differs: dict[str, Any], words: str) -> None:
     result = table(tmp_path, **differs)
     assert not len(endpoint_kinds.fair(result))
     [lines] = endpoint_kinds.fair_pair_sentences(result, "shared_guest", "guest")
     assert lines == f"Not a fair pair: a guest each against namespaces of one guest. {words}"
 
 
-def test_one_thread_for_two_emulated_cpus_is_not_fair(tmp_path: Path) -> None:
+def test_emulation_thread_count_makes_a_pair_unfair(tmp_path: Path) -> None:
     result = table(tmp_path, guest_threads_count=1)
     assert len(endpoint_kinds.fair(result))  # older rows do not say
     result.loc[result["endpoint"].eq("shared_guest"), "guest_threads_count"] = 1
@@ -102,7 +102,7 @@ def test_one_thread_for_two_emulated_cpus_is_not_fair(tmp_path: Path) -> None:
     assert command.threads_count(Shape("debian", 2, profile="tracing"), kvm=True) == 2
 
 
-def test_pairs_and_guests_are_judged_each_for_itself(tmp_path: Path) -> None:
+def test_pair_counts_and_guests_are_separate(tmp_path: Path) -> None:
     one = table(tmp_path / "one")
     two = one.assign(pairs=2.0)
     two.loc[two["endpoint"].eq("shared_guest"), "guest_cpus_count"] = 4
@@ -119,7 +119,7 @@ def test_pairs_and_guests_are_judged_each_for_itself(tmp_path: Path) -> None:
     assert len(container_vs_vm.shares(several)) == 2
 
 
-def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
+def test_sentences(tmp_path: Path) -> None:
     result = table(tmp_path)
     lines = container_vs_vm.pairs(result)
     assert lines[0].startswith("A fair pair: containers against namespaces.")
@@ -136,7 +136,7 @@ def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
         "800 bytes",
         "of guests against namespaces is 1/",
         "], slower; where both ends share one guest (the kernel, the emulation) it is 1/",
-        "makes 1/4.93 [0.194, 0.212], slower.",
+        "alone is 1/4.93 [0.194, 0.212], slower.",
     ):
         assert words in share
     nobody = result[result["endpoint"].ne("shared_guest")]
@@ -144,7 +144,7 @@ def test_pairs_and_shares_in_words(tmp_path: Path) -> None:
     assert container_vs_vm.shares(nobody) == []
 
 
-def test_what_the_report_has_published() -> None:
+def test_published_comparison() -> None:
     result = endpoint_kinds.published()
     container, guest = result[result["default"]].sort_values("endpoint").to_dict("records")
     assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # bits by datagrams
@@ -159,7 +159,7 @@ def test_what_the_report_has_published() -> None:
     assert list(container_vs_vm.objections(nothing)) == []
 
 
-def test_figures_say_which_machines_they_show(tmp_path: Path) -> None:
+def test_figures_name_their_machines(tmp_path: Path) -> None:
     result = table(tmp_path)
     for figure in (figures.ends(result, endpoint_kinds.published()), figures.sides(result)):
         words = figure.layout.title.text + figure.layout.title.subtitle.text
@@ -178,7 +178,7 @@ def test_figures_say_which_machines_they_show(tmp_path: Path) -> None:
     assert len(figures.ends(result.iloc[:0], endpoint_kinds.published()).data) == 0
 
 
-def test_an_axis_of_many_decades_and_a_zero_can_be_read(tmp_path: Path) -> None:
+def test_logarithmic_axis_with_zero(tmp_path: Path) -> None:
     result = table(tmp_path)
     result.loc[result["endpoint"].eq("guest"), "guest_softirq_s"] = 0.0
     zeros = [trace for trace in figures.sides(result).data if trace.mode == "text"]
@@ -189,7 +189,7 @@ def test_an_axis_of_many_decades_and_a_zero_can_be_read(tmp_path: Path) -> None:
     assert figures.ends(result, endpoint_kinds.published()).layout.xaxis.dtick == 4
 
 
-def test_function_times_of_each_kernel(tmp_path: Path) -> None:
+def test_function_times_by_kernel(tmp_path: Path) -> None:
     one = {"count": 1600, "p50_s": 1e-6, "p90_s": 2e-6, "p99_s": 3e-6, "max_s": 9e-6}
     seen = {"tracer": "function_graph", "functions": {"ip_rcv": one}}
     made = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp")
@@ -232,9 +232,7 @@ def traced(folder: Path, **of_container: Any) -> Path:
     return folder
 
 
-def test_the_calls_of_one_packet_in_each_kind_of_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def packets(folder: Path) -> list[Any]:
         shown: list[Any] = []
         monkeypatch.setattr(container_vs_vm, "display", shown.append)
@@ -252,7 +250,7 @@ def test_the_calls_of_one_packet_in_each_kind_of_ends(
     assert missing == "*veth_bridge/container was traced, and no calls of it count: failed (it ended early).*"
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
-    assert packets(none) == ["*Not looked at: say `observe=function_graph`.*"]
+    assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
 
 
 @pytest.mark.parametrize(
@@ -271,18 +269,18 @@ def test_the_calls_of_one_packet_in_each_kind_of_ends(
         ({"topology": "veth"}, "veth has no place for a guest's tap"),
     ],
 )
-def test_loads_that_cannot_be(given: dict[str, Any], words: str) -> None:
+def test_invalid_loads(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words.replace("(", r"\(")):
         experiments.find("container_vs_vm").parameters.of(given)
 
 
-def test_what_nothing_uses_is_no_parameter_of_a_run() -> None:
+def test_unused_parameters_are_refused() -> None:
     result = experiments.find("container_vs_vm").parameters.of({})
     assert not {"slices", "whole_runs", "half_width", "protocol", "length_bytes"} & set(result.asdict())
     assert result.of(result.asdict()) == result
 
 
-def test_profiles_of_a_second_measurement_alone_are_not_compared() -> None:
+def test_control_profiles_are_not_compared() -> None:
     """An arm's own profile may have failed, and that of its second measurement not."""
     arms = [("guest", "veth_bridge/guest"), ("shared_guest", "veth_bridge/shared_guest (again)")]
     point = pd.DataFrame(arms, columns=["endpoint", "arm"])

@@ -26,7 +26,7 @@ def rounds(
     return expected * each
 
 
-def test_intervals_cover_what_was_planted_as_often_as_they_say() -> None:
+def test_interval_coverage() -> None:
     rng, hits, trials = np.random.default_rng(7), np.zeros(2), 600
     for _ in range(trials):
         result = linear_fit.fit(LINE, rounds(rng, FIXED + BYTE * SIZES))
@@ -39,7 +39,7 @@ def test_intervals_cover_what_was_planted_as_often_as_they_say() -> None:
     assert np.all(np.abs(hits / trials - 0.95) < 0.03), hits / trials
 
 
-def test_a_line_is_said_to_be_none_as_seldom_as_it_should_and_a_bend_is_seen() -> None:
+def test_lack_of_fit_false_alarm_rate() -> None:
     rng, trials = np.random.default_rng(8), 600
     bent = FIXED + BYTE * SIZES + 1.2e-6 * (SIZES < 100)  # small ones are dearer
     alarms = sum(linear_fit.fit(LINE, rounds(rng, FIXED + BYTE * SIZES)).misfits for _ in range(trials))
@@ -48,7 +48,7 @@ def test_a_line_is_said_to_be_none_as_seldom_as_it_should_and_a_bend_is_seen() -
     assert seen > 80
 
 
-def test_a_planted_cost_per_byte_is_found_between_two_arms() -> None:
+def test_planted_cost_per_byte_is_found() -> None:
     """0.5 ns a byte more of 0.3; and where nothing was planted, nothing is found in 95 %."""
     rng, result, false = np.random.default_rng(9), 0, 0
     for _ in range(200):
@@ -63,7 +63,7 @@ def test_a_planted_cost_per_byte_is_found_between_two_arms() -> None:
     assert false < 20
 
 
-def test_weights_keep_the_large_from_drowning_the_small() -> None:
+def test_weights_balance_large_and_small_values() -> None:
     """With 4 % of noise at every size, 65507 bytes scatter by more than all that 16 bytes cost."""
     rng = np.random.default_rng(10)
     sizes = np.array([16.0, 400, 1472, 9000, 65507])
@@ -89,7 +89,7 @@ def test_exact_points_give_exact_coefficients() -> None:
     assert linear_fit.fit(LINE, bent).misfits
 
 
-def test_what_cannot_be_fitted() -> None:
+def test_unfittable_data() -> None:
     with pytest.raises(BadInput, match="2 sizes do not tell 3 coefficients apart"):
         linear_fit.fit(np.ones((2, 3)), np.ones((4, 2)))
     with pytest.raises(BadInput, match="6 sizes do not tell 2 coefficients apart"):

@@ -60,7 +60,7 @@ TRIALS = load.complete(
 )  # fmt: skip
 
 
-def test_rates_have_intervals_over_searches() -> None:
+def test_rate_intervals_over_searches() -> None:
     result = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
     ndr = result.loc[("ovs", 0.0)]
     assert ndr["median_pps"] == 200e3
@@ -93,7 +93,7 @@ def test_sentences() -> None:
     )
 
 
-def test_the_figure_draws_every_trial_and_tells_those_that_do_not_count() -> None:
+def test_figure_marks_excluded_trials() -> None:
     figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
     counted, others = figure.data
     assert sorted(counted.x) == [100e3, 300e3]

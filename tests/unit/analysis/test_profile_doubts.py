@@ -33,7 +33,7 @@ def profile(number: int, observer: str | None, doubts: str | None = None, **chan
     )
 
 
-def test_a_notebook_tells_doubts_of_each_observer(tmp_path: Path) -> None:
+def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
     measured = rows({"veth_bridge": 1.0, "macvlan_bridge": 1.0}, protocol="udp", length_bytes=800)
     measured[0]["doubts"] = "a clock is wrong"
     seen = [profile(number, None, "datagrams were lost") for number in range(3)]
@@ -51,7 +51,7 @@ def test_a_notebook_tells_doubts_of_each_observer(tmp_path: Path) -> None:
     ]
 
 
-def test_hosts_are_told_apart() -> None:
+def test_doubts_by_host() -> None:
     seen = [profile(0, "perf_record", "perf lost 9 samples, of 99"), profile(0, None)]
     there = [row | {"kernel": kernel} for row in seen for kernel in ("6.1.0", "6.12.9")]
     lines = profile_doubts.profile_doubts(pd.DataFrame(there), pd.DataFrame(seen[1:]))
@@ -74,12 +74,12 @@ def test_times_by_bpf_are_doubted() -> None:
 @pytest.mark.parametrize(
     ("reasons", "words"),
     [
-        (["may panic: guest=debian,profile=tracing"], "Nothing was seen by guest_function_times: may panic"),
-        (["may panic", "may panic", "no tracer"], "guest_function_times: may panic; no tracer."),
-        ([], "Not looked at: `observe=guest_function_times"),
+        (["may panic: guest=debian,profile=tracing"], "guest_function_times recorded nothing: may panic"),
+        (["may panic", "may panic", "no tracer"], "guest_function_times recorded nothing: may panic; no tracer."),
+        ([], "Not measured: `observe=guest_function_times"),
     ],
 )
-def test_the_report_says_why_no_function_was_timed(
+def test_report_explains_missing_function_times(
     tmp_path: Path, reasons: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused = [
@@ -102,23 +102,23 @@ def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
     return [*seen, profile(rounds, None, status="failed", reason=BOOT)]
 
 
-def test_a_round_that_was_not_set_up_is_told() -> None:
+def test_failed_set_up_is_reported() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(2)), pd.DataFrame(rows()))
     assert result == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles failed in the set-up: {BOOT}"]
 
 
-def test_profiles_that_all_failed_are_told() -> None:
+def test_all_profiles_failed() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(0)), pd.DataFrame(rows()))
     assert result == [f"veth_bridge: {BOOT} (1 round of profiles failed in the set-up)"]
 
 
-def test_a_run_that_failed_without_an_observer_is_no_failed_set_up() -> None:
+def test_failed_run_without_observer_is_not_a_set_up() -> None:
     some = pd.DataFrame(with_a_failed_round(2)[:4]).assign(folder="run")
     some.loc[0, ["status", "reason"]] = ["failed", "iperf3: no route"]
     assert profile_doubts.not_set_up(some) == []
 
 
-def test_the_terminal_tells_of_failed_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_reports_failed_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     some = [*with_a_failed_round(1), profile(0, "perf_stat", status="failed", reason="perf ended")]
     terminal_tables.show_profiles(load.profiles(save(tmp_path / "run", some)))
     assert capsys.readouterr().out.splitlines() == [

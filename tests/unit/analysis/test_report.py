@@ -61,7 +61,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return reported(folder, simulated.notebook(simulated.rows(pairs=(1, 2))))
 
 
-def test_title_date_kernel_and_accelerator_stand_at_the_top(page: str) -> None:
+def test_page_header(page: str) -> None:
     assert "<title>How do veth and macvlan compare?</title>" in page
     top = page[page.index("<header>") : page.index("</header>")]
     for fact in (
@@ -75,7 +75,7 @@ def test_title_date_kernel_and_accelerator_stand_at_the_top(page: str) -> None:
     assert "emulated" not in top
 
 
-def test_figures_come_as_data_and_not_as_their_html(page: str) -> None:
+def test_figures_are_data(page: str) -> None:
     result = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert len(result) == len(simulated.FIGURES)
     for text in result:
@@ -94,14 +94,14 @@ def test_nothing_is_fetched(page: str) -> None:
     assert "require" not in page
 
 
-def test_only_the_pages_own_scripts_may_run(page: str) -> None:
+def test_content_security_policy(page: str) -> None:
     nonce = re.search(r"script-src 'nonce-([\w-]+)'", page)
     assert nonce is not None
     scripts = re.findall(r"<script[^>]*>", page)
     assert set(scripts) == {'<script type="application/json">', f'<script nonce="{nonce[1]}">'}
 
 
-def test_words_from_elsewhere_are_escaped(page: str) -> None:
+def test_external_text_is_escaped(page: str) -> None:
     """In a parameter, an error, a traceback, computed prose, standard error, and in a figure's data."""
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
@@ -109,7 +109,7 @@ def test_words_from_elsewhere_are_escaped(page: str) -> None:
     assert "\x1b" not in page
 
 
-def test_a_figure_cannot_end_its_script(tmp_path: Path) -> None:
+def test_figure_cannot_end_its_script(tmp_path: Path) -> None:
     bundle = {
         "application/vnd.plotly.v1+json": {"data": [], "layout": {"title": {"text": f"</script>{EVIL}<!--"}}}
     }
@@ -142,7 +142,7 @@ NAVIGATES = [
 
 
 @pytest.mark.parametrize("html", NAVIGATES)
-def test_nothing_that_an_output_or_a_cell_brings_navigates(html: str, tmp_path: Path) -> None:
+def test_outputs_cannot_navigate(html: str, tmp_path: Path) -> None:
     shown = [v4.new_output("display_data", data={kind: html}) for kind in ("text/html", "text/markdown")]
     cells = [v4.new_code_cell("f", outputs=shown), v4.new_markdown_cell(html)]
     page = reported(tmp_path, v4.new_notebook(cells=cells))
@@ -152,7 +152,7 @@ def test_nothing_that_an_output_or_a_cell_brings_navigates(html: str, tmp_path: 
         assert len(re.findall(f"(?i)<{tag}", page)) == {"meta": 4, "link": 1, "base": 0}[tag]
 
 
-def test_tables_images_and_links_stay(tmp_path: Path) -> None:
+def test_tables_images_and_links_are_kept(tmp_path: Path) -> None:
     html = (
         '<table border="1" class="dataframe"><tr style="text-align: right;"><td colspan="2"><b>1</b></td></tr></table>'
         '<img src="data:image/png;base64,AAAA"><a href="https://example.net/paper">paper</a>'
@@ -166,7 +166,7 @@ def test_tables_images_and_links_stay(tmp_path: Path) -> None:
         assert kept in page
 
 
-def test_a_figure_does_not_send_itself_anywhere(tmp_path: Path) -> None:
+def test_figures_have_no_upload_button(tmp_path: Path) -> None:
     config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
     bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
     cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
@@ -175,7 +175,7 @@ def test_a_figure_does_not_send_itself_anywhere(tmp_path: Path) -> None:
     assert json.loads(text)["config"] == {"displayModeBar": False}
 
 
-def test_code_is_folded_and_empty_cells_are_not_there(page: str) -> None:
+def test_code_is_folded(page: str) -> None:
     folded = re.findall(r'<details class="code"><summary>([^<]+)</summary>', page)
     assert folded[:3] == ["code: parameters and their defaults", "code: parameters of this run", "code"]
     assert len(folded) == 4 + len(simulated.FIGURES) + 4
@@ -192,7 +192,7 @@ def test_outputs_are_rendered(page: str) -> None:
     assert "<strong>ZeroDivisionError</strong>" in page
 
 
-def test_parameters_and_provenance_stand_at_the_end(page: str) -> None:
+def test_parameters_and_provenance(page: str) -> None:
     end = page[page.index("<footer>") :]
     for words in ("Parameters", "veth_bridge, macvlan_bridge", "1, 8", "Provenance", "6.18.5", "net.core.19"):
         assert words in end
@@ -201,12 +201,12 @@ def test_parameters_and_provenance_stand_at_the_end(page: str) -> None:
 
 
 @pytest.mark.parametrize("of", [{"accelerator": "tcg"}, {"peer": {"machine": {"accelerator": "tcg"}}}])
-def test_emulation_is_said_at_the_top(tmp_path: Path, of: dict[str, Any]) -> None:
+def test_emulation_is_in_the_header(tmp_path: Path, of: dict[str, Any]) -> None:
     folder = run_folder(tmp_path / "run", environment=ENVIRONMENT | of)
     assert "<strong>emulated CPU" in reported(folder, v4.new_notebook(cells=[v4.new_markdown_cell("x")]))
 
 
-def test_rows_tell_the_kernel_if_nothing_else_does(tmp_path: Path) -> None:
+def test_kernel_from_rows(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", environment={})
     (folder / "rows").mkdir()
     (folder / "rows" / "1-r0.jsonl").write_text('{"kernel": "6.1.0", "accelerator": "tcg"}\n')
@@ -215,7 +215,7 @@ def test_rows_tell_the_kernel_if_nothing_else_does(tmp_path: Path) -> None:
     assert "<strong>emulated CPU" in page
 
 
-def test_a_sweep_tells_once_what_is_alike_and_each_what_differs(tmp_path: Path) -> None:
+def test_sweep_shows_common_parameters_once(tmp_path: Path) -> None:
     for mtu in (1500, 9000):
         run_folder(tmp_path / f"tcp-{mtu}", RUN | {"parameters": RUN["parameters"] | {"mtu_bytes": mtu}})
     (tmp_path / "sweep.json").write_text(json.dumps({"points": ["tcp-1500", "tcp-9000", "not-yet"]}))
@@ -226,7 +226,7 @@ def test_a_sweep_tells_once_what_is_alike_and_each_what_differs(tmp_path: Path) 
     assert "not-yet" not in words
 
 
-def test_several_notebooks_become_one_page(tmp_path: Path) -> None:
+def test_several_notebooks_on_one_page(tmp_path: Path) -> None:
     paths = []
     for name in ("one", "two"):
         folder = run_folder(tmp_path / name)
@@ -240,13 +240,13 @@ def test_several_notebooks_become_one_page(tmp_path: Path) -> None:
     assert "<h1>two</h1>" in page
 
 
-def test_a_notebook_alone_says_what_it_does_not_know(tmp_path: Path) -> None:
+def test_notebook_without_run_folder(tmp_path: Path) -> None:
     page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("no heading")]))
     assert "<title>notebook</title>" in page
     assert "parameters and provenance are not known" in page
 
 
-def test_size_is_that_of_plotly_and_the_data(tmp_path: Path) -> None:
+def test_page_size(tmp_path: Path) -> None:
     assert len(reported(tmp_path, simulated.notebook(simulated.rows())).encode()) < 300_000
 
 
@@ -254,7 +254,7 @@ def test_size_is_that_of_plotly_and_the_data(tmp_path: Path) -> None:
     "content",
     [None, "rubbish", "{}", '{"cells": 3, "nbformat": 4}', "\x00", '{"cells": ["x"], "nbformat": 4}'],
 )
-def test_what_is_no_notebook_is_one_sentence(tmp_path: Path, content: str | None) -> None:
+def test_invalid_notebook_is_one_sentence(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "x.ipynb"
     if content is not None:
         path.write_text(content)
@@ -288,7 +288,7 @@ def hung_browser(tmp_path: Path) -> str:
     ("browser", "why"),
     [(no_browser, "there is no browser"), (broken_browser, "drew none"), (hung_browser, "drew none")],
 )
-def test_without_a_browser_there_is_html_and_a_sentence(
+def test_images_without_a_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", browser(tmp_path))
@@ -300,7 +300,7 @@ def test_without_a_browser_there_is_html_and_a_sentence(
 
 
 @pytest.mark.needs("chromium")
-def test_with_a_browser_there_are_png_and_svg(tmp_path: Path) -> None:
+def test_images_with_a_browser(tmp_path: Path) -> None:
     nbformat.write(simulated.notebook(simulated.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
     written = report.images(tmp_path / "notebook.ipynb", tmp_path / "figures")
     assert len(written) == 3 * len(simulated.FIGURES)

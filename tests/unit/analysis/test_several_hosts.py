@@ -50,7 +50,7 @@ def sweep(folder: Path, *names: str, **changes: Any) -> Path:
 # --- tables ---
 
 
-def test_hosts_are_named_by_what_tells_them_apart_and_sorted_by_version() -> None:
+def test_host_names_and_order() -> None:
     assert [name for name, _ in load.hosts(report())] == NAMES
     assert [name for name, _ in load.hosts(pd.DataFrame(rows()))] == ["Linux 6.1.0"]
     emulated_twice = rows() + rows(accelerator="tcg", where="vm:a") + rows(accelerator="tcg", where="vm:b")
@@ -69,7 +69,7 @@ def test_hosts_are_named_by_what_tells_them_apart_and_sorted_by_version() -> Non
 
 
 @pytest.mark.parametrize("name", HOST)
-def test_hosts_are_judged_apart(name: str) -> None:
+def test_hosts_are_judged_separately(name: str) -> None:
     """Each with its own rows alone, although all have one `where`, as a fleet's have, and speeds far apart."""
     another: dict[str, Any] = {name: "another"}
     left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
@@ -82,13 +82,13 @@ def test_hosts_are_judged_apart(name: str) -> None:
     )
 
 
-def test_a_doubt_names_its_host() -> None:
+def test_doubt_names_its_host() -> None:
     lines = verdict_tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
     assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in lines)
-    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios are not a real one's" in lines
+    assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios on a real CPU may differ" in lines
 
 
-def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:
+def test_links_and_nodes_are_judged_separately() -> None:
     for name, value in {"nodes": "two", "link_rate_bps": 1e8, "link_delay_s": 0.01}.items():
         changed: dict[str, Any] = {name: value}
         result = verdict_tables.verdicts(pd.DataFrame(rows() + rows(run="b", **changed)))
@@ -96,14 +96,14 @@ def test_links_and_nodes_are_judged_apart_and_one_node_is_the_default() -> None:
         assert result["nodes"].iloc[0] == "one"
 
 
-def test_datagrams_that_fill_the_mtu_are_as_usual() -> None:
+def test_full_size_datagrams_are_the_default() -> None:
     for length, words in ((1472, []), (64, ["64 bytes each"])):
         table = load.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))
         [(key, _)] = load.groups(table)
         assert load.unusual(dict(zip(load.GROUP, key, strict=True))) == words
 
 
-def test_a_table_in_the_terminal_is_of_one_host(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_rows(report())
     out = capsys.readouterr().out
     medians, verdicts = out.split("Verdicts", 1)
@@ -137,7 +137,7 @@ def panels(figure: go.Figure) -> dict[str, tuple[str, list[float]]]:
 
 
 @pytest.mark.parametrize("name", ["throughput", "cpu_per_gigabyte", "slices", "forest", "kernels"])
-def test_no_axis_has_speeds_of_two_hosts(name: str) -> None:
+def test_axes_by_host(name: str) -> None:
     """Hosts are a factor of 1,000 apart, arms of one host less than 3: an axis that spans more would mix them."""
     table = report()
     draw = getattr(figures, name)
@@ -153,7 +153,7 @@ def test_no_axis_has_speeds_of_two_hosts(name: str) -> None:
     assert "in part on an emulated CPU" in figure.layout.title.text
 
 
-def test_each_host_has_panels_below_those_of_the_one_before() -> None:
+def test_panels_by_host() -> None:
     table = pd.concat([report(), report(protocol="udp")], ignore_index=True)
     figure = figures.throughput(table)
     titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
@@ -165,7 +165,7 @@ def test_each_host_has_panels_below_those_of_the_one_before() -> None:
     assert len(set(tops)) == len(NAMES)
 
 
-def test_kernels_stand_side_by_side_in_order_of_version() -> None:
+def test_kernels_in_order_of_version() -> None:
     table = report(ratios=WITH_IPVLAN)
     table.loc[table["topology"].eq("ipvlan_l2") & table["where"].eq("here"), ["status", "reason"]] = [
         "unsupported",
@@ -195,7 +195,7 @@ def test_kernels_stand_side_by_side_in_order_of_version() -> None:
     )
 
 
-def test_kernels_has_a_panel_for_each_protocol_and_number_of_pairs() -> None:
+def test_kernel_figure_panels() -> None:
     given = [{"protocol": protocol, "pairs": pairs} for protocol in ("tcp", "udp") for pairs in (1, 8)]
     table = pd.concat([report(**one) for one in given], ignore_index=True)
     figure = figures.kernels(verdict_tables.verdicts(table))
@@ -215,7 +215,7 @@ def other_host(name: str, value: str, **changes: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", RAN_ON)
-def test_ratios_of_two_hosts_are_compared_and_speeds_are_not(tmp_path: Path, name: str) -> None:
+def test_hosts_compared_by_ratios_only(tmp_path: Path, name: str) -> None:
     there = [row | {"throughput_bps": row["throughput_bps"] / 50} for row in other_host(name, "another")]
     for row in there:
         row |= {"sysctl_digest": "0ther", "kernel_config_digest": "0ther"}
@@ -228,18 +228,18 @@ def test_ratios_of_two_hosts_are_compared_and_speeds_are_not(tmp_path: Path, nam
     assert line[name] is None
     assert line["left_host"] != line["right_host"]
     assert f"in tuesday ({line['right_host']}) is 8" in line["sentence"]
-    assert "different hosts, so ratios to the baseline are compared, and speeds are not" in "\n".join(doubts)
+    assert "between different hosts only ratios to the baseline are compared, not speeds" in "\n".join(doubts)
     assert not any("only:" in doubt and "macvlan" in doubt for doubt in doubts)
 
 
-def test_two_hosts_without_a_common_baseline_are_refused(tmp_path: Path) -> None:
+def test_hosts_need_a_common_baseline(tmp_path: Path) -> None:
     left = save(tmp_path / "monday", rows({"veth_bridge": 1.0}))
     right = save(tmp_path / "tuesday", rows({"veth_bridge": 1.0}, kernel="6.18.5"))
     with pytest.raises(BadInput, match="of different hosts, whose speeds are not compared"):
         compare(left, right)
 
 
-def test_sweeps_over_kernels_are_compared_kernel_by_kernel(tmp_path: Path) -> None:
+def test_sweeps_compared_by_kernel(tmp_path: Path) -> None:
     left = sweep(tmp_path / "left", "here", "vm:6.1")
     right = sweep(tmp_path / "right", "here", "vm:6.1", seed=9)
     table, _ = compare(left, right)
@@ -259,7 +259,7 @@ def test_sweeps_over_kernels_are_compared_kernel_by_kernel(tmp_path: Path) -> No
 # --- the notebook's prose ---
 
 
-def test_the_headline_names_every_host(tmp_path: Path) -> None:
+def test_headline_names_every_host(tmp_path: Path) -> None:
     shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
     lines = str(shown.headline().data)
     assert "Measured on 2 hosts. Only ratios are compared between hosts, never speeds:" in lines
@@ -273,7 +273,7 @@ def test_the_headline_names_every_host(tmp_path: Path) -> None:
     assert emulated < result.index("- **TCP, MTU 1500:** macvlan_bridge against veth_bridge: faster") < here
 
 
-def test_local_and_switched_are_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (
         rows(rounds=2),
         rows(rounds=2, nodes="two", peer="vm:6.1", where="vm:6.1", run="b", link_rate_bps=1e9),
@@ -325,7 +325,7 @@ def test_each_finding_is_listed_once() -> None:
     ]
 
 
-def test_kernels_are_drawn_where_a_point_was_measured_in_several() -> None:
+def test_kernel_figure_condition() -> None:
     several = Part("", report()).kernels()
     assert several is not None
     assert "kernel" in several.layout.title.text

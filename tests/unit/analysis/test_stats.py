@@ -70,19 +70,19 @@ def words(count: int, make: Make, setups: list[int] | None = None) -> Iterator[s
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 20])
-def test_no_effect_seldom_alarms(rng: np.random.Generator, rounds: int) -> None:
+def test_false_alarm_rate_on_simulated_noise(rng: np.random.Generator, rounds: int) -> None:
     alarms = sum(word in FOUND for word in words(COUNT, lambda: normal_rounds(rng, rounds, 0.03, 1)))
     assert alarms / COUNT <= 0.07
 
 
 @pytest.mark.parametrize("ratio", [1.1, 1 / 1.1])
-def test_ten_percent_under_three_percent_noise_is_found(rng: np.random.Generator, ratio: float) -> None:
+def test_power_for_ten_percent_under_three_percent_noise(rng: np.random.Generator, ratio: float) -> None:
     result = list(words(COUNT, lambda: normal_rounds(rng, 10, 0.03, ratio)))
     assert result.count("faster" if ratio > 1 else "slower") / COUNT >= 0.95
     assert result.count("slower" if ratio > 1 else "faster") == 0
 
 
-def test_control_at_95_percent_would_lose_what_it_is_to_protect(rng: np.random.Generator) -> None:
+def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
     """The reason for CONTROL_CONFIDENCE: with the same noise a veto at 95 % takes away 5 % of all findings."""
     controls = [stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1]) for _ in range(COUNT)]
     assert sum(stats.vetoes(control) for control in controls) / COUNT < 0.02
@@ -91,21 +91,21 @@ def test_control_at_95_percent_would_lose_what_it_is_to_protect(rng: np.random.G
 
 @pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
 @pytest.mark.parametrize("setups", [5, 10])
-def test_recorded_noise_seldom_alarms(rng: np.random.Generator, slice_s: float, setups: int) -> None:
+def test_false_alarm_rate_on_recorded_noise(rng: np.random.Generator, slice_s: float, setups: int) -> None:
     labels = [number for number in range(setups) for _ in range(12)]
     alarms = sum(word in FOUND for word in words(COUNT, lambda: resampled(rng, slice_s, setups, 12), labels))
     assert alarms / COUNT <= 0.07
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 20, 40])
-def test_t_interval_holds_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
+def test_t_interval_coverage_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
     """Heavy tails make Student's t cautious, not bold, also for 15 rounds and more: it needs no replacement there."""
     effects = [stats.effect(resampled(rng, 0.2, rounds, 1)[0]) for _ in range(COUNT)]
     assert 0.02 <= sum(not holds_one(effect) for effect in effects) / COUNT <= 0.065
 
 
 @pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
-def test_recorded_effect_is_found(slice_s: float) -> None:
+def test_power_on_recorded_effect(slice_s: float) -> None:
     arm, control = recorded(slice_s)
     setups = [place * 5 // arm.size for place in range(arm.size)]
     for labels in (None, setups):
@@ -132,7 +132,7 @@ def setups_effects(
 
 
 @pytest.mark.parametrize("setups", [5, 10])
-def test_setups_that_differ_do_not_decide(rng: np.random.Generator, setups: int) -> None:
+def test_different_set_ups_do_not_decide(rng: np.random.Generator, setups: int) -> None:
     result = list(setups_effects(rng, setups, 0.05, 800))
     alarms, pooled = (np.mean([not holds_one(pair[which]) for pair in result]) for which in (0, 1))
     assert alarms < 0.08
@@ -142,7 +142,7 @@ def test_setups_that_differ_do_not_decide(rng: np.random.Generator, setups: int)
 
 
 @pytest.mark.parametrize(("setups", "wider"), [(5, 1.3), (10, 1.15)])
-def test_setups_that_agree_cost_little(rng: np.random.Generator, setups: int, wider: float) -> None:
+def test_equal_set_ups_cost_little_width(rng: np.random.Generator, setups: int, wider: float) -> None:
     result = list(setups_effects(rng, setups, 0, 400))
     widths = np.array([[stats.half_width(effect) for effect in pair] for pair in result])
     assert widths[:, 0].mean() / widths[:, 1].mean() < wider
@@ -154,7 +154,7 @@ def holds_one(effect: Effect) -> bool:
 
 
 @pytest.mark.parametrize("n", [8, 11, 30, 50, 51, 200])
-def test_interval_is_the_one_of_the_signed_rank_test(rng: np.random.Generator, n: int) -> None:
+def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: int) -> None:
     """Just inside the interval Wilcoxon's test (scipy's) does not reject at 5 %, just outside it does."""
     x = 0.2 * rng.standard_t(3, n) + 0.1
     result = stats.effect(x, slices=True)
@@ -170,7 +170,7 @@ def test_interval_is_the_one_of_the_signed_rank_test(rng: np.random.Generator, n
         assert p(end - outwards) > 0.0499
 
 
-def test_disagreement_is_kruskal_wallis(rng: np.random.Generator) -> None:
+def test_disagreement_agrees_with_kruskal_wallis(rng: np.random.Generator) -> None:
     seen = set()
     for _ in range(50):
         groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded: with ties
@@ -193,7 +193,7 @@ def test_t_interval_by_hand() -> None:
     assert stats.half_width(result) == pytest.approx(math.exp(4.302653 * 0.1 / math.sqrt(3)) - 1)
 
 
-def test_two_thousand_slices_are_quick_and_modest(rng: np.random.Generator) -> None:
+def test_two_thousand_slices_time_and_memory(rng: np.random.Generator) -> None:
     x, setups = rng.standard_t(3, 2000), [place // 100 for place in range(2000)]
     begin = time.process_time()
     stats.effect(x, setups, slices=True)
@@ -222,7 +222,7 @@ def test_small_samples() -> None:
     assert (wild.low, wild.ratio, stats.half_width(wild)) == (0, 1, math.inf)
 
 
-def test_whole_runs_of_one_setup_count_once() -> None:
+def test_whole_runs_of_one_set_up_count_once() -> None:
     result = stats.effect([0.1, 0.3, 0.2, 0.4], ["a", "a", "b", "b"])
     assert result.low == pytest.approx(stats.effect([0.2, 0.3]).low)
 
@@ -259,7 +259,7 @@ def effect(ratio: float, low: float | None, high: float | None, setups: int | No
         (effect(1.2, 1.1, 1.3, setups=1), True, "no evidence", "all slices come from one set-up"),
     ],
 )  # fmt: skip
-def test_words(result: Effect, higher: bool, word: str, says: str) -> None:
+def test_verdict_words(result: Effect, higher: bool, word: str, says: str) -> None:
     verdict = stats.verdict(result, QUIET, 0.05, higher, arm="m", baseline="v")
     assert verdict.word == word
     assert says in verdict.sentence
@@ -309,9 +309,7 @@ def test_percent(share: float, text: str) -> None:
         (0.94, (0.96, 1.05), "slower"),
     ],
 )
-def test_a_difference_counts_only_outside_the_band_of_the_control(
-    ratio: float, band: tuple[float, float], word: str
-) -> None:
+def test_difference_must_exceed_the_control(ratio: float, band: tuple[float, float], word: str) -> None:
     result = replace(QUIET, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01)
     control = replace(QUIET, low=band[0], high=band[1], wide_low=0.8, wide_high=1.2)
     lines = stats.verdict(result, control, arm="m", baseline="v")
@@ -329,7 +327,7 @@ def test_a_difference_counts_only_outside_the_band_of_the_control(
         (math.nan, 1.0, "–"),
     ],
 )
-def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: float, text: str) -> None:
+def test_significant_digits(middle: float, half: float, text: str) -> None:
     assert units.give_or_take(middle, half) == text
 
 
@@ -341,7 +339,7 @@ def test_a_number_has_the_digits_that_its_interval_leaves(middle: float, half: f
         (None, None, "ratio 1"),
     ],
 )
-def test_an_interval_without_use_is_not_printed(low: float | None, high: float | None, text: str) -> None:
+def test_useless_interval_is_not_printed(low: float | None, high: float | None, text: str) -> None:
     assert stats.ratio_text(1.0, low, high) == text
 
 

@@ -26,20 +26,20 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_colours_are_seen_on_paper_and_on_a_dark_screen() -> None:
+def test_colour_contrast() -> None:
     for colour in theme.PALETTE:
         assert min(contrast(colour, "#ffffff"), contrast(colour, "#000000")) >= 3, colour
     text = pio.templates["labkit"].layout.font.color
     assert min(contrast(text, "#ffffff"), contrast(text, "#000000")) >= 4.5
 
 
-def test_no_topology_is_told_by_colour_alone() -> None:
+def test_topologies_have_symbols() -> None:
     styles = {name: theme.arm_style(name) for name in theme._ARMS}
     styles |= {"the baseline": theme.BASELINE, "the control": theme.CONTROL}
     assert len({style.symbol for style in styles.values()}) == len(styles)
 
 
-def test_an_arm_looks_alike_whatever_is_drawn_with_it() -> None:
+def test_arm_style_is_stable() -> None:
     assert theme.arm_style("macvlan_bridge") == theme.arm_style("macvlan_bridge", "variant")
     assert (
         theme.arm_style("anything", "baseline")
@@ -52,7 +52,7 @@ def test_an_arm_looks_alike_whatever_is_drawn_with_it() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_looks_come_from_the_template(name: str) -> None:
+def test_template_styles(name: str) -> None:
     """Beside the template there is no font and no background, and no colour but those of the arms."""
     figure = FIGURES[name](simulated.rows())
     assert figure.layout.template.layout.colorway == theme.PALETTE
@@ -68,11 +68,11 @@ def test_looks_come_from_the_template(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_what_is_not_supported_is_said(name: str) -> None:
+def test_unsupported_arms_are_reported(name: str) -> None:
     assert simulated.notes(FIGURES[name](simulated.rows())).startswith(f"ipvlan_l2: {NO_IPVLAN}")
 
 
-def test_what_is_left_out_is_counted_and_placed() -> None:
+def test_omissions_are_counted() -> None:
     rows = simulated.rows()
     bad = rows["protocol"].eq("udp") & rows["pairs"].eq(8) & rows["arm"].eq("macvlan_bridge")
     rows.loc[bad, ["status", "reason"]] = ["invalid", "generator-limited"]
@@ -81,7 +81,7 @@ def test_what_is_left_out_is_counted_and_placed() -> None:
     assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in lines
 
 
-def test_reasons_that_differ_in_numbers_are_one() -> None:
+def test_reasons_differing_in_numbers_are_merged() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "invalid"
@@ -90,7 +90,7 @@ def test_reasons_that_differ_in_numbers_are_one() -> None:
     assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s (for example)"
 
 
-def test_one_reason_of_several_arms_is_said_once() -> None:
+def test_shared_reason_is_shown_once() -> None:
     rows = simulated.rows()
     other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
     assert (
@@ -99,7 +99,7 @@ def test_one_reason_of_several_arms_is_said_once() -> None:
     )
 
 
-def test_many_reasons_are_cut_short_and_that_is_said() -> None:
+def test_many_reasons_are_shortened() -> None:
     rows = simulated.rows()
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "failed"
@@ -110,7 +110,7 @@ def test_many_reasons_are_cut_short_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_nothing_to_draw_is_said(name: str) -> None:
+def test_empty_figure(name: str) -> None:
     rows = simulated.rows()
     assert "nothing to draw" in simulated.notes(FIGURES[name](rows.iloc[:0]))
     assert NO_IPVLAN in simulated.notes(FIGURES[name](rows[rows["status"] != "ok"]))
@@ -125,7 +125,7 @@ def test_emulated_is_in_the_title(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_words_from_elsewhere_are_not_obeyed(name: str) -> None:
+def test_external_text_is_not_markup(name: str) -> None:
     evil = "<script>alert(1)</script><a href='x'>y</a> & <b>z</b>"
     rows = simulated.rows()
     rows.loc[rows["arm"] == "macvlan_bridge", ["arm", "topology"]] = evil

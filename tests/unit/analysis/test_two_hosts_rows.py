@@ -11,7 +11,7 @@ from labkit.analysis import load, verdicts
 from labkit.notebook import Shown
 
 
-def test_two_nodes_are_named_by_what_their_servers_ran_on() -> None:
+def test_node_names() -> None:
     two = {"nodes": "two", "peer": "ssh:b", "peer_kernel": "6.1.0", "peer_accelerator": "kvm"}
     newer = two | {"peer_kernel": "6.12.9"}
     some = rows(**two) + rows(**newer) + rows(**two | {"peer_accelerator": "tcg"})
@@ -22,13 +22,13 @@ def test_two_nodes_are_named_by_what_their_servers_ran_on() -> None:
     ]
 
 
-def test_the_headline_says_that_the_other_node_is_emulated(tmp_path: Path) -> None:
+def test_emulated_peer_in_the_headline(tmp_path: Path) -> None:
     two = rows(nodes="two", peer="vm:6.1", peer_kernel="6.1.0-37-amd64", peer_accelerator="tcg")
     lines = str(Shown(save(tmp_path / "two", two)).headline().data)
     assert "the other node `vm:6.1`: Linux 6.1.0-37-amd64 (emulated by QEMU). **Emulated CPU" in lines
 
 
-def test_what_is_not_known_of_the_servers_host_is_a_doubt_of_two_nodes_alone() -> None:
+def test_unknown_server_host_is_a_doubt() -> None:
     one = "\n".join(verdicts.doubts(pd.DataFrame(rows(kernel_build=None))))
     assert "kernel_build is not recorded in 180 of 180 rows" in one
     assert "peer_" not in one

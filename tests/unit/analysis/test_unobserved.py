@@ -12,7 +12,7 @@ BLIND = {"function_graph": "this kernel has no function_graph"}
 
 
 @pytest.mark.parametrize("module", [container_vs_vm, packet_size])
-def test_what_cannot_be_observed_is_told_and_the_rest_is_measured(module: object) -> None:
+def test_unsupported_observer_is_skipped(module: object) -> None:
     if module is container_vs_vm:
         parameters = container_vs_vm.ContainerVsVm(observe=("function_graph", "perf_stat"))
         plan = container_vs_vm.plan(parameters, 0, BLIND)
@@ -24,7 +24,7 @@ def test_what_cannot_be_observed_is_told_and_the_rest_is_measured(module: object
     assert (row["status"], row["reason"]) == ("unsupported", BLIND["function_graph"])
 
 
-def test_observers_that_cannot_be_used_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_observers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Unsupported(BLIND["function_graph"])
 

@@ -30,25 +30,25 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
     return line
 
 
-def test_a_full_standard_output() -> None:
+def test_full_standard_output() -> None:
     with open("/dev/full", "w") as full:
         lines = sentence(labkit("kernels", stdout=full))
     assert "standard output cannot be written: No space left on device" in lines
 
 
-def test_a_closed_standard_output() -> None:
+def test_closed_standard_output() -> None:
     words = ["sh", "-c", 'exec "$@" >&-', "x", *LABKIT, "kernels"]
     ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_standard_output_without_these_letters() -> None:
+def test_standard_output_in_another_encoding() -> None:
     ended = labkit("run", "--help", stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "usage: labkit run" in ended.stdout
 
 
-def test_a_current_folder_that_was_removed(tmp_path: Path) -> None:
+def test_removed_current_folder(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     words = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *LABKIT, "kernels"]
@@ -67,7 +67,7 @@ def test_a_current_folder_that_was_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("report",), ("run", "datapaths", "--folder"), ("compare", "."), ("sweep",)]
 )
-def test_folder_names_that_cannot_be(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_invalid_folder_names(command: tuple[str, ...], tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for folder in ("x" * 300, str(loop), str(loop / "run")):
@@ -75,7 +75,7 @@ def test_folder_names_that_cannot_be(command: tuple[str, ...], tmp_path: Path) -
         assert len(lines) < 700
 
 
-def test_a_number_that_is_too_long() -> None:
+def test_overlong_number() -> None:
     for digits in (400, 5000):
         with pytest.raises(BadInput, match="rounds="):
             DatapathParameters.of({"rounds": "9" * digits})
@@ -83,7 +83,7 @@ def test_a_number_that_is_too_long() -> None:
         DatapathParameters.of({"pairs": f"1,{'9' * 400}"})
 
 
-def test_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_yaml_aliases_are_bounded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
@@ -91,20 +91,20 @@ def test_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
         yaml_files.read(tmp_path / "laughs.yaml")
 
 
-def test_half_a_character_is_refused(tmp_path: Path) -> None:
+def test_lone_surrogate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text('name: "a\\ud800"\n')
     with pytest.raises(BadInput, match=r"net\.yaml is not a valid YAML file"):
         yaml_files.network(tmp_path / "net.yaml")
 
 
-def test_a_grid_has_a_bound(tmp_path: Path) -> None:
+def test_grid_size_is_bounded(tmp_path: Path) -> None:
     many = list(range(199))
     content = {"grid": [dict.fromkeys(("pairs", "mtu_bytes", "rounds", "slices"), many)]}
     with pytest.raises(BadInput, match="1,568,239,201 points or more, and 10,000 is the most"):
         list(sweep._points(tmp_path / "a.yaml", content))
 
 
-def test_braces_in_a_path_are_no_parameters() -> None:
+def test_braces_in_a_path() -> None:
     from papermill.parameterize import parameterize_path
 
     path = Path("/tmp/{run}/a{}b/notebook.ipynb")

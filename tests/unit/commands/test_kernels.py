@@ -72,13 +72,13 @@ ORDERED = [
 ]
 
 
-def test_the_newest_is_last_and_numbers_are_numbers() -> None:
+def test_version_order() -> None:
     for seed in range(20):
         shuffled = random.Random(seed).sample(ORDERED, len(ORDERED))
         assert sorted(shuffled, key=kernels.order) == ORDERED
 
 
-def test_what_can_be_booted_is_found_in_both_places(make: Make) -> None:
+def test_installed_and_stored_kernels(make: Make) -> None:
     make("6.1.0-9-amd64", "installed")
     make("6.12.9+bpo-amd64")
     make(AMD64)
@@ -89,7 +89,7 @@ def test_what_can_be_booted_is_found_in_both_places(make: Make) -> None:
     assert result == [("6.1.0-9-amd64", "installed"), (AMD64, "store"), ("6.12.9+bpo-amd64", "store")]
 
 
-def test_the_store_stands_in_for_what_only_root_may_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_replaces_unreadable_kernels(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     locked, mine = make(AMD64, "installed"), make(AMD64)
     assert kernels.find(AMD64).image == locked
     monkeypatch.setattr(os, "access", lambda path, _mode: path != locked)
@@ -104,22 +104,20 @@ def test_the_store_stands_in_for_what_only_root_may_read(make: Make, monkeypatch
         ([AMD64, "6.1.0-57-rt-amd64", "6.19.0", "6.8.0-31-generic"], AMD64),
     ],
 )
-def test_debian_is_the_newest_of_debians_with_everything(
-    make: Make, releases: list[str], expected: str
-) -> None:
+def test_debian_means_the_newest_full_kernel(make: Make, releases: list[str], expected: str) -> None:
     for release in releases:
         make(release)
     assert kernels.find("debian").release == expected
 
 
-def test_debian_is_one_that_can_be_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debian_means_a_readable_kernel(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make("6.1.0-9-amd64", "installed")
     locked = make(AMD64, "installed")
     monkeypatch.setattr(os, "access", lambda path, _mode: path != locked)
     assert kernels.find("debian").release == "6.1.0-9-amd64"
 
 
-def test_a_file_says_its_release_and_its_modules_are_looked_for(make: Make, tmp_path: Path) -> None:
+def test_release_and_modules_of_an_image_file(make: Make, tmp_path: Path) -> None:
     built = tmp_path / "built/boot/bzImage"
     built.parent.mkdir(parents=True)
     built.write_bytes(image("6.19.0-mine+"))
@@ -133,7 +131,7 @@ def test_a_file_says_its_release_and_its_modules_are_looked_for(make: Make, tmp_
     assert kernels.find(str(built)).modules == stored.parents[1] / "lib/modules/6.19.0-mine+"
 
 
-def test_the_digest_is_of_the_content(make: Make, tmp_path: Path) -> None:
+def test_digest_of_the_content(make: Make, tmp_path: Path) -> None:
     one = kernels.find(str(make(AMD64)))
     copy = tmp_path / "copy"
     shutil.copyfile(one.image, copy)
@@ -154,14 +152,14 @@ def test_the_digest_is_of_the_content(make: Make, tmp_path: Path) -> None:
         (image("")[:0x300], "does not say which release"),
     ],
 )
-def test_a_file_that_is_no_kernel_is_named(make: Make, tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_invalid_image_is_named(make: Make, tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(BadInput, match=f"{path} .*{sentence}"):
         kernels.find(str(path))
 
 
-def test_what_is_not_even_a_file_is_said(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_image(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "fifo")  # would be waited for, if it were opened
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(BadInput, match=f"{path} is no file"):
@@ -179,13 +177,13 @@ def test_what_is_not_even_a_file_is_said(make: Make, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["", "6.1", "$(id)", "-o", "../data", "6.1.0-56-amd64; id", "x\0y"])
-def test_other_names_are_refused_with_what_there_is(make: Make, name: str) -> None:
+def test_unknown_names_are_refused(make: Make, name: str) -> None:
     make(AMD64)
     with pytest.raises(BadInput, match=rf"\(there are {AMD64}\): `labkit kernels get`"):
         kernels.find(name)
 
 
-def test_without_any_kernel_the_way_out_is_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_kernel_gives_the_remedy(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match=r"none at all\): `labkit kernels get`"):
         kernels.find("debian")
     assert cli.main(["kernels"]) == 0
@@ -195,13 +193,13 @@ def test_without_any_kernel_the_way_out_is_said(make: Make, capsys: pytest.Captu
 @pytest.mark.parametrize(
     "name", ["a b", "$(id)", "../x", "--help", "linux-image-", "x;id", "x\n", "é", "x" * 200]
 )
-def test_no_name_becomes_more_than_a_package(make: Make, name: str) -> None:
+def test_package_name_is_validated(make: Make, name: str) -> None:
     with pytest.raises(BadInput, match="is no kernel of Debian's"):
         debian_kernels.get(name, print)
     assert not kernels.store().exists()
 
 
-def test_short_words_stand_for_meta_packages() -> None:
+def test_meta_package_names() -> None:
     arch = debian_kernels.ARCHITECTURE
     assert debian_kernels.package_of("cloud") == f"linux-image-cloud-{arch}"
     assert debian_kernels.package_of(arch) == f"linux-image-{arch}"
@@ -212,7 +210,7 @@ def test_short_words_stand_for_meta_packages() -> None:
     )
 
 
-def test_what_apt_shows_is_read() -> None:
+def test_apt_output() -> None:
     meta, package = (
         debian_kernels.read_show((ROOT / f"tests/samples/apt-cache-show-2.6.1-{kind}.txt").read_text())
         for kind in ("meta", "image")
@@ -223,14 +221,14 @@ def test_what_apt_shows_is_read() -> None:
     assert debian_kernels.read_show("") is None
 
 
-def test_too_little_room_is_said_before_anything_is_fetched(make: Make, tmp_path: Path) -> None:
+def test_disk_space_is_checked_first(make: Make, tmp_path: Path) -> None:
     huge = debian_kernels.Package("linux-image-huge", "1", 10**6, 10**18, None)
     with pytest.raises(Failed, match=r"linux-image-huge needs 1000000000001 MB in .* and \d+ MB are free"):
         debian_kernels.room(tmp_path, huge)
 
 
 @pytest.mark.parametrize(("program", "package"), [("depmod", "kmod"), ("apt-get", "apt")])
-def test_a_missing_program_is_named(
+def test_missing_program_is_named(
     make: Make, monkeypatch: pytest.MonkeyPatch, program: str, package: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, **_: None if name == program else f"/usr/bin/{name}")
@@ -239,13 +237,13 @@ def test_a_missing_program_is_named(
     assert not kernels.store().exists()
 
 
-def test_a_release_in_the_store_needs_no_apt(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_release_needs_no_apt(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     there = make(AMD64)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert debian_kernels.get(AMD64, print).image == there
 
 
-def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capability_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make("6.1.0-56-cloud-amd64")
     make(AMD64)
     parameters: list[str] = []
@@ -280,7 +278,7 @@ def test_the_table_says_what_is_known_and_what_is_not(make: Make, monkeypatch: p
     assert parameters == [f"vm:{name}" for name in ("6.1.0-56-cloud-amd64", AMD64, "6.1.0-56-cloud-amd64")]
 
 
-def test_another_meaning_of_debian_is_said(
+def test_changed_meaning_of_debian_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

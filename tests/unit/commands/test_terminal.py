@@ -24,7 +24,7 @@ ATTACK = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b31m\x08\x08\r\u202egnp.ex
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
-def test_what_a_terminal_obeys_is_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert (
         printable("a\tb\nµ – ✓ 日本\x1b[31m\x9b\u202e\ud800")
         == "a\tb\nµ – ✓ 日本\\x1b[31m\\x9b\\u202e\\ud800"
@@ -80,7 +80,7 @@ def test_the_doctor() -> None:
         assert not OBEYED.search(text)
 
 
-def test_what_is_said_while_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_messages(capsys: pytest.CaptureFixture[str]) -> None:
     bar = Bar()
     bar.see({"event": "log", "text": ATTACK})
     bar.see({"event": "progress", "what": ATTACK, "done_s": 1.0, "total_s": 2.0})

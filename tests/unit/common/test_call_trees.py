@@ -24,7 +24,7 @@ def short(*lines: str) -> list[str]:
     return [f"{HEAD}|{line}\n" for line in lines]
 
 
-def test_a_datagram_over_a_bridge() -> None:
+def test_datagram_over_a_bridge() -> None:
     trees, reader = read("6.1-bridge")
     receiver, sender = trees
     assert (receiver.root.name, sender.root.name) == ("net_rx_action", "udp_sendmsg")
@@ -40,7 +40,7 @@ def test_a_datagram_over_a_bridge() -> None:
 
 
 @pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"])
-def test_self_times_add_up_and_calls_stand_below_their_callers(name: str) -> None:
+def test_self_times_add_up(name: str) -> None:
     trees, _ = read(name)
     assert trees
     for tree in trees:
@@ -58,13 +58,13 @@ def test_self_times_add_up_and_calls_stand_below_their_callers(name: str) -> Non
             assert call.total_ns == call.self_ns + sum(below)
 
 
-def test_what_a_tree_printed_is_the_same_tree() -> None:
+def test_printed_tree_round_trip() -> None:
     trees, _ = read("6.1-bridge")
     again = list(Reader().read(line for tree in trees for line in [*tree.lines, "# between"]))
     assert [tree.calls for tree in again] == [tree.calls for tree in trees]
 
 
-def test_processes_that_take_turns_on_a_cpu_are_told_apart() -> None:
+def test_processes_sharing_a_cpu() -> None:
     trees, reader = read("6.12-processes")
     assert [(tree.process, tree.root.name, tree.root.total_ns) for tree in trees] == [
         ("iperf3-242", "tcp_sendmsg", 52_317),
@@ -75,7 +75,7 @@ def test_processes_that_take_turns_on_a_cpu_are_told_apart() -> None:
     assert all("finish_task_switch" not in line for tree in trees for line in tree.lines)
 
 
-def test_interrupts_are_told_and_one_in_the_tracer_itself_breaks_the_tree() -> None:
+def test_interrupts_in_trees() -> None:
     """In the second call an interrupt came while the tracer had ended a call and had not yet left it: the kernel prints
     what it ran as if it were within the call, deeper than anything that is open."""
     trees, reader = read("6.12-interrupted")
@@ -83,7 +83,7 @@ def test_interrupts_are_told_and_one_in_the_tracer_itself_breaks_the_tree() -> N
     assert reader.broken_count == 1
 
 
-def test_calls_of_two_processes_and_cpus_may_stand_between_each_other() -> None:
+def test_interleaved_processes_and_cpus() -> None:
     lines = [
         " 0)  a-1   |               |  f() {\n",
         " 1)  b|c-2  |               |  f() {\n",  # a process may be called anything
@@ -99,7 +99,7 @@ def test_calls_of_two_processes_and_cpus_may_stand_between_each_other() -> None:
     ]
 
 
-def test_columns_may_be_fewer_or_more() -> None:
+def test_optional_columns() -> None:
     bare = [" 1)               |  f() {\n", " 1) + 10.500 us   |    g [m]();\n", " 1) ! 100.250 us  |  }\n"]
     timed = [
         "  12.5 |   1)  a-1   |               |  f() {\n",
@@ -115,7 +115,7 @@ def test_columns_may_be_fewer_or_more() -> None:
         ]
 
 
-def test_a_call_that_lost_events_is_left_out_and_counted() -> None:
+def test_calls_with_lost_events_are_counted() -> None:
     whole = short("               |  f() {", "   1.000 us    |    g();", "   2.000 us    |  } /* f */")
     reader = Reader(["f"])
     trees = list(reader.read([*whole, *whole[:2], "CPU:0 [LOST 77 EVENTS]\n", whole[2], *whole, whole[0]]))
@@ -124,7 +124,7 @@ def test_a_call_that_lost_events_is_left_out_and_counted() -> None:
     assert reader.broken_count == 2, "that which lost events, and that which had not ended"
 
 
-def test_arrows_of_an_interrupt_and_comments_are_no_calls() -> None:
+def test_interrupt_arrows_and_comments() -> None:
     lines = short(
         "               |  f() {", "   ==========> |", "   1.000 us    |    irq();", "   <========== |",
         "               |    /* a marker */", "   2.000 us    |  } /* f */",
@@ -135,7 +135,7 @@ def test_arrows_of_an_interrupt_and_comments_are_no_calls() -> None:
     assert len(tree.lines) == len(lines)
 
 
-def test_the_median_is_one_of_them() -> None:
+def test_median_tree() -> None:
     trees, _ = read("6.12-processes", ())
     middle = call_trees.median(trees)
     durations = sorted(tree.root.total_ns for tree in trees)
@@ -145,7 +145,7 @@ def test_the_median_is_one_of_them() -> None:
     assert call_trees.median([]) is None
 
 
-def test_noise_is_no_tree() -> None:
+def test_invalid_text() -> None:
     lines = [
         "",
         "\n",

@@ -40,7 +40,7 @@ def carried(inner: bytes) -> bytes:
     return ethernet(ip(udp(vxlan(inner), 4900), "21.0.0.1 > 23.0.0.1", 17, number=77, ttl=63))
 
 
-def test_a_packet_is_known_again_in_tunnels_and_behind_routers() -> None:
+def test_packet_identity_through_tunnels_and_routers() -> None:
     routed = ethernet(ip(echo(), ENDS, 1, ttl=62)).replace(bytes(range(6)), b"\2\2\2\2\2\2", 1)
     [one] = result(
         frame(routed, "e:4", 3),
@@ -55,14 +55,14 @@ def test_a_packet_is_known_again_in_tunnels_and_behind_routers() -> None:
     assert one.what({"20.0.0.1": "cs1", "20.0.0.3": "cs5"}) == "cs1 > cs5 echo request"
 
 
-def test_requests_replies_and_sequence_numbers_are_kept_apart() -> None:
+def test_requests_replies_and_sequence_numbers() -> None:
     data = [request(1), reply(1), request(2), reply(2)]
     journeys = result(*(frame(each, hop, at) for at, each in enumerate(data) for hop in ("a:1", "b:2")))
     assert hops(journeys) == [["a:1", "b:2"]] * 4
     assert [one.what().split()[-1] for one in journeys] == ["request", "reply"] * 2
 
 
-def test_what_is_alike_is_another_packet_each_time_that_a_hop_sees_it() -> None:
+def test_identical_packets() -> None:
     """ARP asks again with the same bytes; the second question here is lost between a and b."""
     parameters = ethernet(ARP, 0x0806)
     times = {"a:1": (0, 1000, 2000), "b:2": (1, 2001)}
@@ -75,14 +75,14 @@ def test_what_is_alike_is_another_packet_each_time_that_a_hop_sees_it() -> None:
     assert hops(flooded) == [["a:1", "a:2", "a:3"]]
 
 
-def test_a_loop_is_one_journey_and_a_retransmission_another() -> None:
+def test_loops_and_retransmissions() -> None:
     looped = [frame(request(ttl=ttl), hop, 64 - ttl) for ttl in (64, 63, 62) for hop in ("a:1", "b:2")]
     assert hops(result(*looped)) == [["a:1", "b:2"] * 3]
     again = [ethernet(ip(tcp(b"data"), ENDS, 6, number=number)) for number in (1, 2)]
     assert len(result(*(frame(each, "a:1", at) for at, each in enumerate(again)))) == 2
 
 
-def test_fragments_are_followed_each_for_itself() -> None:
+def test_fragments_are_followed_separately() -> None:
     places = (0x2000, 0x2000 | 7, 14)
     parts = [ethernet(ip(echo() if place == 0x2000 else bytes(56), ENDS, 1, place=place)) for place in places]
     journeys = result(*(frame(part, hop, at) for at, part in enumerate(parts) for hop in ("a:1", "b:2")))
@@ -90,19 +90,19 @@ def test_fragments_are_followed_each_for_itself() -> None:
     assert journeys[1].what() == "20.0.0.1 > 20.0.0.3 fragment at 56"
 
 
-def test_padding_and_what_was_not_kept_do_not_matter() -> None:
+def test_padding_and_truncation() -> None:
     small = ethernet(ip(udp(b"ab", 53), ENDS, 17))
     assert hops(result(frame(small, "a:1", 0), frame(small + bytes(14), "b:2", 1))) == [["a:1", "b:2"]]
     assert hops(result(frame(SEED, "a:1", 0, size=160), frame(INNER, "b:2", 1, size=80))) == [["a:1", "b:2"]]
 
 
-def test_at_the_same_time_outer_headers_come_in_first_and_go_out_last() -> None:
+def test_order_of_simultaneous_sightings() -> None:
     for direction, order in (("in", ["b:2", "a:1"]), ("out", ["a:1", "b:2"])):
         both = [frame(INNER, "a:1", 0, direction), frame(carried(INNER), "b:2", 0, direction)]
         assert hops(result(*both)) == [order]
 
 
-def test_rows_are_sightings() -> None:
+def test_one_row_per_sighting() -> None:
     journeys = result(frame(INNER, "cs1:eth0", 1, "out"), frame(carried(INNER), "lc1:lc1_br1", 1.5))
     counts = {"cs1:eth0": Counts(1), "lc1:lc1_br1": Counts(1, dropped_count=2, skipped_count=3)}
     first, second = packets.rows(journeys, counts, {"20.0.0.1": "cs1"})
@@ -134,7 +134,7 @@ def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:
     return content, frames
 
 
-def test_a_file_gives_back_what_was_written() -> None:
+def test_capture_file_round_trip() -> None:
     content, frames = written()
     ends = [pcapng.statistics(0, 1, Counts(2, 5, 7)), pcapng.statistics(1, 1, Counts(2))]
     report = packets.read(content + b"".join(ends))
@@ -143,7 +143,7 @@ def test_a_file_gives_back_what_was_written() -> None:
     assert report.is_whole
 
 
-def test_a_file_that_is_cut_anywhere_is_read_up_to_there() -> None:
+def test_truncated_capture_file() -> None:
     """A killed recorder's, or that of a full disk."""
     content, frames = written()
     seen = set()
@@ -162,7 +162,7 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_there() -> None:
             packets.read(wrong)
 
 
-def test_a_file_is_put_into_the_order_of_time(tmp_path: Path) -> None:
+def test_capture_file_is_sorted_by_time(tmp_path: Path) -> None:
     content, frames = written()
     content += pcapng.statistics(0, 1, Counts(2)) + pcapng.statistics(1, 1, Counts(2))
     path = tmp_path / "capture.pcapng"

@@ -190,7 +190,7 @@ def test_headers(name: str) -> None:
         at += layer.header_bytes
 
 
-def test_lengths_of_the_report() -> None:
+def test_header_lengths() -> None:
     """What tcpdump said there of a ping of 84 bytes: GRE length 138, UDP length 106 (its payload)."""
     lengths = {layer.text: layer.length_bytes for layer in packets.layers(SEED, ETHERNET, PORTS)}
     assert (lengths["GRE"], lengths["VXLAN 30"], lengths["UDP 4900"]) == (138, 106, 114)
@@ -199,7 +199,7 @@ def test_lengths_of_the_report() -> None:
     assert (report["udp"]["source_port"], report["vxlan"]["id"], report["icmp"]["sequence"]) == (40809, 30, 1)
 
 
-def test_a_header_tells_its_length_whatever_surrounds_it() -> None:
+def test_header_length_is_independent_of_context() -> None:
     small = ethernet(ip(udp(b"x", 53), "10.0.0.1 > 10.0.0.2", 17))
     padded = packets.layers(small + bytes(60 - len(small)))
     assert [layer.length_bytes for layer in padded] == [60, 29, 9]
@@ -221,7 +221,7 @@ def test_frames_without_a_link_header() -> None:
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_a_frame_may_end_anywhere(name: str) -> None:
+def test_truncated_frames(name: str) -> None:
     """However few bytes there are: the layers before stay what they are, and one that is not all there says so."""
     frame, _, header_bytes = FRAMES[name]
     whole = packets.layers(frame, ETHERNET, PORTS)
@@ -233,7 +233,7 @@ def test_a_frame_may_end_anywhere(name: str) -> None:
         assert sum(layer.header_bytes for layer in complete) <= size
 
 
-def test_random_bytes_end_in_a_layer() -> None:
+def test_random_bytes() -> None:
     random_ = random.Random(5)
     for _ in range(3000):
         frame = bytearray(random_.choice(list(FRAMES.values()))[0])
@@ -247,7 +247,7 @@ def test_random_bytes_end_in_a_layer() -> None:
         assert packets.journeys([packets.Frame("a:b", ETHERNET, 0, "in", len(data), data)])
 
 
-def test_tunnels_as_a_kernel_makes_them() -> None:
+def test_recorded_tunnel_frames() -> None:
     """Taken by tcpdump in a lab VM (6.12): two pings through each of four tunnels, and what they needed to begin."""
     content, at, result = SAMPLE.read_bytes(), 24, []
     while at < len(content):

@@ -203,7 +203,7 @@ def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
     survives(lambda: yaml_files.network(tmp_path / "a.yaml"), text)
 
 
-def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
+def test_invalid_byte_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "1-r0.jsonl").write_bytes(b'{"a": "\xff"}\n')
     with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row"):
@@ -216,7 +216,7 @@ def test_a_wrong_byte_is_told_with_its_file(tmp_path: Path) -> None:
         run_folder.read_run(tmp_path)
 
 
-def test_the_tracing_journal_skips_what_is_no_step(tmp_path: Path) -> None:
+def test_tracing_journal_skips_invalid_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(b'{"path": "\xff", "text": "1"}\n{"path": "/var/tmp/.ftrace-lock"}\n')
     descriptor = os.open(path, os.O_RDWR)
@@ -226,18 +226,18 @@ def test_the_tracing_journal_skips_what_is_no_step(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_the_place_is_told() -> None:
+def test_error_names_the_position() -> None:
     with pytest.raises(Failed, match=r"/proc/net/dev, line 4 cannot be read"):
         kernel_counters.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
     with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
         pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
 
 
-def test_a_sentence_is_short_enough_to_read() -> None:
+def test_error_length() -> None:
     assert len(str(errors.BadInput("x" * 52_000_000))) < 2100
 
 
-def test_a_ping_that_claims_too_much_takes_no_memory() -> None:
+def test_huge_ping_count_is_bounded() -> None:
     text = sample("ping-20221126-outage.txt")
     claimed = text.replace(" packets transmitted", "0000000 packets transmitted")
     for read in (ping_probes.answers, ping_probes.probes):
@@ -245,13 +245,13 @@ def test_a_ping_that_claims_too_much_takes_no_memory() -> None:
             read(claimed)
 
 
-def test_what_is_parsed_is_not_in_the_persons_language(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_programs_run_in_the_c_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert process.output(["sh", "-c", "echo $LC_ALL"]).strip() == process.LOCALE
     with process.streamed(["sh", "-c", "echo $LC_ALL"]) as lines:
         assert lines.read().decode().strip() == process.LOCALE
 
 
-def test_output_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_output_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.system.process.programs.MOST_BYTES", 1000)
     assert len(process.output(["head", "-c", "100000", "/dev/zero"])) == 1000

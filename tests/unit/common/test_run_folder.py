@@ -15,7 +15,7 @@ from labkit.common.errors import BadInput, Failed
 ROWS = [{"a": 1, "b": None, "c": 1.5}, {"a": 2, "b": "x", "c": 1e10}]
 
 
-def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+def test_row_round_trip(tmp_path: Path) -> None:
     run_folder.write_rows(tmp_path, "2-r0", ROWS)
     run_folder.write_rows(tmp_path, "1-r0", ROWS[:1])
     assert run_folder.read_rows(tmp_path) == [ROWS[0], *ROWS]
@@ -27,7 +27,7 @@ def test_an_empty_folder_has_no_rows(tmp_path: Path) -> None:
     assert run_folder.finished_points(tmp_path) == set()
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run_folder.write_json(path, {"a": 1})
     run_folder.write_json(path, {"a": 2})
@@ -47,7 +47,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file(
+def test_failed_write_keeps_the_old_file(
     number: int, words: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.json"
@@ -63,7 +63,7 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_folder.write_rows(tmp_path, "1-r0", ROWS)
 
     def interrupted(_: int) -> None:
@@ -76,13 +76,13 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path / "rows") == ["1-r0.jsonl"]
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with pytest.raises(Failed, match=r"cannot write .*: (Not a directory|File exists)"):
         run_folder.write_json(tmp_path / "data" / "run.json", {})
 
 
-def test_what_is_not_there_or_no_json_is_told(tmp_path: Path) -> None:
+def test_missing_or_invalid_json(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no file .*run.json"):
         run_folder.read_json(tmp_path / "run.json")
     (tmp_path / "run.json").write_text('{"half": ')
@@ -93,7 +93,7 @@ def test_what_is_not_there_or_no_json_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"half": 1', b"[1]", b"5", b"\xff\xfe"])
-def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path) -> None:
+def test_invalid_row_names_its_file(line: bytes, tmp_path: Path) -> None:
     run_folder.write_rows(tmp_path, "1-r0", ROWS)
     with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
         file.write(line)
@@ -101,9 +101,7 @@ def test_a_line_that_is_no_row_is_told_with_its_file(line: bytes, tmp_path: Path
         run_folder.read_rows(tmp_path)
 
 
-def test_runs_go_to_the_project_or_where_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_folder_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABKIT_DATA", raising=False)
     for name in ("project/notebooks/deep", "project/params", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)
@@ -115,7 +113,7 @@ def test_runs_go_to_the_project_or_where_the_environment_says(
     assert run_folder.data_root() == tmp_path / "elsewhere/there"
 
 
-def test_runs_made_at_once_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_runs_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     made = {run_folder.new_run("datapaths") for _ in range(20)}
     assert len(made) == 20

@@ -49,7 +49,7 @@ def killed(top: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-def test_writing_follows_no_prepared_link(tmp_path: Path, victim: Path) -> None:
+def test_write_follows_no_planted_link(tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "environment.json"
     path.symlink_to(victim)
     for name in (f".{path.name}.{os.getpid()}", f".{path.name}.1", f".{path.name}"):
@@ -60,7 +60,7 @@ def test_writing_follows_no_prepared_link(tmp_path: Path, victim: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_writing_follows_no_link_even_if_its_name_is_guessed(
+def test_write_follows_no_link_with_a_guessed_name(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_files.secrets, "token_hex", lambda _: "guessed")
@@ -74,7 +74,7 @@ def test_writing_follows_no_link_even_if_its_name_is_guessed(
     assert victim.read_text() == "precious"
 
 
-def test_a_file_that_is_written_bit_by_bit_follows_no_link(tmp_path: Path, victim: Path) -> None:
+def test_incremental_write_follows_no_link(tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "1-r0.pcapng"
     path.symlink_to(victim)
     with safe_files.anew(path) as file:
@@ -83,14 +83,14 @@ def test_a_file_that_is_written_bit_by_bit_follows_no_link(tmp_path: Path, victi
     assert victim.read_text() == "precious"
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with contextlib.suppress(ZeroDivisionError), safe_files.replacing(tmp_path / "a") as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_owner_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+def test_stale_folder_of_a_killed_owner_is_removed(tmp_path: Path) -> None:
     left = killed(tmp_path)
     assert (left / "a/b/c").is_symlink()
     with safe_files.own_folder(tmp_path, PREFIX) as living:
@@ -100,7 +100,7 @@ def test_what_a_killed_owner_left_is_removed_and_a_living_ones_is_not(tmp_path: 
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_half_removed_folder_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_half_removed_folder_is_removed(tmp_path: Path) -> None:
     shutil.rmtree(killed(tmp_path) / "a")
     safe_files.remove_left(tmp_path, PREFIX)
     assert [*tmp_path.iterdir()] == []
@@ -158,7 +158,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_not_proved_to_be_labkits_stays(kind: str, tmp_path: Path) -> None:
+def test_unproven_folder_is_kept(kind: str, tmp_path: Path) -> None:
     FOREIGN[kind](tmp_path)
     for path in tmp_path.iterdir():  # however old it is, but for a marker of another boot
         os.utime(path, (0, 0), follow_symlinks=False)
@@ -168,7 +168,7 @@ def test_what_is_not_proved_to_be_labkits_stays(kind: str, tmp_path: Path) -> No
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_of_an_earlier_boot_goes_when_it_is_old(tmp_path: Path) -> None:
+def test_old_folder_of_an_earlier_boot_is_removed(tmp_path: Path) -> None:
     _forged(tmp_path, {"boot": "00000000-0000-0000-0000-000000000000"})
     [marker] = tmp_path.glob(f"*/{safe_files.MARKER}")
     os.utime(marker, (0, 0))
@@ -176,7 +176,7 @@ def test_a_folder_of_an_earlier_boot_goes_when_it_is_old(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == []
 
 
-def test_another_users_folder_stays(tmp_path: Path, need: Need) -> None:
+def test_folder_of_another_user_is_kept(tmp_path: Path, need: Need) -> None:
     need("root")
     left = killed(tmp_path)
     os.chown(left, NOBODY, NOBODY)  # as if nobody had taken over the name, with our marker in it
@@ -188,7 +188,7 @@ def test_another_users_folder_stays(tmp_path: Path, need: Need) -> None:
     assert (left / "a").is_dir()
 
 
-def test_what_is_mounted_in_a_folder_is_not_removed(tmp_path: Path, need: Need) -> None:
+def test_mounted_content_is_not_removed(tmp_path: Path, need: Need) -> None:
     need("root")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/rows").write_text("precious")
@@ -204,14 +204,14 @@ def test_what_is_mounted_in_a_folder_is_not_removed(tmp_path: Path, need: Need) 
 
 
 @pytest.mark.parametrize("name", [".notebook-notes", ".notebook-4194999-abc"])
-def test_a_sweep_leaves_the_folders_of_others(name: str, tmp_path: Path) -> None:
+def test_sweep_keeps_foreign_folders(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with papermill_run._scratch(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_worker_and_a_caller_leave_the_folders_of_others(tmp_path: Path) -> None:
+def test_worker_and_caller_keep_foreign_folders(tmp_path: Path) -> None:
     kept = {f".fleet-{os.uname().nodename}-4194999-abc", ".placed-4194999-x"}
     for name in kept:
         (tmp_path / name).mkdir()
@@ -221,7 +221,7 @@ def test_a_worker_and_a_caller_leave_the_folders_of_others(tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-def test_the_runtime_folder_of_another_user_is_not_used(
+def test_runtime_folder_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, need: Need
 ) -> None:
     need("root")
@@ -243,14 +243,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_project_that_nobody_else_can_write_is_found(project: Path) -> None:
+def test_private_project_is_found(project: Path) -> None:
     assert run_folder.project_root() == project
     assert run_folder.notebooks() == project / "notebooks"
 
 
 @pytest.mark.parametrize("bits", [0o777, 0o1777, 0o1757, 0o757])
 @pytest.mark.parametrize("place", ["", "notebooks", "params", "notebooks/01_datapaths.ipynb", ".."])
-def test_a_project_that_others_can_write_is_not(place: str, bits: int, project: Path) -> None:
+def test_shared_writable_project_is_refused(place: str, bits: int, project: Path) -> None:
     (project / place).chmod(bits)
     if place == ".." and bits & 0o1000:  # as /tmp: nobody else can replace what is this user's
         assert run_folder.notebooks() == project / "notebooks"
@@ -261,16 +261,14 @@ def test_a_project_that_others_can_write_is_not(place: str, bits: int, project: 
 
 
 @pytest.mark.parametrize("place", ["", "notebooks", "notebooks/01_datapaths.ipynb", ".."])
-def test_a_project_of_another_user_is_not(place: str, project: Path, need: Need) -> None:
+def test_project_of_another_user_is_refused(place: str, project: Path, need: Need) -> None:
     need("root")
     os.chown(project / place, NOBODY, NOBODY)
     with pytest.raises(BadInput, match="belongs to nobody"):
         run_folder.notebooks()
 
 
-def test_with_sudo_the_callers_project_is_found(
-    project: Path, monkeypatch: pytest.MonkeyPatch, need: Need
-) -> None:
+def test_sudo_caller_project_is_found(project: Path, monkeypatch: pytest.MonkeyPatch, need: Need) -> None:
     need("root")
     for path in (project, *project.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
@@ -278,7 +276,7 @@ def test_with_sudo_the_callers_project_is_found(
     assert run_folder.project_root() == project
 
 
-def test_links_on_the_way_count(project: Path, tmp_path: Path) -> None:
+def test_links_in_the_path_are_checked(project: Path, tmp_path: Path) -> None:
     """A link in a folder that others can write may lead elsewhere in a moment."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
@@ -292,7 +290,7 @@ def test_links_on_the_way_count(project: Path, tmp_path: Path) -> None:
         run_folder.notebooks()
 
 
-def test_a_named_project_is_trusted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_project_is_trusted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project.chmod(0o777)
     monkeypatch.setenv("LABKIT_PROJECT", str(project))
     assert run_folder.notebooks() == project / "notebooks"
@@ -308,7 +306,7 @@ def test_pythonpath_keeps_absolute_folders(monkeypatch: pytest.MonkeyPatch) -> N
     assert process.python("-m", "x") == ["env", "PYTHONPATH=/a", sys.executable, "-P", "-m", "x"]
 
 
-def test_the_current_folder_is_on_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_folder_is_not_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "random.py").write_text("print('theirs')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f":{ROOT}:.")
@@ -317,7 +315,7 @@ def test_the_current_folder_is_on_no_path(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("part", ["rows", "artefacts"])
-def test_a_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
+def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / part).symlink_to(tmp_path / "elsewhere")
@@ -326,7 +324,7 @@ def test_a_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
-def test_a_run_is_not_written_into_another_users_folder(tmp_path: Path, need: Need) -> None:
+def test_run_is_not_written_to_another_users_folder(tmp_path: Path, need: Need) -> None:
     need("root")
     (tmp_path / "run").mkdir()
     os.chown(tmp_path / "run", NOBODY, NOBODY)

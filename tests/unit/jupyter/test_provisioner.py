@@ -39,7 +39,7 @@ def specs(prefix: Path) -> KernelSpecManager:
     return KernelSpecManager(kernel_dirs=[str(prefix / "share/jupyter/kernels")], ensure_native_kernel=False)
 
 
-def test_jupyter_finds_what_is_installed(tmp_path: Path) -> None:
+def test_installed_kernelspecs(tmp_path: Path) -> None:
     """Without a name: this kernel, and the newest of each series, its full flavour where there is one."""
     report = kernelspecs.install([], tmp_path)
     assert report == {
@@ -58,7 +58,7 @@ def test_jupyter_finds_what_is_installed(tmp_path: Path) -> None:
         assert spec.interrupt_mode == ("signal" if name == "labkit" else "message")
 
 
-def test_a_release_is_named_with_options_of_a_lab_vm(tmp_path: Path) -> None:
+def test_kernelspec_with_vm_options(tmp_path: Path) -> None:
     parameters = "6.12.117+deb12-cloud-amd64,memory_mib=4096"
     names = kernelspecs.install([parameters], tmp_path)
     assert "labkit-vm-6.12.117-deb12-cloud-amd64-memory_mib-4096" in names
@@ -72,13 +72,13 @@ def test_a_release_is_named_with_options_of_a_lab_vm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"), [("5.4", "no kernel '5.4'"), ("debian,cpus=0", "cpus takes a number")]
 )
-def test_what_cannot_be_booted_is_not_installed(tmp_path: Path, parameters: str, words: str) -> None:
+def test_unbootable_kernel_is_not_installed(tmp_path: Path, parameters: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         kernelspecs.install([parameters], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_guest_is_told_its_own_address_and_jupyters_key(tmp_path: Path) -> None:
+def test_connection_file_of_the_guest(tmp_path: Path) -> None:
     environment = {
         "LANG": "C",
         "JPY_PARENT_PID": "1",
@@ -93,12 +93,12 @@ def test_the_guest_is_told_its_own_address_and_jupyters_key(tmp_path: Path) -> N
     assert vm_kernel.kernel_request(CONNECTION, [], tmp_path, inside)["environment"] == inside
 
 
-def test_the_whole_disk_is_no_notebooks_folder() -> None:
+def test_root_folder_is_refused() -> None:
     with pytest.raises(BadInput, match="folder of its own"):
         vm_kernel.kernel_request(CONNECTION, [], Path("/"), {})
 
 
-def test_ports_are_forwarded_from_loopback_only_and_nothing_goes_out() -> None:
+def test_port_forwarding_is_local() -> None:
     with closing(vm_kernel.Monitor()) as monitor:
         assert any("restrict=on" in word.split(",") for word in monitor.words)
     ports = [value for name, value in CONNECTION.items() if name.endswith("_port")]
@@ -108,13 +108,13 @@ def test_ports_are_forwarded_from_loopback_only_and_nothing_goes_out() -> None:
 
 
 @pytest.mark.needs("set-up")
-def test_jupyter_knows_the_provisioner() -> None:
+def test_provisioner_is_registered() -> None:
     [result] = importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners", name="labkit")
     assert result.load() is LabProvisioner
 
 
 @pytest.mark.needs("set-up")
-def test_what_cannot_be_booted_is_one_sentence_to_whoever_starts_the_kernel(tmp_path: Path) -> None:
+def test_unbootable_kernel_is_one_sentence(tmp_path: Path) -> None:
     [_, name] = kernelspecs.install(["6.1.0-56-amd64"], tmp_path)
     file = tmp_path / "share/jupyter/kernels" / name / "kernel.json"
     spec = json.loads(file.read_text())
@@ -127,7 +127,7 @@ def test_what_cannot_be_booted_is_one_sentence_to_whoever_starts_the_kernel(tmp_
     assert until(lambda: not marked(mark), 10)
 
 
-def test_restarts_are_counted_until_the_kernel_can_be_reached(capfd: pytest.CaptureFixture[str]) -> None:
+def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
     """Jupyter gives up after five of them; the process that boots the lab VM lives long before the kernel does."""
     reads, writes = os.pipe()
     provisioner = LabProvisioner("vm:debian")

@@ -64,7 +64,7 @@ def asker() -> Iterator[Asker]:
         made.close()
 
 
-def test_programs_run_at_the_same_time() -> None:
+def test_concurrent_programs() -> None:
     with asker() as parameters:
         parameters.run(1, "sleep", "30")
         parameters.run(2, "echo", "hello")
@@ -72,7 +72,7 @@ def test_programs_run_at_the_same_time() -> None:
         assert 1 not in parameters.answers
 
 
-def test_each_has_a_deadline_of_its_own() -> None:
+def test_deadlines_are_separate() -> None:
     begun = time.monotonic()
     with asker() as parameters:
         parameters.run(1, "sleep", "30", timeout_s=0.4)
@@ -83,7 +83,7 @@ def test_each_has_a_deadline_of_its_own() -> None:
     assert time.monotonic() - begun < SLACK_S
 
 
-def test_one_is_stopped_and_the_other_goes_on() -> None:
+def test_stopping_one_program() -> None:
     with asker() as parameters:
         parameters.run(1, "sleep", "30")
         parameters.run(2, "sh", "-c", "sleep 0.3; echo done")
@@ -92,7 +92,7 @@ def test_one_is_stopped_and_the_other_goes_on() -> None:
         assert 1 not in parameters.answers
 
 
-def test_a_program_in_the_background_is_heard_waited_for_and_killed() -> None:
+def test_background_program() -> None:
     with asker() as parameters:
         parameters.run(1, "sh", "-c", "echo ready; exec sleep 30", do="start")
         assert parameters.answer(1)["event"] == "started"
@@ -123,7 +123,7 @@ def test_a_program_in_the_background_is_heard_waited_for_and_killed() -> None:
         ({"do": "dance"}, "cannot be asked"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(request_: dict[str, Any], says: str) -> None:
+def test_invalid_requests_are_refused(request_: dict[str, Any], says: str) -> None:
     with asker() as parameters:
         parameters.ask(1, **request_)
         assert parameters.answer(1)["event"] == "refused"

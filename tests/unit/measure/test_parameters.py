@@ -42,7 +42,7 @@ A_CPU = min(os.sched_getaffinity(0))
         ({"mtu_bytes": 1280, "family": 6}, "mtu_bytes", 1280),
     ],
 )
-def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expected: Any) -> None:
+def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expected: Any) -> None:
     assert getattr(DatapathParameters.of(given), name) == expected
 
 
@@ -128,7 +128,7 @@ def test_texts_and_values_mean_the_same(given: dict[str, Any], name: str, expect
         ({"duration_s": [1]}, "duration_s"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], words: str) -> None:
+def test_invalid_parameters_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words) as caught:
         DatapathParameters.of(given)
     assert "\n" not in str(caught.value)
@@ -138,46 +138,46 @@ def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], words: s
     "given",
     [CABLE, {**CABLE, "peer": "ssh:far"}, {"nodes": "two", "where": "vm:debian", "link_rate_bps": "1e9"}],
 )
-def test_two_nodes_that_can_be_asked_for(given: dict[str, Any]) -> None:
+def test_valid_two_node_parameters(given: dict[str, Any]) -> None:
     parameters = DatapathParameters.of({**given, "topology": "veth_bridge,macvlan_bridge,ipvlan_l2"})
     assert parameters.servers_host == given.get("peer", given.get("where"))
     assert (parameters.nic(1), parameters.nic(2)) == (("nic0", "nic1") if "parent" in given else (None, None))
 
 
-def test_defaults_can_be_and_survive_json() -> None:
+def test_defaults_are_valid_and_serialisable() -> None:
     parameters = DatapathParameters.of({})
     assert DatapathParameters.of(parameters.asdict()) == parameters
     assert parameters.asdict()["rate_bps"] is None
 
 
-def test_the_issues_parameters_are_there() -> None:
+def test_expected_parameters_exist() -> None:
     wanted = "where topology protocol pairs mtu_bytes length_bytes rate_bps streams duration_s omit_s family"
     assert set(wanted.split()) <= set(DatapathParameters.__struct_fields__)
 
 
-def test_an_unknown_experiment_is_refused_with_the_list() -> None:
+def test_unknown_experiment_is_refused() -> None:
     with pytest.raises(BadInput, match="there is no experiment datapath; there are: datapaths"):
         experiments.find("datapath")
 
 
 @pytest.mark.parametrize("name", topologies.TABLE)
-def test_every_topology_can_be_asked_for(name: str) -> None:
+def test_every_topology_is_accepted(name: str) -> None:
     assert DatapathParameters.of({"topology": name}).topology == (name,)
 
 
 @pytest.mark.parametrize(("family", "mtu", "payload"), [(4, 1500, 1472), (6, 1500, 1452), (4, 65535, 65507)])
-def test_a_datagram_fills_the_mtu(family: int, mtu: int, payload: int) -> None:
+def test_default_datagram_fills_the_mtu(family: int, mtu: int, payload: int) -> None:
     assert (
         DatapathParameters.of({"family": family, "mtu_bytes": mtu, "protocol": "udp"}).datagram_bytes
         == payload
     )
 
 
-def test_a_datagram_is_as_long_as_asked() -> None:
+def test_datagram_length_parameter() -> None:
     assert DatapathParameters.of({"protocol": "udp", "length_bytes": 64}).datagram_bytes == 64
 
 
-def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> None:
+def test_seeded_order_of_points() -> None:
     parameters = DatapathParameters.of({"pairs": "1,2,4,8", "rounds": "6"})
     order = plan(parameters, 7).points
     assert order == plan(parameters, 7).points
@@ -192,18 +192,18 @@ def test_the_order_is_the_seeds_and_every_round_has_every_number_of_pairs() -> N
 @pytest.mark.parametrize(
     ("whole_runs", "expected"), [("none", [True] * 3), ("0", [False] * 3), ("2", [True, True, False])]
 )
-def test_whole_runs_are_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
+def test_whole_runs_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     parameters = DatapathParameters.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
     assert [point.loads[0].whole_runs for point in plan(parameters, 1).points] == expected
 
 
-def test_every_parameter_of_every_experiment_is_explained() -> None:
+def test_every_parameter_has_help() -> None:
     for experiment in map(experiments.find, experiments.TABLE):
         assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
         assert all(experiment.help.values())
 
 
-def test_boots_of_guests_are_planned_once_per_set_up() -> None:
+def test_guest_boots_per_set_up() -> None:
     parameters = DatapathParameters(
         topology=("veth",), endpoint=("namespace", "guest", "shared_guest"), observe=("counters",)
     )
@@ -222,7 +222,7 @@ def test_boots_of_guests_are_planned_once_per_set_up() -> None:
     assert planned_s(parameters) > survey.survey_s(parameters) + 3 * survey.BOOT_S * set_ups_count
 
 
-def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:
+def test_unsupported_endpoints_are_rows() -> None:
     parameters = experiments.find("container_vs_vm").parameters.of({"pairs": "1,2", "loads": "udp:800,ping"})
     run_context = experiments.RunContext("container_vs_vm", Path("a"), 0, {})
     refused = [(Arm("veth_bridge", "variant", "container"), {"status": "unsupported", "reason": "no runc"})]
@@ -249,10 +249,10 @@ def test_ends_that_cannot_be_had_are_rows_of_every_load_once() -> None:
         ({"observe": "perf_stat", "events": ""}, "observe=perf_stat needs events="),
     ],
 )
-def test_what_no_observer_can_be_asked_for(given: dict[str, Any], words: str) -> None:
+def test_invalid_observer_parameters(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         DatapathParameters.of(given)
 
 
-def test_none_is_no_observer() -> None:
+def test_none_means_no_observer() -> None:
     assert DatapathParameters.of({"observe": "none"}).observe == ()

@@ -53,7 +53,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     return made
 
 
-def test_a_folder_replaces_what_was_there(measured: Path, tmp_path: Path) -> None:
+def test_folder_is_replaced(measured: Path, tmp_path: Path) -> None:
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "failed.ipynb").write_text("of an earlier attempt")
@@ -62,7 +62,7 @@ def test_a_folder_replaces_what_was_there(measured: Path, tmp_path: Path) -> Non
     assert [path.name for path in here.parent.iterdir()] == ["tcp"]
 
 
-def test_one_file_is_put_beside_the_others(measured: Path, tmp_path: Path) -> None:
+def test_single_file_is_added(measured: Path, tmp_path: Path) -> None:
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
@@ -83,7 +83,7 @@ def test_one_file_is_put_beside_the_others(measured: Path, tmp_path: Path) -> No
     ],
     ids=lambda bad: f"{bad.name} {bad.type.decode()}",
 )
-def test_what_is_no_file_below_the_folder_is_refused(bad: tarfile.TarInfo, tmp_path: Path) -> None:
+def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, tmp_path: Path) -> None:
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
@@ -92,7 +92,7 @@ def test_what_is_no_file_below_the_folder_is_refused(bad: tarfile.TarInfo, tmp_p
     assert files(tmp_path) == {"sweep/tcp/run.json": "ours"}
 
 
-def test_half_an_archive_is_refused(measured: Path, tmp_path: Path) -> None:
+def test_truncated_archive_is_refused(measured: Path, tmp_path: Path) -> None:
     packed = folders.pack(measured)
     for half in (packed[: len(packed) // 2], b"", b"nothing of the kind"):
         with pytest.raises(Failed, match="sent back what is no point's folder"):
@@ -100,7 +100,9 @@ def test_half_an_archive_is_refused(measured: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "sweep" / "tcp").exists()
 
 
-def test_too_much_is_refused(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_archive_is_refused(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = folders.pack(measured)
     monkeypatch.setattr(folders, "MOST_UNPACKED_BYTES", 10)
     with pytest.raises(Failed, match="no point's folder"):
@@ -110,7 +112,7 @@ def test_too_much_is_refused(measured: Path, tmp_path: Path, monkeypatch: pytest
         folders.pack(measured)
 
 
-def test_an_attempt_removes_what_killed_ones_left(tmp_path: Path) -> None:
+def test_leftovers_of_killed_attempts_are_removed(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from labkit.runner.cluster import folders\n"
         "with folders.attempt(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
@@ -136,13 +138,13 @@ def parameters(**change: object) -> Request:
 @pytest.mark.parametrize(
     "change", [{"notebook": "../01_words"}, {"point": "../one"}, {"point": ".one"}, {"point": "a/b"}]
 )
-def test_a_name_that_leaves_the_folder_is_refused(change: dict[str, str], tmp_path: Path) -> None:
+def test_escaping_name_is_refused(change: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is no name of a notebook or a point"):
         point_process.measure(parameters(**change), tmp_path, Bar())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_labkit_is_told() -> None:
+def test_version_mismatch_is_reported() -> None:
     assert other_labkit(parameters()) is None
     for change in ({"labkit": "0.0.1"}, {"source": "0" * 12}):
         assert "install the same one on both" in str(other_labkit(parameters(**change)))

@@ -40,7 +40,7 @@ def written(project: Path, content: Any) -> Path:
     return path
 
 
-def test_a_grid_becomes_points_with_names(project: Path) -> None:
+def test_grid_points_and_names(project: Path) -> None:
     result = sweep.load(written(project, GOOD))
     assert [point.name for point in result.points] == ["tcp-1500", "tcp-9000", "udp-1500", "udp-9000"]
     assert result.points[1].parameters == GOOD["parameters"] | {"protocol": "tcp", "mtu_bytes": 9000}
@@ -48,7 +48,7 @@ def test_a_grid_becomes_points_with_names(project: Path) -> None:
     assert result.folder.name.startswith("small-")
 
 
-def test_a_grid_of_its_own_parameters(project: Path) -> None:
+def test_grid_with_its_own_parameters(project: Path) -> None:
     content = GOOD | {
         "grid": [
             {"protocol": ["tcp"], "parameters": {"pairs": [1, 2]}},
@@ -60,14 +60,14 @@ def test_a_grid_of_its_own_parameters(project: Path) -> None:
     assert udp.parameters == GOOD["parameters"] | {"protocol": "udp", "rounds": 3}
 
 
-def test_the_folder_is_the_contents(project: Path) -> None:
+def test_folder_depends_on_the_content(project: Path) -> None:
     first = sweep.load(written(project, GOOD)).folder
     assert sweep.load(written(project, GOOD)).folder == first
     other = GOOD | {"parameters": {**GOOD["parameters"], "rounds": 2}}
     assert sweep.load(written(project, other)).folder != first
 
 
-def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_depends_on_the_kernel(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name like vm:debian means another kernel when a newer one, or another build of its release, has come."""
     content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
     folders = []
@@ -82,23 +82,21 @@ def test_the_folder_is_the_kernels_too(project: Path, monkeypatch: pytest.Monkey
     assert hosts.resolved("here") == hosts.identified("here") == "here"
 
 
-def test_the_folder_is_the_build_of_the_running_kernel_too(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_depends_on_the_kernel_build(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = sweep.machine.describe()
     first = sweep.load(written(project, GOOD)).folder
     monkeypatch.setattr("labkit.system.machine.describe", lambda: report | {"kernel_build": "#2 SMP"})
     assert sweep.load(written(project, GOOD)).folder != first
 
 
-def test_a_kernel_that_is_not_here_is_told_before_anything_is_measured(project: Path) -> None:
+def test_missing_kernel_is_refused_early(project: Path) -> None:
     result = sweep.load(written(project, GOOD | {"grid": [{"where": ["here", "vm:9.9.9-none"]}]}))
     with pytest.raises(BadInput, match=r"no kernel '9\.9\.9-none' can be booted here"):
         sweep.run(result, Bar(), lambda text: None)
     assert {path.name for path in result.folder.iterdir()} == {"sweep.json"}
 
 
-def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(project: Path) -> None:
+def test_equivalent_file_resumes_the_sweep(project: Path) -> None:
     first = sweep.load(written(project, GOOD)).folder
     assert (
         sweep.load(written(project, "# a comment\n" + yaml.safe_dump(GOOD, indent=8, sort_keys=False))).folder
@@ -107,7 +105,7 @@ def test_a_change_of_the_file_that_changes_nothing_goes_on_with_the_same_sweep(p
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "params").glob("*.yaml")))
-def test_the_files_of_the_project(name: str, project: Path) -> None:
+def test_project_sweep_files(name: str, project: Path) -> None:
     result = sweep.load(ROOT / "params" / name)
     assert result.points
     if result.experiment == "overlay":
@@ -127,7 +125,7 @@ def test_the_files_of_the_project(name: str, project: Path) -> None:
         assert result.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 
 
-def test_kernels_are_an_axis(project: Path) -> None:
+def test_kernel_axis(project: Path) -> None:
     result = sweep.load(ROOT / "params" / "kernels.yaml")
     assert [point.name for point in result.points] == [
         "here-tcp", "here-udp", "vm_debian-tcp", "vm_debian-udp",
@@ -161,9 +159,7 @@ def test_kernels_are_an_axis(project: Path) -> None:
         ({"grid": {"topology": [["veth", "vethh"]]}}, "there is no topology vethh"),
     ],
 )
-def test_what_would_not_work_is_refused_in_a_sentence(
-    change: dict[str, Any], words: str, project: Path
-) -> None:
+def test_invalid_sweeps_are_refused(change: dict[str, Any], words: str, project: Path) -> None:
     with pytest.raises(BadInput, match=words) as caught:
         sweep.load(written(project, GOOD | change))
     assert "\n" not in str(caught.value)
@@ -183,12 +179,12 @@ def test_what_would_not_work_is_refused_in_a_sentence(
         ("\x00\x01", "is not a valid YAML file: "),
     ],
 )
-def test_a_file_that_is_none(content: str, words: str, project: Path) -> None:
+def test_invalid_yaml(content: str, words: str, project: Path) -> None:
     with pytest.raises(BadInput, match=words):
         sweep.load(written(project, content))
 
 
-def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
+def test_missing_or_binary_file(project: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no file .*missing\.yaml"):
         sweep.load(project / "params" / "missing.yaml")
     with pytest.raises(BadInput, match="is not a valid YAML file"):
@@ -198,12 +194,12 @@ def test_a_file_that_is_not_there_or_no_text(project: Path) -> None:
         sweep.load(project / "params" / "binary.yaml")
 
 
-def test_the_notebooks_parameters_have_help(project: Path) -> None:
+def test_notebook_parameters_have_help(project: Path) -> None:
     result = sweep.parameters_of(project / "notebooks" / "01_datapaths.ipynb")
     assert all(result.values()), [name for name, text in result.items() if not text]
 
 
-def test_a_change_names_files_beside_the_sweep_only(project: Path) -> None:
+def test_change_files_beside_the_sweep_only(project: Path) -> None:
     rules = project / "params" / "rules.nft"
     rules.write_text("table inet t { }\n")
     change = {"name": "rules", "at": "server", "nftables": "rules.nft"}
@@ -218,7 +214,7 @@ def test_a_change_names_files_beside_the_sweep_only(project: Path) -> None:
         sweep.load(written(project, content))
 
 
-def test_a_point_is_named_after_its_change(project: Path) -> None:
+def test_point_named_after_its_change(project: Path) -> None:
     changes = [[{"name": name, "parameter": {"streams": count}}] for name, count in (("two", 2), ("four", 4))]
     result = sweep.load(written(project, GOOD | {"grid": [{"change": changes}]}))
     assert [point.name for point in result.points] == ["two", "four"]

@@ -24,7 +24,7 @@ NASTY = {
 
 
 @pytest.mark.parametrize("content", NASTY.values(), ids=NASTY)
-def test_whatever_a_file_holds_is_refused_in_one_sentence(content: str, tmp_path: Path) -> None:
+def test_invalid_content_is_one_sentence(content: str, tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(content)
     with pytest.raises(
@@ -34,7 +34,7 @@ def test_whatever_a_file_holds_is_refused_in_one_sentence(content: str, tmp_path
     assert "\n" not in str(refused.value)
 
 
-def test_an_error_of_another_labkit_is_the_nearest_one_here() -> None:
+def test_unknown_error_class_maps_to_the_nearest() -> None:
     assert isinstance(error_by_name("BadInput", "x"), BadInput)
     assert type(error_by_name("LinkError", "x")) is Failed
     assert type(error_by_name("print", "x")) is Failed

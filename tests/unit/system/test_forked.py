@@ -36,11 +36,11 @@ def program(text: str) -> str:
     return done.stdout
 
 
-def test_it_says_what_it_has_to_when_it_is_told_to_stop() -> None:
+def test_output_on_stop() -> None:
     assert program("print(told(process.Forked(work)))") == "300000\n"
 
 
-def test_how_it_ended_is_told() -> None:
+def test_exit_status() -> None:
     killed = "one = process.Forked(work); os.kill(one.pid, signal.SIGKILL); print(told(one))"
     assert program(killed) == "was killed by signal 9\n"
     failing = "one = process.Forked(lambda control: 1 / 0); print(told(one))"
@@ -49,7 +49,7 @@ def test_how_it_ended_is_told() -> None:
     assert program(silent) == "did not end within 0.2 s and was killed\n"
 
 
-def test_it_lets_go_of_pipes_and_does_not_hear_ctrl_c() -> None:
+def test_closes_pipes_and_ignores_interrupts() -> None:
     text = """
 reading, writing = os.pipe()
 one = process.Forked(work)
@@ -64,7 +64,7 @@ print(os.path.exists(f"/proc/{two.pid}"))
     assert program(text) == "b''\n300000\nFalse\n"
 
 
-def test_it_dies_with_its_parent() -> None:
+def test_dies_with_its_parent() -> None:
     text = "one = process.Forked(work); print(one.pid, flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", BEGIN + text], cwd=ROOT, stdout=subprocess.PIPE, text=True

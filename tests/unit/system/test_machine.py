@@ -33,22 +33,20 @@ class TestCpuTime:
         hz = cpu_time.TICKS_PER_S
         assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)  # guest time (90) is in user
 
-    def test_real_one(self) -> None:
+    def test_real_proc_stat(self) -> None:
         result = cpu_time.cpu_times_of(sample("proc-stat-6.18.txt"))
         assert result.busy_s == pytest.approx((127961 + 1161 + 53669 + 0 + 14216) / cpu_time.TICKS_PER_S)
 
-    def test_difference(self) -> None:
+    def test_difference_of_cpu_times(self) -> None:
         assert machine.CpuTimes(5, 4, 3, 2) - machine.CpuTimes(1, 1, 1, 1) == machine.CpuTimes(4, 3, 2, 1)
 
-    def test_time_goes_on(self) -> None:
+    def test_cpu_time_increases(self) -> None:
         before = machine.cpu_times()
         passed = machine.cpu_times() - before
         assert min(passed.busy_s, passed.softirq_s, passed.idle_s) >= 0
         assert machine.load1() >= 0
 
-    def test_stolen_time_is_a_doubt_from_a_share_and_some_ticks_on(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_steal_doubt_threshold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
         assert machine.stolen(0.9, 10) == []
         [doubt] = machine.stolen(2.0, 10)
@@ -68,7 +66,7 @@ class TestInterfaces:
     def test_qdisc(self) -> None:
         assert interfaces.qdisc_in(sample("ip-link-6.1.0.json")) == "noqueue"
 
-    def test_without_the_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interfaces, "program", lambda name: name)
         assert interfaces.offloads([], "lo") == {}
         assert interfaces.qdisc([], "lo") == "unknown"
@@ -90,12 +88,12 @@ class TestPrograms:
     def test_version_in(self, text: str, version: str | None) -> None:
         assert programs.version_in(text) == version
 
-    def test_versions_of_what_is_there_and_what_is_not(self) -> None:
+    def test_versions_of_present_and_missing_tools(self) -> None:
         result = programs.versions(["uname", "no-such-program", "true"])
         assert re.fullmatch(r"\d+\.\d+", result["uname"] or "")
         assert result["no-such-program"] is None
 
-    def test_a_program_that_hangs_is_silent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hanging_tool_has_no_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hanging = tmp_path / "hanging"
         hanging.write_text("#!/bin/sh\nexec sleep 60\n")
         hanging.chmod(0o755)
@@ -126,7 +124,7 @@ class TestAccelerator:
             ({"Model name": "Intel Xeon", "Flags": "fpu hypervisor sse"}, None, "unknown"),
         ],
     )
-    def test_words(self, fields: dict[str, str], maker: str | None, word: str) -> None:
+    def test_accelerator_words(self, fields: dict[str, str], maker: str | None, word: str) -> None:
         assert provenance.accelerator({"Architecture": "x86_64", **fields}, maker) == word
 
     def test_nested_lscpu(self) -> None:
@@ -151,7 +149,7 @@ class TestProvenance:
             assert result[name] is None or HEX.fullmatch(result[name])
         assert result == machine.describe()
 
-    def test_the_machine_is_not_named(self) -> None:
+    def test_host_name_is_not_recorded(self) -> None:
         identity = Path("/etc/machine-id")
         if identity.exists() and identity.read_text().strip():
             assert identity.read_text().strip()[:12] not in json.dumps(machine.describe())
@@ -170,7 +168,7 @@ class TestProvenance:
         assert result["net.ipv4.no_such_thing"] is None
         assert result["net.ipv4.tcp_sack"] in ("0", "1")
 
-    def test_revision(self, tmp_path: Path, need: Need) -> None:
+    def test_git_revision(self, tmp_path: Path, need: Need) -> None:
         need("git")
 
         def git(*words: str) -> str:
@@ -204,14 +202,14 @@ class TestModules:
         (tmp_path / "modules").write_text("ip_gre 24576 0 - Live 0x0000000000000000\n")
         return {"folder": tmp_path, "loaded": tmp_path / "modules"}
 
-    def test_unloaded(self, places: dict[str, Path]) -> None:
+    def test_missing_modules(self, places: dict[str, Path]) -> None:
         assert base.unloaded_module("rtnl-link-ipip", **places) == "ipip"
 
-    def test_loaded_or_unknown(self, places: dict[str, Path]) -> None:
+    def test_loaded_or_unknown_modules(self, places: dict[str, Path]) -> None:
         assert base.unloaded_module("rtnl-link-gre", **places) is None
         assert base.unloaded_module("rtnl-link-sit", **places) is None
 
-    def test_a_kernel_without_modules(self, tmp_path: Path) -> None:
+    def test_kernel_without_modules(self, tmp_path: Path) -> None:
         assert base.unloaded_module("rtnl-link-gre", tmp_path / "nowhere") is None
 
     @pytest.mark.parametrize(
@@ -223,9 +221,7 @@ class TestModules:
             (None, "boot a kernel with CONFIG_IPVLAN;"),
         ],
     )
-    def test_what_to_do_about_a_kernel(
-        self, monkeypatch: pytest.MonkeyPatch, config: str | None, words: str
-    ) -> None:
+    def test_kernel_remedies(self, monkeypatch: pytest.MonkeyPatch, config: str | None, words: str) -> None:
         monkeypatch.setattr(base.machine, "kernel_config", lambda: config)
         base._config.cache_clear()
         assert base.kernel_with("IPVLAN").startswith(words)
@@ -271,14 +267,14 @@ class TestDoctor:
         assert "  x ipvlan" in text
         assert "  + veth" in text
 
-    def test_json_gives_the_capabilities_back(self, answer: dict[str, Any]) -> None:
+    def test_json_round_trip(self, answer: dict[str, Any]) -> None:
         decoded = msgspec.json.decode(doctor.as_json(answer))
         assert msgspec.convert(decoded["capabilities"], list[Capability]) == list(self.FOUND)
 
 
 @pytest.mark.parametrize(("uid", "mapped", "is_root"), [(0, "0 0 4294967295", True), (0, "0 1000 1", False),
                                                         (1000, "0 0 4294967295", False)])  # fmt: skip
-def test_root_of_a_user_namespace_is_none(
+def test_user_namespace_root_is_not_root(
     uid: int, mapped: str, is_root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "uid_map").write_text(mapped)

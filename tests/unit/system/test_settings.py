@@ -15,7 +15,7 @@ import pytest
 from labkit.system.machine import background, bpf, netfilter, settings
 
 
-def test_sysctls_are_told_by_name_and_value_without_states(tmp_path: Path) -> None:
+def test_sysctl_names_and_values(tmp_path: Path) -> None:
     for name, text in {"net/core/rmem_max": "212992\n", "kernel/random/boot_id": "x", "kernel/ns_last_pid": "7",
                        "net/ipv4/tcp_mem": "1\t2\t3\n"}.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def test_sysctls_are_told_by_name_and_value_without_states(tmp_path: Path) -> No
     assert result == {"net.core.rmem_max": "212992", "net.ipv4.tcp_mem": "1 2 3"}
 
 
-def test_the_machine_is_the_same_from_one_moment_to_the_next() -> None:
+def test_settings_are_stable() -> None:
     """A setting that differs by itself would be a suspect of every comparison."""
     first, second = settings.of_machine(), settings.of_machine()
     differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
@@ -34,19 +34,19 @@ def test_the_machine_is_the_same_from_one_moment_to_the_next() -> None:
     assert gzip.compress(str(first).encode())
 
 
-def test_objects_are_flat() -> None:
+def test_flat_objects() -> None:
     report = {"ifname": "eth0", "mtu": 1500, "linkinfo": {"info_data": {"stp": 0}}, "flags": ["UP"]}
     assert dict(settings.flat(report, settings.STATES)) == {"mtu": "1500", "linkinfo info_data stp": "0"}
     assert dict(settings.flat({"a": [1, 2]}, frozenset())) == {"a": "1 2"}
 
 
-def test_attributes_of_netfilter_are_read_to_their_end() -> None:
+def test_netfilter_attributes() -> None:
     body = struct.pack("=HH4s", 8, 1, b"tab\0") + struct.pack("=HH2s2x", 6, 3, b"c\0") + b"\0\0"
     assert dict(netfilter._attributes(body)) == {1: b"tab\0", 3: b"c\0"}
     assert netfilter._uncounted(b"head counter\0" + bytes(16)) == b"head counter"
 
 
-def test_programs_that_the_kernel_does_not_tell_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise PermissionError
 
@@ -54,7 +54,7 @@ def test_programs_that_the_kernel_does_not_tell_are_none(monkeypatch: pytest.Mon
     assert bpf.programs() == []
 
 
-def test_others_are_told_and_ours_are_not() -> None:
+def test_own_programs_are_left_out() -> None:
     """A program that somebody else has started: its parent is not this process."""
     orphan = "import os, time; os.fork() and os._exit(0); os.setsid(); end = time.time() + 3"
     code = f"{orphan}\nwhile time.time() < end: pass"

@@ -66,7 +66,7 @@ def middles(figure: go.Figure, name: str) -> list[go.Scatter]:
     return [trace for trace in scatters(figure) if trace.mode == "lines+markers" and trace.name == name]
 
 
-def test_throughput_packets_and_cpu_against_size() -> None:
+def test_panels_against_size() -> None:
     rows = cost_rows()
     figure = figures.cost(rows)
     assert [axis.title.text for axis in figure.select_yaxes()] == ["Gbit/s", "kpps", "µs"]
@@ -87,7 +87,7 @@ def test_throughput_packets_and_cpu_against_size() -> None:
     assert len(set(xs)) == len(ARMS), "arms stand beside each other"
 
 
-def test_one_axis_only_where_all_else_is_equal() -> None:
+def test_shared_axis_needs_equal_parameters() -> None:
     rows = cost_rows()
     assert len(simulated.titles(figures.cost(rows))) == 3
     apart = pd.concat([rows, cost_rows(mtu_bytes=9000), cost_rows(kernel="6.12", accelerator="tcg")])
@@ -103,7 +103,7 @@ def test_one_axis_only_where_all_else_is_equal() -> None:
         figures.cost(pd.concat([rows, cost_rows((256,), sysctl_digest="b")]))
 
 
-def test_what_a_packet_is_depends_on_the_protocol() -> None:
+def test_packet_definition_by_protocol() -> None:
     tcp = simulated.titles(figures.cost(cost_rows(protocol="tcp")))
     assert "frames received" in tcp[1]
     assert "CPU time of a frame" in tcp[2]
@@ -116,7 +116,7 @@ def test_rows_without_a_size_are_left_out() -> None:
     assert "nothing to draw" in simulated.notes(figures.cost(header_rows()))
 
 
-def test_headers_computed_and_measured() -> None:
+def test_computed_and_measured_headers() -> None:
     rows = cost_rows(accelerator="tcg")
     figure = figures.overhead(pd.concat([rows, header_rows()]), verdict_tables.verdicts(rows))
     assert figure.layout.title.text.endswith("(emulated CPU)")
@@ -131,7 +131,7 @@ def test_headers_computed_and_measured() -> None:
         assert measured.text == f"measured {whole + 1}, computed {whole}"
 
 
-def test_what_bytes_alone_would_cost_beside_what_was_measured() -> None:
+def test_predicted_byte_cost_beside_measured() -> None:
     rows = cost_rows()
     verdicts = verdict_tables.verdicts(rows)
     figure = figures.overhead(header_rows(), verdicts)
@@ -147,13 +147,13 @@ def test_what_bytes_alone_would_cost_beside_what_was_measured() -> None:
     assert not [trace for trace in figure.data if trace.name == "veth"]
 
 
-def test_a_tcp_packet_is_a_segment() -> None:
+def test_tcp_packet_is_a_segment() -> None:
     rows = cost_rows((131072,), protocol="tcp")
     figure = figures.overhead(header_rows(), verdict_tables.verdicts(rows))
     assert list(figure.select_xaxes())[-1].tickvals == (1448,)
 
 
-def test_headers_without_verdicts_and_verdicts_without_headers() -> None:
+def test_missing_headers_or_verdicts() -> None:
     rows = cost_rows()
     assert figures.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
     assert not figures.overhead(rows, verdict_tables.verdicts(rows)).data

@@ -19,7 +19,7 @@ def lines(figure: go.Figure) -> list[go.Scatter]:
     return [trace for trace in figure.data if trace.mode == "lines+markers"]
 
 
-def test_throughput_draws_every_round_and_their_middle() -> None:
+def test_throughput_shows_rounds_and_centre() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(4,))
     figure = figures.throughput(rows)
     [raw] = [t for t in figure.data if t.mode == "markers" and t.name == "macvlan_bridge"]
@@ -35,14 +35,14 @@ def test_throughput_draws_every_round_and_their_middle() -> None:
     assert "95 % interval" in line.hovertext[0]
 
 
-def test_where_a_round_got_nothing_through_the_middle_is_a_median() -> None:
+def test_centre_is_a_median_with_a_zero_round() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     rows.loc[rows["round"].eq(0), "throughput_bps"] = 0.0
     [line] = [trace for trace in lines(figures.throughput(rows)) if trace.name == "macvlan_bridge"]
     assert "<br>median " in line.hovertext[0]
 
 
-def test_a_strange_round_does_not_flatten_the_others() -> None:
+def test_outlier_does_not_flatten_the_axis() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")
     rows.loc[whole, "throughput_bps"] = 900e9
@@ -55,7 +55,7 @@ def test_a_strange_round_does_not_flatten_the_others() -> None:
     assert "900 Gbit/s" in raw.hovertext[beyond]
 
 
-def test_axes_have_units_and_the_numbers_of_pairs() -> None:
+def test_axis_titles_and_pair_counts() -> None:
     figure = figures.throughput(simulated.rows(protocols=("udp", "tcp", "ping"), mtus=(9000, 1500)))
     assert [axis.title.text for axis in figure.select_yaxes()] == 2 * [
         *2 * ["throughput, Gbit/s"],
@@ -72,7 +72,7 @@ def test_axes_have_units_and_the_numbers_of_pairs() -> None:
     assert ping.y[0] == pytest.approx(25)
 
 
-def test_udp_has_its_own_range() -> None:
+def test_udp_axis_range() -> None:
     rows = simulated.rows()
     slow = rows["protocol"] == "udp"
     rows.loc[slow, "throughput_bps"] /= 10
@@ -80,20 +80,20 @@ def test_udp_has_its_own_range() -> None:
     assert tcp > 5 * udp
 
 
-def test_whole_runs_stand_in_for_slices() -> None:
+def test_whole_runs_without_slices() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     figure = figures.throughput(rows[rows["method"] != "slice"])
     [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
     assert line.error_y.array[0] == 0, "one run has no interval"
 
 
-def test_arms_do_not_cover_each_other() -> None:
+def test_arms_do_not_overlap() -> None:
     drawn = [trace.x[0] for trace in lines(figures.throughput(simulated.rows(protocols=("tcp",))))]
     assert len(set(drawn)) == 3
     assert all(1 / math.sqrt(2) < x < math.sqrt(2) for x in drawn)
 
 
-def test_many_panels_go_below_each_other() -> None:
+def test_many_panels_wrap() -> None:
     lengths = (64, 512, 1024, 1400)
     rows = pd.concat([simulated.rows(protocols=("udp",)).assign(length_bytes=length) for length in lengths])
     figure = figures.throughput(rows)
@@ -103,7 +103,7 @@ def test_many_panels_go_below_each_other() -> None:
     assert len({axis.domain for axis in figure.select_xaxes()}) == 2
 
 
-def test_cpu_per_gigabyte_is_the_sum_by_the_sum() -> None:
+def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:
     rows = simulated.rows(protocols=("tcp", "ping"), pairs=(1,))
     figure = figures.cpu_per_gigabyte(rows)
     assert [title[3:6] for title in simulated.titles(figure)] == ["TCP"], "pings receive next to no bytes"
@@ -119,7 +119,7 @@ def test_cpu_per_gigabyte_is_the_sum_by_the_sum() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, None])
-def test_what_is_null_or_zero_is_no_trouble(value: float | None) -> None:
+def test_null_and_zero_values(value: float | None) -> None:
     rows = simulated.rows()
     for metric in ("throughput_bps", "received_bytes", "cpu_s", "softirq_s"):
         less = rows.assign(**{metric: value})
@@ -130,14 +130,14 @@ def test_what_is_null_or_zero_is_no_trouble(value: float | None) -> None:
 
 
 @pytest.mark.parametrize("role", ["baseline", "variant", "control"])
-def test_a_missing_arm_is_no_trouble(role: str) -> None:
+def test_missing_arm(role: str) -> None:
     rows = simulated.rows()
     for draw in (figures.throughput, figures.slices, figures.cpu_per_gigabyte):
         draw(rows[rows["role"] != role])
         draw(rows[rows["role"] == role])
 
 
-def test_slices_are_compared_within_their_round() -> None:
+def test_slices_compared_within_a_round() -> None:
     rows = simulated.rows(protocols=("tcp",), pairs=(1,))
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]
     assert {trace.name for trace in raw} == {"macvlan_bridge", "veth_bridge (again)"}

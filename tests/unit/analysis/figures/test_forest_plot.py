@@ -8,7 +8,7 @@ import simulated
 from labkit.analysis import figures
 
 
-def test_forest_has_a_line_for_each_ratio_and_a_band_for_each_group() -> None:
+def test_forest_lines_and_bands() -> None:
     verdicts = simulated.verdicts(simulated.rows(variants=("macvlan_bridge", "vxlan")))
     figure = figures.forest(verdicts)
     assert len(figure.data) == 2 * 3 * 2
@@ -29,7 +29,7 @@ def test_forest_has_a_line_for_each_ratio_and_a_band_for_each_group() -> None:
     assert "veth_bridge" in list(figure.select_xaxes())[-1].title.text
 
 
-def test_forest_opens_the_symbol_where_the_interval_holds_1() -> None:
+def test_open_symbol_when_the_interval_contains_1() -> None:
     verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=(1, 2)))
     verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
         1.01,
@@ -41,7 +41,7 @@ def test_forest_opens_the_symbol_where_the_interval_holds_1() -> None:
     assert unsure.marker.symbol.endswith("-open")
 
 
-def test_forest_says_which_side_is_faster() -> None:
+def test_forest_labels_the_faster_side() -> None:
     lines = simulated.titles(
         figures.forest(simulated.verdicts(simulated.rows(protocols=("tcp", "ping"), pairs=(1,))))
     )
@@ -50,14 +50,14 @@ def test_forest_says_which_side_is_faster() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 40])
-def test_forest_gives_every_line_the_same_room(count: int) -> None:
+def test_forest_line_height(count: int) -> None:
     verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=tuple(range(1, count + 1))))
     figure = figures.forest(verdicts)
     plot = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
     assert plot / (count + 1) == pytest.approx(22, abs=0.5)
 
 
-def test_a_wild_interval_does_not_hide_the_others() -> None:
+def test_wide_interval_does_not_hide_the_others() -> None:
     verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",)))
     verdicts.loc[verdicts.index[-1], "high"] = 1e30
     low, high = next(figures.forest(verdicts).select_xaxes()).range

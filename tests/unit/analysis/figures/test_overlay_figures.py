@@ -24,7 +24,7 @@ def words(figure: go.Figure) -> str:
     return "\n".join(one.text for one in figure.layout.annotations)
 
 
-def test_headers_stand_in_the_order_of_the_frame_and_end_together() -> None:
+def test_headers_in_frame_order() -> None:
     figure = overlay.hops(made_overlay.path(), packet=0)
     [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
              if name == "lc1_sc2 out"]  # fmt: skip
@@ -43,7 +43,7 @@ def test_headers_stand_in_the_order_of_the_frame_and_end_together() -> None:
     assert bars[0][0] == -(172 - 56 + 16), "of the payload's 56 bytes 16 are drawn"
 
 
-def test_every_hop_has_its_bytes_and_times() -> None:
+def test_hop_bytes_and_times() -> None:
     figure = overlay.hops(made_overlay.path())
     names = list(figure.layout.yaxis.ticktext)
     assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
@@ -59,7 +59,7 @@ def test_every_hop_has_its_bytes_and_times() -> None:
     assert any("<b>VXLAN 30</b><br>8 bytes, 106 with what is inside" in text for text in hover)
 
 
-def test_no_header_is_told_by_its_colour_alone() -> None:
+def test_headers_have_text_labels() -> None:
     figure = overlay.hops(made_overlay.path())
     assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
     fills = {bar.name: bar.marker.color for bar in figure.data}
@@ -78,7 +78,7 @@ def test_hop_table() -> None:
     assert "white-space: normal" in html
 
 
-def test_dropped_packets_are_said() -> None:
+def test_dropped_packets_are_reported() -> None:
     rows = made_overlay.path()
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
     assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
@@ -89,7 +89,7 @@ def test_dropped_packets_are_said() -> None:
     assert "capture lacks, packets" not in overlay.hop_table(made_overlay.path(), packet=0)
 
 
-def test_a_cell_that_is_not_as_expected_stands_out() -> None:
+def test_unexpected_cell_stands_out() -> None:
     rows = made_overlay.reachability()
     lossy = rows["source"].eq("cs2") & rows["target"].eq("cs1")
     rows.loc[lossy, ["received_count", "as_expected"]] = [3, False]
@@ -111,7 +111,7 @@ def test_a_cell_that_is_not_as_expected_stands_out() -> None:
     assert len(overlay.matrix_table(rows, all_of_it=True)) == 20
 
 
-def test_silence_that_was_promised_is_as_expected() -> None:
+def test_expected_silence() -> None:
     rows = made_overlay.reachability()
     rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
     rows["as_expected"] = True
@@ -119,7 +119,7 @@ def test_silence_that_was_promised_is_as_expected() -> None:
     assert "≠" not in words(overlay.matrix(rows))
 
 
-def test_each_kind_of_routes_has_a_matrix() -> None:
+def test_matrix_for_each_kind_of_routes() -> None:
     rows = pd.concat([made_overlay.reachability().assign(routes=routes) for routes in ("ecmp", "static")])
     figure = overlay.matrix(rows)
     assert len(figure.layout.shapes) == 40
@@ -127,7 +127,7 @@ def test_each_kind_of_routes_has_a_matrix() -> None:
     assert lines.index("<b>static</b>") < lines.index("<b>ecmp</b>")
 
 
-def test_failure_draws_every_probe_where_it_was_sent() -> None:
+def test_failure_probes_by_send_time() -> None:
     figure = overlay.failure(made_overlay.failure())
     assert sum(len(trace.x) for trace in figure.data) == 6 * 150
     lost = [trace for trace in figure.data if "lost" in trace.hovertext[0]]
@@ -144,7 +144,7 @@ def test_failure_draws_every_probe_where_it_was_sent() -> None:
     assert "<b>static: carrier</b><br>no answer for 1 s, 0 of 150 lost" in titles
 
 
-def test_failure_table_has_expected_and_seen() -> None:
+def test_failure_table_expected_and_measured() -> None:
     table = overlay.failure_table(made_overlay.failure())
     [metric] = table[table["routes"].eq("metric") & table["linkdown ignored"]].to_dict("records")
     assert (metric["before"], metric["during"], metric["expected during"]) == ("sc2", "sc1", "sc1")
@@ -162,7 +162,7 @@ def test_emulated_rows_are_marked(
 
 
 @each_figure
-def test_what_is_not_there_is_said(
+def test_missing_rows_are_reported(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
     assert "this kernel has no gre" in words(draw(made_overlay.unsupported(part)))
@@ -174,7 +174,7 @@ def test_what_is_not_there_is_said(
 
 
 @each_figure
-def test_hosts_and_runs_are_not_mixed(
+def test_hosts_and_runs_are_separate(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
     rows = pd.concat([made(run="a"), made(run="b", **made_overlay.EMULATED)], ignore_index=True)

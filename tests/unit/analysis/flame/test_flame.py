@@ -28,7 +28,7 @@ def arm(name: str, *rounds: dict[str, int], event: str = "cpu-clock", **work: An
     return flame.Arm(name, [flame.Round(each, 0.001, **known) for each in rounds], event)
 
 
-def test_folded_files_are_read_and_written(tmp_path: Path) -> None:
+def test_folded_file_round_trip(tmp_path: Path) -> None:
     text = "iperf3;main 3\n# a comment\n\nKVM/0 (x86);a b;c_[k] 4\niperf3;main 2\n"
     for path, content in (("a.folded", text.encode()), ("a.folded.gz", gzip.compress(text.encode()))):
         (tmp_path / path).write_bytes(content)
@@ -50,9 +50,7 @@ def test_folded_files_are_read_and_written(tmp_path: Path) -> None:
         ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read to its end"),
     ],
 )
-def test_what_are_no_folded_stacks_is_one_sentence(
-    tmp_path: Path, name: str, content: bytes | None, why: str
-) -> None:
+def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=why) as error:
@@ -60,7 +58,7 @@ def test_what_are_no_folded_stacks_is_one_sentence(
     assert name in str(error.value)
 
 
-def test_a_tree_sums_up_rounds_apart() -> None:
+def test_tree_sums_by_round() -> None:
     grown = frame_tree.grown([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
     where = {}
     for frame in range(len(grown)):
@@ -75,7 +73,7 @@ def test_a_tree_sums_up_rounds_apart() -> None:
     assert frame_tree.grown([{IDLE: 9}], idle=True).total[0] == 9
 
 
-def test_recursion_counts_once_and_a_function_may_be_called_all() -> None:
+def test_recursion_and_reserved_names() -> None:
     grown = frame_tree.grown([{"p;all;x;all": 3, "p;x;x;x": 4}])
     inclusive = dict(
         zip(
@@ -89,7 +87,7 @@ def test_recursion_counts_once_and_a_function_may_be_called_all() -> None:
     assert one.functions()["function"].tolist()[:1] == ["all"]
 
 
-def test_the_table_adds_up() -> None:
+def test_function_table_adds_up() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     for rows in (1, 12, 5000):
         table = one.functions(rows)
@@ -104,7 +102,7 @@ def test_the_table_adds_up() -> None:
     assert table["right_s"][whole] == pytest.approx(measured, rel=1e-12)
 
 
-def test_samples_are_those_of_both_sides() -> None:
+def test_sample_counts_of_both_sides() -> None:
     """Not the control's; and of a whole difference of nothing no function has a share."""
 
     def arm(name: str, count: int) -> flame.Arm:
@@ -120,7 +118,7 @@ def test_samples_are_those_of_both_sides() -> None:
     assert "nan" not in hover
 
 
-def test_what_is_printed_adds_up_to_the_last_digit() -> None:
+def test_printed_numbers_add_up() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     shown = flame.shown(one)
     numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
@@ -134,7 +132,7 @@ def test_what_is_printed_adds_up_to_the_last_digit() -> None:
     assert "process1 (process)" in inclusive.index
 
 
-def test_sentences_say_what_was_found() -> None:
+def test_summary_sentence() -> None:
     left = made.arm("no rules", 1)
     dear = flame.difference(left, made.arm("rules", 2, planted={"process1;nft_do_chain_[k]": 3e-5}))
     assert flame.sentence(dear).startswith("rules takes ")
@@ -146,7 +144,7 @@ def test_sentences_say_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("per", flame.PER)
-def test_costs_are_per_work(per: str) -> None:
+def test_costs_per_unit_of_work(per: str) -> None:
     known = flame.PER[per]
     one = flame.difference(
         arm("l", {"p;a": 100}, {"p;a": 110}), arm("r", {"p;a": 200}, {"p;a": 210}), per=per
@@ -157,7 +155,7 @@ def test_costs_are_per_work(per: str) -> None:
 
 
 @pytest.mark.parametrize("count", [None, 0, float("nan")])
-def test_without_the_work_nothing_is_said(count: float | None) -> None:
+def test_unknown_work_gives_no_sentence(count: float | None) -> None:
     with pytest.raises(BadInput, match=r"round 1 of r has no received_count"):
         flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}, received_count=count))
     with pytest.raises(BadInput, match="not per mile"):
@@ -168,7 +166,7 @@ def test_without_the_work_nothing_is_said(count: float | None) -> None:
         flame.graph(arm("l", {IDLE: 7}))
 
 
-def test_processes_are_chosen_and_the_others_told() -> None:
+def test_process_selection() -> None:
     one = arm("l", {"iperf3;a": 60, "python;b": 30, "qemu;c": 10}).only("iperf3|swapper.*")
     assert one.rounds[0].stacks == {"iperf3;a": 60}
     assert one.left_out.startswith("40 % of the samples of l are in other processes (python, qemu")
@@ -179,7 +177,7 @@ def test_processes_are_chosen_and_the_others_told() -> None:
             one.only(wrong)
 
 
-def test_distortions_are_told_where_they_are_drawn() -> None:
+def test_distortions_are_shown_in_the_figure() -> None:
     stacks = {"p;x_[k];_raw_spin_unlock_irqrestore_[k]": 24, "p;x_[k]": 74, "p;[unknown]": 9, IDLE: 5}
     clock = flame.graph(arm("l", stacks, cpu_s=0.05)).data
     notes = " ".join(clock["notes"])
@@ -194,7 +192,7 @@ def test_distortions_are_told_where_they_are_drawn() -> None:
     assert "interrupts off" not in " ".join(cycles["notes"])
 
 
-def test_drawn_frames_are_a_tree_in_preorder_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawn_frames_are_a_preorder_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made.arm("a", 1)
     monkeypatch.setattr("labkit.analysis.flame.flame_graph.MOST_FRAMES", 300)
     data = flame.graph(one, "packet").data
@@ -211,7 +209,7 @@ def test_drawn_frames_are_a_tree_in_preorder_whatever_is_left_out(monkeypatch: p
     assert set(data["name"]) == set(range(len(data["names"])))
 
 
-def test_words_from_elsewhere_cannot_end_the_script() -> None:
+def test_external_text_cannot_end_the_script() -> None:
     evil = f"</script>{EVIL}<!--"
     one = flame.graph(arm(evil, {f"{evil.replace(' ', '')};a": 3}))
     page = one.html()
@@ -221,7 +219,7 @@ def test_words_from_elsewhere_cannot_end_the_script() -> None:
     json.dumps(bundle[flame.MIME], allow_nan=False)
 
 
-def test_speedscope_opens_it(tmp_path: Path) -> None:
+def test_speedscope_file_is_valid(tmp_path: Path) -> None:
     """Its own schema says so."""
     there = [made.arm(name, seed, rounds=2) for seed, name in enumerate(("a", "b"))]
     document = json.loads(speedscope.write(there, tmp_path / "x.speedscope.json").read_text())
@@ -238,7 +236,7 @@ def test_speedscope_opens_it(tmp_path: Path) -> None:
         assert stacks == {stack.replace("_[k]", ""): count for stack, count in one.stacks.items()}
 
 
-def test_the_figure_of_functions_tells_what_the_table_does() -> None:
+def test_function_figure_matches_the_table() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     table = one.functions()
     figure = figures.functions(table)
@@ -252,7 +250,7 @@ def test_the_figure_of_functions_tells_what_the_table_does() -> None:
     assert figures.functions(single.functions()).data
 
 
-def test_profiles_that_do_not_count_are_told_by_their_reasons() -> None:
+def test_excluded_profiles_and_reasons() -> None:
     row = {
         "observer": "perf_record",
         "status": "invalid",
@@ -278,7 +276,7 @@ def profiled(name: str, **functions: int) -> flame.Arm:
     return flame.Arm(name, [flame.Round(each, 1e-6, 1000.0) for each in rounds])
 
 
-def test_a_foreign_program_does_not_head_the_table() -> None:
+def test_foreign_program_is_not_first() -> None:
     one = flame.difference(
         profiled("a", iperf3__udp_sendmsg=1000, khugepaged__page_vma_mapped_walk=100),
         profiled("b", iperf3__udp_sendmsg=1500, khugepaged__page_vma_mapped_walk=9000),
@@ -292,12 +290,12 @@ def test_a_foreign_program_does_not_head_the_table() -> None:
         assert table[column].iloc[:-1].sum() == pytest.approx(total[column])
 
 
-def test_without_a_known_load_no_program_is_foreign() -> None:
+def test_unknown_load_has_no_foreign_programs() -> None:
     one = flame.difference(profiled("a", mystery__f=1000), profiled("b", mystery__f=2000))
     assert one.functions()["function"].iloc[0] == "f"
 
 
-def test_of_a_total_that_may_be_nothing_there_are_no_shares() -> None:
+def test_no_shares_of_an_insignificant_total() -> None:
     """Two functions that differ in opposite ways made shares of -800 % of their sum."""
     one = flame.difference(
         profiled("a", iperf3__f=1000, iperf3__g=2000), profiled("b", iperf3__f=2000, iperf3__g=1001)

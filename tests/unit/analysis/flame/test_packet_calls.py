@@ -47,7 +47,7 @@ def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
     return pd.DataFrame(result)
 
 
-def test_the_icicle_is_the_tree_in_the_order_of_its_calls(tmp_path: Path) -> None:
+def test_icicle_in_call_order(tmp_path: Path) -> None:
     [packet, other] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     assert (packet.root, other.root) == ("udp_sendmsg", "net_rx_action")
     data = packet.drawn(0.001).data
@@ -61,7 +61,7 @@ def test_the_icicle_is_the_tree_in_the_order_of_its_calls(tmp_path: Path) -> Non
     assert data["text"].splitlines() == packet.tree.lines
 
 
-def test_what_has_to_be_said_stands_below(tmp_path: Path) -> None:
+def test_notes_below_the_figure(tmp_path: Path) -> None:
     [packet, _] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     lines = " ".join(packet.drawn().data["notes"])
     for words in (
@@ -72,7 +72,7 @@ def test_what_has_to_be_said_stands_below(tmp_path: Path) -> None:
     assert "tcp_v4_rcv" not in lines
 
 
-def test_two_packets_are_compared_and_add_up(tmp_path: Path) -> None:
+def test_two_packets_compared(tmp_path: Path) -> None:
     bridge, receiver = flame.packets(rows(tmp_path), "veth_bridge")
     table = flame.packets_compared(receiver, flame.PacketCalls("veth", bridge.tree, [], 1e-6), rows=300)
     assert list(table.columns) == [
@@ -87,7 +87,7 @@ def test_two_packets_are_compared_and_add_up(tmp_path: Path) -> None:
     assert len(short) == 5
 
 
-def test_packets_of_several_arms_stand_below_each_other_on_one_scale(tmp_path: Path) -> None:
+def test_several_arms_on_one_scale(tmp_path: Path) -> None:
     sender, receiver = flame.packets(rows(tmp_path), "veth")
     of = [
         [replace(sender, arm=arm, shortest_s=s)]
@@ -108,7 +108,7 @@ def test_packets_of_several_arms_stand_below_each_other_on_one_scale(tmp_path: P
     )
 
 
-def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_calls_are_one_sentence(tmp_path: Path) -> None:
     result = rows(tmp_path)
     with pytest.raises(BadInput, match="veth has no calls of a packet: run it with observe=function_graph"):
         flame.packets(result[result["observer"].ne("function_graph")], "veth")

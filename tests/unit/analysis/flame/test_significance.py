@@ -20,7 +20,7 @@ def coloured(one: flame.Difference) -> set[str]:
 
 
 @pytest.mark.parametrize("common", [0.05, 0.2])
-def test_an_arm_against_itself_is_hardly_coloured(common: float) -> None:
+def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
     """Of 20 comparisons of 2,000 frames under fresh noise 5 % may err: 4 or more would by chance in 2 %. One that errs
     may colour many frames at once, where what errs is noise that all of them share."""
     result = [
@@ -33,7 +33,7 @@ def test_an_arm_against_itself_is_hardly_coloured(common: float) -> None:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
-def test_a_planted_cause_is_named_first(share: float) -> None:
+def test_planted_cause_is_named_first(share: float) -> None:
     """A function that costs so much of a packet's time more, in nearly all of 20 comparisons; and little else is
     coloured but what is above it."""
     first, others = 0, 0
@@ -50,14 +50,14 @@ def test_a_planted_cause_is_named_first(share: float) -> None:
     assert others <= 3
 
 
-def test_what_became_cheaper_stands_out_as_well() -> None:
+def test_planted_saving_stands_out() -> None:
     left = made.arm("a", 1, planted={PLACE: 0.2 * BEFORE})
     table = flame.difference(left, made.arm("b", 2)).functions()
     assert table["function"][0] == "planted"
     assert table["difference_high_s"][0] < 0
 
 
-def test_intervals_hold_the_truth() -> None:
+def test_interval_coverage() -> None:
     """The 95 % interval of a planted cost of 5 % holds it in about 95 % of 60 comparisons."""
     held = 0
     for seed in range(60):
@@ -70,7 +70,7 @@ def test_intervals_hold_the_truth() -> None:
     assert held >= 52
 
 
-def test_the_control_takes_away_what_differs_by_itself() -> None:
+def test_control_removes_differences_between_equals() -> None:
     left = made.arm("a", 1)
     right = made.arm("b", 2, planted={PLACE: 0.1 * BEFORE})
     again = made.arm("a (again)", 3, planted={PLACE: 0.12 * BEFORE})
@@ -79,7 +79,7 @@ def test_the_control_takes_away_what_differs_by_itself() -> None:
     assert "planted_[k]" not in coloured(flame.difference(left, right, again))
 
 
-def test_a_single_round_colours_nothing() -> None:
+def test_single_round_has_no_findings() -> None:
     one = flame.difference(made.arm("a", 1, rounds=1), made.arm("b", 2, planted={PLACE: BEFORE}))
     assert not coloured(one)
     table = one.functions()
@@ -90,7 +90,7 @@ def test_a_single_round_colours_nothing() -> None:
     assert "half" not in flame.drawn(one).data
 
 
-def test_numbers_are_those_of_the_books() -> None:
+def test_interval_by_hand() -> None:
     """Many samples in every round: then the spread between rounds is all, and scipy's t test says the same."""
     chance = np.random.default_rng(5)
     left, right = (chance.poisson(1e6 * np.exp(chance.normal(0, 0.1, (40, 5)))) for _ in range(2))
@@ -105,7 +105,7 @@ def test_numbers_are_those_of_the_books() -> None:
         assert one.difference + one.half == pytest.approx(-there.low)
 
 
-def test_what_stands_out_has_an_interval_without_zero() -> None:
+def test_significant_intervals_exclude_zero() -> None:
     """Three rounds a side, of which one scatters ten times as much: Welch's interval would hold 0."""
     sides = []
     for name, count, by in (("a", 20_000, 200), ("b", 22_000, 1_200)):
@@ -118,7 +118,7 @@ def test_what_stands_out_has_an_interval_without_zero() -> None:
     assert f"[{whole['difference_low_s'] * 1e9:.3g} ns" in flame.sentence(result)
 
 
-def test_counting_is_the_least_spread() -> None:
+def test_counting_noise_is_the_minimum_spread() -> None:
     """Rounds that agree by chance do not make a frame of a few samples certain."""
     left, right = np.full((1, 5), 6), np.full((1, 5), 7)
     result = significance.compared(left, np.ones(5), right, np.ones(5))
@@ -126,7 +126,7 @@ def test_counting_is_the_least_spread() -> None:
     assert result.left.variance[0] == pytest.approx(6 / 5)
 
 
-def test_discoveries_are_those_of_scipy() -> None:
+def test_false_discovery_rate_against_scipy() -> None:
     chance = np.random.default_rng(2)
     for real in (0, 3, 30):
         p = np.concatenate([chance.uniform(size=500), chance.uniform(0, 1e-4, size=real)])

@@ -36,7 +36,7 @@ def named(report: list[Comparison]) -> set[tuple[str, str]]:
     }
 
 
-def test_where_nothing_differs_few_reports_say_that_something_does() -> None:
+def test_false_alarm_rate_of_reports() -> None:
     alike = {
         "veth": made_sizes.NONE,
         "veth (again)": made_sizes.NONE,
@@ -51,13 +51,13 @@ def test_where_nothing_differs_few_reports_say_that_something_does() -> None:
     assert 0.005 * len(result) < alarms_count <= 0.1 * len(result)
 
 
-def test_what_was_planted_is_found_in_five_rounds() -> None:
+def test_planted_differences_are_found_in_five_rounds() -> None:
     result = [named(report) for report in reports(50, made_sizes.ARMS)]
     for planted in (("veth_bridge", "fragment"), ("vxlan", "byte")):
         assert sum(planted in report for report in result) >= 0.9 * len(result)
 
 
-def test_only_the_part_that_differs_is_said_to() -> None:
+def test_only_the_planted_part_differs() -> None:
     """No step of fragments is taken for a cost of bytes, no cost of bytes for a fixed one."""
     curves = cost_model.curves(made_sizes.rows(rounds=10))
     words = {
@@ -83,7 +83,7 @@ def test_only_the_part_that_differs_is_said_to() -> None:
     )
 
 
-def test_nothing_is_concluded_where_the_baseline_differs_from_itself_or_was_measured_once() -> None:
+def test_no_evidence_without_a_good_control() -> None:
     rows = made_sizes.rows()
     again = rows["arm"].eq("veth (again)")
     rows.loc[again, "received_bytes"] *= 0.8
@@ -98,7 +98,7 @@ def test_nothing_is_concluded_where_the_baseline_differs_from_itself_or_was_meas
     assert single.word("fixed") == cost_comparison.NO_EVIDENCE
 
 
-def test_nothing_is_concluded_from_a_line_that_does_not_fit() -> None:
+def test_no_evidence_when_the_line_does_not_fit() -> None:
     rows = made_sizes.rows(rounds=8)
     rows.loc[rows["length_bytes"].eq(64) & rows["arm"].eq("vxlan"), "received_bytes"] *= 0.7
     bent = [one for one in cost_comparison.comparisons(cost_model.curves(rows)) if one.curve.arm == "vxlan"]

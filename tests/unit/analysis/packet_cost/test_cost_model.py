@@ -38,12 +38,12 @@ def covers(one: Estimate | None, value: float) -> bool:
         (1398, 1426, 4, 1), (1399, 1426, 4, 2), (2798, 1426, 4, 2), (2799, 1426, 4, 3),
     ],
 )  # fmt: skip
-def test_fragments(size: int, mtu: int, family: int, count: int) -> None:
+def test_fragment_count(size: int, mtu: int, family: int, count: int) -> None:
     assert cost_model.fragments_count(size, mtu, family) == count
     assert (size <= cost_model.largest_whole(mtu, family)) == (count == 1)
 
 
-def test_costs_that_were_planted_are_found() -> None:
+def test_planted_costs_are_found() -> None:
     result = cost_model.curves(made_sizes.rows(rounds=8))
     assert [(one.arm, one.cost) for one in result[:4]] == [
         (arm, "cpu_per_packet_s") for arm in ("veth", "veth_bridge", "vxlan", "veth (again)")
@@ -59,14 +59,14 @@ def test_costs_that_were_planted_are_found() -> None:
     )
 
 
-def test_a_line_that_does_not_fit_is_told() -> None:
+def test_lack_of_fit_is_reported() -> None:
     rows = made_sizes.rows(rounds=8)
     rows.loc[rows["length_bytes"].eq(64), "received_bytes"] *= 0.7
     result = cost_model.curves(rows)
     assert of(result, "veth").line.misfits  # type: ignore[union-attr]
     lines = packet_size.fits([of(result, "veth")])
     assert lines[1].startswith(
-        "    - But what travels whole is on no straight line: the fit misses by up to +"
+        "    - But the sizes without fragments do not lie on a straight line: the fit misses by up to +"
     )
     assert "at 64 bytes" in lines[1]
     table = packet_size.table(result)
@@ -74,7 +74,7 @@ def test_a_line_that_does_not_fit_is_told() -> None:
     assert table["does not fit"].str.contains("the fit misses by up to").all()
 
 
-def test_too_few_sizes_and_rounds_that_lack_one() -> None:
+def test_too_few_sizes_and_incomplete_rounds() -> None:
     [few, *_] = cost_model.curves(made_sizes.rows((16, 1472, 4000)))
     assert few.why == "a line needs 3 sizes that fit the MTU, and there are 2"
     assert few.fixed is None
@@ -101,19 +101,19 @@ def test_too_few_sizes_and_rounds_that_lack_one() -> None:
     assert cost_model.curves(made_sizes.rows().iloc[:0]) == []
 
 
-def test_how_datagrams_travelled() -> None:
+def test_fragmentation_and_segmentation_words() -> None:
     rows = made_sizes.rows(lost=0.3)
     text = " ".join(packet_size.travelled(rows))
     for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
-                  "As many were counted", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
+                  "counted the computed number", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
         assert words in text
     assert "the sender, one process, is the limit" not in text
     whole = made_sizes.rows(mtu_bytes=65535)
     text = " ".join(packet_size.travelled(whole))
     assert "fragments" not in text
-    assert "At 30 points all that was sent arrived: there the sender" in text
+    assert "At 30 points every datagram arrived: there the sender" in text
     text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
-    assert "At 1 point all" in text
+    assert "At 1 point every" in text
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
 
@@ -122,21 +122,21 @@ def test_how_datagrams_travelled() -> None:
     ("parameters", "words"),
     [
         ({}, "there the sender, one process, is the limit"),
-        ({"rate_bps": 1e6}, "arrived: the time between datagrams is that of the rate that was asked for."),
+        ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
-            "there the senders are the limit, and the time between datagrams is the time from one",
+            "there the senders are the limit, and the time between datagrams is between those of all senders together",
         ),
         ({"streams": 4}, "there the senders are the limit"),
     ],
 )
-def test_who_was_the_limit(parameters: dict[str, float], words: str) -> None:
+def test_limiting_side(parameters: dict[str, float], words: str) -> None:
     rows = made_sizes.rows(mtu_bytes=65535, **parameters)
-    [lines] = [one for one in packet_size.travelled(rows) if "all that was sent arrived" in one]
+    [lines] = [one for one in packet_size.travelled(rows) if "every datagram arrived" in one]
     assert words in lines
 
 
-def test_pings_have_round_trip_times() -> None:
+def test_ping_round_trip_times() -> None:
     rows = made_sizes.rows(protocol="ping", method="whole")
     rows["latency_p50_s"] = 50e-6 + 1e-9 * rows["length_bytes"]
     rows[["received_bytes", "sent_count"]] = np.nan
@@ -151,7 +151,7 @@ def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
     return [trace for trace in figure.data if trace.mode == mode and trace.name == name]
 
 
-def test_the_fit_is_drawn_to_the_mtu_and_in_steps_beyond() -> None:
+def test_fitted_line_in_the_figure() -> None:
     rows = made_sizes.rows(accelerator="tcg")
     curves = cost_model.curves(rows)
     figure = figures.fitted(rows, curves)
@@ -180,7 +180,7 @@ def test_the_fit_is_drawn_to_the_mtu_and_in_steps_beyond() -> None:
     assert "nothing to draw" in simulated.notes(figure)
 
 
-def test_rates_against_size() -> None:
+def test_rate_figure() -> None:
     rows = made_sizes.rows()
     figure = figures.rates(rows)
     assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
@@ -193,15 +193,15 @@ def test_rates_against_size() -> None:
     assert len(scatters(figures.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
 
 
-def test_a_doubt_about_many_sizes_is_one_sentence() -> None:
+def test_repeated_doubts_are_merged() -> None:
     lines = verdicts.doubts(made_sizes.rows((16, 400, 1472), rounds=2))
     [few] = [line for line in lines if "fewer than 5 fresh" in line]
     assert few.startswith(
-        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; as usual): fewer than 5 fresh set-ups"
+        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; defaults): fewer than 5 fresh set-ups"
     )
 
 
-def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
+def test_huge_intervals_are_not_drawn() -> None:
     rows = made_sizes.rows(rounds=2, noise=0.4)
     bars = [
         (trace.error_y.array, trace.hovertext)
@@ -226,12 +226,12 @@ def test_intervals_that_would_hide_the_points_are_not_drawn() -> None:
         ),
     ],
 )
-def test_what_sizes_do_not_use_is_refused(given: dict[str, object], words: str) -> None:
+def test_unused_parameters_are_refused(given: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         experiments.find("packet_size").parameters.of(given)
 
 
-def test_what_nothing_uses_is_no_parameter_of_sizes() -> None:
+def test_unused_parameters_are_not_listed() -> None:
     of = experiments.find("packet_size").parameters.of
     assert "half_width" not in of({}).asdict()
     assert of(of({}).asdict()) == of({})

@@ -25,19 +25,19 @@ HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
         (SAME, {"again": 1.5}, "cannot be told", "the baseline differs from itself (ratio 1.5"),
     ],
 )
-def test_a_claim(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
+def test_claim_sentence(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
     profiles = made_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
     [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
     assert (result.arm, result.word) == ("veth", word)
     assert result.why.startswith(why)
     [claim, lines] = packet_size.functions(profiles)
     assert claim.startswith("Claimed (ECE 792 report")
-    assert claim.endswith("pulls the ratio found towards 1.")
+    assert claim.endswith("moves the ratio towards 1.")
     assert lines.startswith(f"    - **{word}** at veth: ")
     assert "tracing left 93 % of the speed" in lines
 
 
-def test_each_host_is_judged_by_itself() -> None:
+def test_hosts_are_judged_separately() -> None:
     there = made_rows.HOSTS["vm:6.1"]
     both = pd.concat([made_sizes.profiles(HALF), made_sizes.profiles(SAME, **there)])
     assert sorted(one.word for one in function_time_claim.judge_claim(function_time_claim.times(both))) == [
@@ -49,31 +49,31 @@ def test_each_host_is_judged_by_itself() -> None:
     assert "6.1.0-37-amd64" in " ".join(lines)
 
 
-def test_where_nothing_was_timed_one_sentence_says_why() -> None:
+def test_untimed_functions_are_explained() -> None:
     refused = made_sizes.profiles(
         HALF, status="unsupported", reason="this kernel traces no functions", observed=None
     )
     [lines] = packet_size.functions(refused)
-    assert lines.endswith("cannot be told here: this kernel traces no functions.")
+    assert lines.endswith("cannot be determined here: this kernel traces no functions.")
     for none in (
         refused.iloc[:0],
         made_sizes.profiles({400: 1e-6}),
         refused.drop(columns="observed").iloc[:0],
     ):
         [lines] = packet_size.functions(none)
-        assert "was not asked to see it at both sizes" in lines
+        assert "was not set to observe both sizes" in lines
     assert not len(function_time_claim.times(refused))
 
 
-def test_a_median_of_no_time_has_no_ratio() -> None:
+def test_zero_median_has_no_ratio() -> None:
     """Where the trace clock is jiffies, most calls take 0 ns."""
     profiles = made_sizes.profiles({400: 0.0, 800: 10e-6})
     assert function_time_claim.judge_claim(function_time_claim.times(profiles)) == []
     [lines] = packet_size.functions(profiles)
-    assert lines.endswith("cannot be told here: a median was 0 s, so the kernel's clock is too coarse.")
+    assert lines.endswith("cannot be determined here: a median was 0 s, so the kernel's clock is too coarse.")
 
 
-def test_calls_of_no_time_are_drawn_as_the_octave_below_the_first() -> None:
+def test_zero_times_in_the_figure() -> None:
     shown = Distribution()
     for value_ns, count in ((0, 60), (500, 40)):
         shown.add(value_ns, count)

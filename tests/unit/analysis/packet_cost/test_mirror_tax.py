@@ -49,7 +49,7 @@ def of(taxes: list[mirror_tax.Tax], cost: str) -> mirror_tax.Tax:
     return result
 
 
-def test_the_cost_of_a_packet_and_of_a_copy_is_found() -> None:
+def test_cost_of_a_packet_and_a_copy() -> None:
     result = of(mirror_tax.taxes(rounds()), "switch_per_packet_s")
     assert list(result.copies) == list(MIRRORS)
     assert result.fixed is not None
@@ -64,14 +64,14 @@ def test_the_cost_of_a_packet_and_of_a_copy_is_found() -> None:
     assert of(mirror_tax.taxes(rounds()), "cpu_per_packet_s").copy.value == pytest.approx(4 * COPY_S, rel=0.1)  # type: ignore[union-attr]
 
 
-def test_points_on_no_line_are_said_to_be_on_none() -> None:
+def test_lack_of_fit_is_reported() -> None:
     result = of(mirror_tax.taxes(rounds(bend=0.2)), "switch_per_packet_s")
     assert result.line is not None
     assert result.line.misfits
     assert "the points are on no line" in virtual_tap.tax_sentences([result])[0]
 
 
-def test_copies_that_were_counted_count_and_not_the_mirrors() -> None:
+def test_counted_copies_decide() -> None:
     """Mirrors that copy only half of the packets make half of the copies, each at its own price."""
     table = rounds()
     halved = table.assign(
@@ -83,7 +83,7 @@ def test_copies_that_were_counted_count_and_not_the_mirrors() -> None:
     assert result.copy.value == pytest.approx(2 * COPY_S, rel=0.1)
 
 
-def test_readers_and_loads_have_taxes_of_their_own_and_share_the_baseline() -> None:
+def test_readers_and_loads_are_separate() -> None:
     read = rounds(options="+readers=count")
     other = rounds(length_bytes=512)
     result = mirror_tax.taxes(
@@ -95,12 +95,12 @@ def test_readers_and_loads_have_taxes_of_their_own_and_share_the_baseline() -> N
     assert {tuple(one.arms) for one in result} == {("0", "1", "2", "4", "8")}
 
 
-def test_the_kernels_datapath_has_no_cost_of_ovs_vswitchd() -> None:
+def test_kernel_datapath_has_no_vswitchd_cost() -> None:
     result = mirror_tax.taxes(rounds().replace({"topology": "ovs_netdev"}, "ovs", regex=True))
     assert {one.cost for one in result} == {"cpu_per_packet_s"}
 
 
-def test_a_round_without_packets_is_left_out_and_told() -> None:
+def test_round_without_packets_is_left_out() -> None:
     table = rounds()
     empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
     result = of(
@@ -111,7 +111,7 @@ def test_a_round_without_packets_is_left_out_and_told() -> None:
     assert len(result.values) == 5
 
 
-def test_two_numbers_of_mirrors_are_no_line() -> None:
+def test_two_mirror_counts_are_too_few() -> None:
     table = rounds()
     result = mirror_tax.taxes(table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])])
     assert result == []
@@ -121,7 +121,7 @@ def test_two_numbers_of_mirrors_are_no_line() -> None:
     }
 
 
-def test_missing_and_unread_copies_are_told() -> None:
+def test_missing_and_unread_copies_are_reported() -> None:
     table = rounds()
     eight = table["topology"].eq("ovs_netdev+mirrors=8")
     worse = table.assign(
@@ -135,7 +135,7 @@ def test_missing_and_unread_copies_are_told() -> None:
     assert len(sentences) == 3
 
 
-def test_the_figure_has_a_panel_for_each_load_and_cost() -> None:
+def test_figure_panels() -> None:
     table = pd.concat([rounds(), rounds(length_bytes=512)], ignore_index=True)
     taxes = mirror_tax.taxes(table)
     figure = figures.mirror_tax(table, taxes)

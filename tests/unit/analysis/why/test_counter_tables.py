@@ -15,7 +15,7 @@ from labkit.common import run_folder
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_counters_are_of_the_warm_up_too(protocol: str, tmp_path: Path) -> None:
+def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
     """What they hold is related to what arrived while they counted, of which the window of the row is a part: another
     one on either side, which makes no difference."""
     for name, times_the_window in (("one", 2), ("two", 3)):
@@ -40,9 +40,7 @@ def test_counters_are_of_the_warm_up_too(protocol: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("received_count", [0, None])
-def test_rounds_in_which_nothing_arrived_are_left_out_and_said(
-    received_count: int | None, tmp_path: Path
-) -> None:
+def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_path: Path) -> None:
     """All of them, which leaves a page without costs; or one, which leaves the others as they were."""
     folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
     run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
@@ -60,7 +58,7 @@ def test_rounds_in_which_nothing_arrived_are_left_out_and_said(
     assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
 
 
-def test_loss_is_told_with_its_unit(tmp_path: Path) -> None:
+def test_loss_has_a_unit(tmp_path: Path) -> None:
     """Fragments: the frames, and what the socket lost of datagrams; of frames alone, that sockets are not in it."""
     pair = observed("counters", 0, "")["loss"][0]
     frames = {"unit": "frames", "sent_count": 600_000, "lost_count": 6000, "unexplained_count": 0,
@@ -81,7 +79,7 @@ def test_loss_is_told_with_its_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [True, False])
-def test_what_is_counted_of_guests_is_said(read: bool, tmp_path: Path) -> None:
+def test_guest_counters(read: bool, tmp_path: Path) -> None:
     report = observed("counters", 0, "")
     if read:
         cpus = {name: {"cpus": {"0": {"softirq_s": 0.2, "NET_RX": 10}}} for name in ("client0", "client1")}
@@ -104,7 +102,7 @@ def test_what_is_counted_of_guests_is_said(read: bool, tmp_path: Path) -> None:
     assert all(table.loc[name, "veth_bridge"].startswith(("1,9", "2,0")) for name in in_client)
 
 
-def test_an_interface_of_one_side_cannot_stand_out(tmp_path: Path) -> None:
+def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
     """What a side does not have has no counter there: 0 packets against thousands is no finding."""
     for name, interfaces in (("one", ["eth0"]), ("two", ["eth0", "vxlan0"])):
         counted = {"namespaces": {"client0": {"interfaces": {each: {"tx_packets": 200_000} for each in interfaces}}},

@@ -50,9 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return merged(top / "sizes", {400: small, 800: large})
 
 
-def test_one_page_says_why_points_differ(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(page)]) == 0
     lines = capsys.readouterr().out
@@ -88,9 +86,7 @@ def test_one_page_says_why_points_differ(
         (":veth_bridge,protocol=UDP,length_bytes=400", "{}/../sizes:veth_bridge,length_bytes=800,family=4"),
     ],
 )
-def test_points_are_named_in_several_ways(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str
-) -> None:
+def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str) -> None:
     read: list[Path] = []
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda path: read.append(path) or load(path))
@@ -105,7 +101,7 @@ def test_points_are_named_in_several_ways(
         assert set(rows["length_bytes"]) == {size}
 
 
-def test_what_one_side_names_holds_for_both(folder: Path) -> None:
+def test_parameters_named_once_hold_for_both(folder: Path) -> None:
     for left, right in (
         (f"{folder},length_bytes=400", None),
         (f"{folder}:{ARM},length_bytes=400", "macvlan_bridge"),
@@ -139,7 +135,7 @@ def test_what_one_side_names_holds_for_both(folder: Path) -> None:
         ("{one}:veth_bridge", "{other}", r"they differ in length_bytes \(400, 800 and 16\): name the points of both"),
     ],
 )  # fmt: skip
-def test_what_is_no_point_is_one_sentence(
+def test_invalid_point_is_one_sentence(
     folder: Path, tmp_path: Path, left: str, right: str, sentence: str
 ) -> None:
     places = {"one": folder, "tcp": tmp_path / "tcp", "other": tmp_path / "other"}
@@ -151,7 +147,7 @@ def test_what_is_no_point_is_one_sentence(
         why.page(left.format(**places), right.format(**places), tmp_path / "page.html")
 
 
-def test_points_of_two_runs_are_no_speeds(folder: Path, tmp_path: Path) -> None:
+def test_points_of_two_runs_are_refused(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "sizes", {ARM: "baseline"}, length_bytes=16)
     page, [sentence, *_] = why.page(
         f"{folder}:{ARM},length_bytes=400", f"{other},length_bytes=16", tmp_path / "page.html"
@@ -161,7 +157,7 @@ def test_points_of_two_runs_are_no_speeds(folder: Path, tmp_path: Path) -> None:
     assert "datagrams a second" not in words(page)
 
 
-def test_numbers_of_pairs_are_compared_by_what_they_carry(tmp_path: Path) -> None:
+def test_different_pair_counts(tmp_path: Path) -> None:
     """Whole runs where only one side has slices as well; a round that one of them lacks is left out."""
     arms = {ARM: 1.0, "macvlan_bridge": 1.0}
     few = made_rows.rows(arms, slices=0, rounds=6, whole=6)

@@ -98,7 +98,7 @@ def words(page: Path) -> str:
     return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
 
 
-def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(folder)]) == 0
     lines = capsys.readouterr().out
     assert lines.startswith("- planted costs 33.")
@@ -121,7 +121,7 @@ def test_one_page_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert page.read_text().count('class="labkit-flame"><script type="application/json">') == 1
 
 
-def test_samples_of_cycles_are_worth_the_cpu_time_that_was_spent(folder: Path) -> None:
+def test_cycle_samples_scale_to_cpu_time(folder: Path) -> None:
     """The kernel adapts how many cycles a sample stands for, so frequency_hz says nothing of them."""
     rows = load.profiles(folder)
     rows = rows[rows["arm"].eq("veth_bridge") & rows["observer"].eq("perf_record")]
@@ -132,7 +132,7 @@ def test_samples_of_cycles_are_worth_the_cpu_time_that_was_spent(folder: Path) -
         load_profiles.arm(rows.assign(cpu_s=None), "one")
 
 
-def test_events_are_for_the_unit_that_the_functions_are_for(folder: Path, tmp_path: Path) -> None:
+def test_event_unit(folder: Path, tmp_path: Path) -> None:
     """A segment of TCP has no fixed size: gigabytes; and 2.49 s are no 2 events, nor what was not counted 0."""
     several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
     for protocol in several:
@@ -154,7 +154,7 @@ def test_events_are_for_the_unit_that_the_functions_are_for(folder: Path, tmp_pa
         ("ping", "second of busy CPU", 50_000, "ms per second of busy CPU", 1e3 / 4),
     ],
 )
-def test_times_of_functions_are_for_the_unit_of_the_page(
+def test_function_time_unit(
     tmp_path: Path, protocol: str, words: str, calls: float, unit: str, least: float
 ) -> None:
     """Packets of TCP are counted as the interface has them, after GRO: nothing is told for one of them."""
@@ -177,7 +177,7 @@ def test_times_of_functions_are_for_the_unit_of_the_page(
     assert table.loc["ip_rcv", "stands out"] == "yes"
 
 
-def test_calls_are_of_the_time_in_which_the_tracer_was_on() -> None:
+def test_calls_per_tracing_time() -> None:
     """It begins before the row's window, and ends after it; of pings none is outside of either."""
     one = {"count": 250, "total_s": 0.25, "mean_s": 1e-3, "p50_s": 1e-3, "p99_s": 1e-3}
     report = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
@@ -194,9 +194,7 @@ def test_calls_are_of_the_time_in_which_the_tracer_was_on() -> None:
     assert function_time_table._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
 
 
-def test_stacks_are_exported_for_other_programs(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stack_export(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = tmp_path / "stacks"
     assert main(["why", str(folder), "--out", str(tmp_path / "x.html"), "--export", str(there)]) == 0
     lines = capsys.readouterr().out
@@ -211,7 +209,7 @@ def test_stacks_are_exported_for_other_programs(
     ]
 
 
-def test_a_folder_s_name_is_no_markdown(folder: Path, tmp_path: Path) -> None:
+def test_folder_name_is_escaped(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
     page, _ = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
     [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", page.read_text(), re.DOTALL)
@@ -220,7 +218,7 @@ def test_a_folder_s_name_is_no_markdown(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
-def test_arms_are_named_in_several_ways(folder: Path, tmp_path: Path, right: str) -> None:
+def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
     page, [sentence, *_] = why.page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
     assert page == tmp_path / "page.html"
     assert sentence.startswith("planted costs")
@@ -253,7 +251,7 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
         ("{one}:veth_bridge", "{bare}", "was not profiled: run it with observe=perf_record"),
     ],
 )
-def test_what_is_no_question_is_one_sentence(
+def test_invalid_question_is_one_sentence(
     folder: Path, tmp_path: Path, left: str, right: str | None, sentence: str
 ) -> None:
     places = {"one": folder, "bare": tmp_path / "bare"}
@@ -262,7 +260,7 @@ def test_what_is_no_question_is_one_sentence(
         why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
 
 
-def test_what_casts_doubt_on_a_profile_is_said_where_it_is_shown(tmp_path: Path) -> None:
+def test_profile_doubts_are_shown(tmp_path: Path) -> None:
     """In the section of its observer; not what the traffic without an observer has as well."""
     one = run(tmp_path / "one")
     own = {"perf_record": "perf lost 9 samples, of 99", "perf_stat": "events shared counters", "counters": "a stall",
@@ -282,7 +280,7 @@ def test_what_casts_doubt_on_a_profile_is_said_where_it_is_shown(tmp_path: Path)
     assert sorted([*begins, *at]) == [place for both in zip(begins, at, strict=True) for place in both]
 
 
-def test_a_profile_that_is_lost_is_said_on_the_page(tmp_path: Path) -> None:
+def test_lost_profile_is_reported(tmp_path: Path) -> None:
     one = run(tmp_path / "one")
     (one / "artefacts" / "1-p2" / "2.folded.gz").unlink()
     page, [sentence, *_] = why.page(str(one), None)

@@ -86,7 +86,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("left") / "usual", 1)
 
 
-def test_a_bpf_program_on_a_tracepoint(usual: Path, tmp_path: Path) -> None:
+def test_bpf_program_on_a_tracepoint(usual: Path, tmp_path: Path) -> None:
     name = "BPF program tracepoint netif_receive_s"
     place = "tag f09f, on tracepoint netif_receive_skb (of bpftrace)"
     result = concluded(usual, run(tmp_path / "traced", 2, {TRACED: 2e-6}, {name: place}))
@@ -99,7 +99,7 @@ def test_a_bpf_program_on_a_tracepoint(usual: Path, tmp_path: Path) -> None:
     assert back.sentence.startswith("A BPF program on a tracepoint saves")
 
 
-def test_a_sysctl_is_matched_with_the_code_that_it_changes(usual: Path, tmp_path: Path) -> None:
+def test_sysctl_is_matched_with_its_code(usual: Path, tmp_path: Path) -> None:
     changed = {"sysctl net.core.high_order_alloc_disable": "1", "sysctl kernel.printk": "7"}
     result = concluded(usual, run(tmp_path / "pages", 3, {PAGES: 4e-6}, changed))
     assert result.cause == "page allocation"
@@ -109,7 +109,7 @@ def test_a_sysctl_is_matched_with_the_code_that_it_changes(usual: Path, tmp_path
     assert next(one.name for one in result.settings) == "sysctl net.core.high_order_alloc_disable"
 
 
-def test_foreign_load_is_the_first_cause_and_the_only_one(usual: Path, tmp_path: Path) -> None:
+def test_foreign_load_is_the_only_cause(usual: Path, tmp_path: Path) -> None:
     """Even where functions have become slower: it could be why."""
     right = run(tmp_path / "busy", 4, {stack: 1.6 * seconds for stack, seconds in USUAL.items()}, foreign=0.5)
     description = json.loads((right / "run.json").read_text())
@@ -123,7 +123,7 @@ def test_foreign_load_is_the_first_cause_and_the_only_one(usual: Path, tmp_path:
     assert result.sentence.endswith("nothing else is concluded")
 
 
-def test_a_new_path_is_named_on_a_disturbed_machine_too_with_the_doubt(usual: Path, tmp_path: Path) -> None:
+def test_new_path_on_a_disturbed_machine(usual: Path, tmp_path: Path) -> None:
     settings = {"BPF program tracepoint netif_receive_s": "tag f09f"}
     result = concluded(usual, run(tmp_path / "both", 5, {TRACED: 2e-6}, settings, foreign=0.4))
     assert result.cause == "a BPF program on a tracepoint"
@@ -131,7 +131,7 @@ def test_a_new_path_is_named_on_a_disturbed_machine_too_with_the_doubt(usual: Pa
     assert "so the size is less sure" in result.sentence
 
 
-def test_a_setting_without_effect_has_a_bound(usual: Path, tmp_path: Path) -> None:
+def test_ineffective_setting_has_a_bound(usual: Path, tmp_path: Path) -> None:
     result = concluded(usual, run(tmp_path / "rp", 6, None, {"sysctl net.ipv4.conf.default.rp_filter": "1"}))
     assert not result.claims
     assert "rp_filter: absent → 1 differs; its cost (the reverse path check) is below" in result.sentence
@@ -154,7 +154,7 @@ def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", [0.0, 0.4])
-def test_nothing_with_nothing_claims_at_most_once_in_twenty(tmp_path: Path, foreign: float) -> None:
+def test_false_claim_rate(tmp_path: Path, foreign: float) -> None:
     claims = []
     for number in range(20):
         left = run(tmp_path / f"left{number}", 100 + number, foreign=foreign * (number % 2))
@@ -163,7 +163,7 @@ def test_nothing_with_nothing_claims_at_most_once_in_twenty(tmp_path: Path, fore
     assert sum(claims) <= 1
 
 
-def test_several_runs_a_side_show_what_runs_differ_by(tmp_path: Path) -> None:
+def test_several_runs_per_side(tmp_path: Path) -> None:
     names = ["+".join(str(run(tmp_path / f"{side}{one}", seed + one)) for one in range(3))
              for side, seed in (("a", 300), ("b", 400))]  # fmt: skip
     result = concluded(*names)
@@ -205,7 +205,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         ("iperf3;do_syscall_64_[k];__x64_sys_pselect6_[k];do_select_[k]", work.REST),
     ],
 )
-def test_each_stack_is_of_one_stage(stack: str, stage: str | None) -> None:
+def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
     result = work.staged(stack)
     assert (result and result[0]) == stage
     if stage == work.RECEIVE:
@@ -224,13 +224,13 @@ def test_each_stack_is_of_one_stage(stack: str, stage: str | None) -> None:
         ("skb_segment", "segmentation in software"),
     ],
 )
-def test_functions_have_the_name_of_what_they_are_part_of(function: str, path: str) -> None:
+def test_function_groups(function: str, path: str) -> None:
     result = code_paths.of_function(function)
     assert result is not None
     assert result.name == path
 
 
-def test_names_of_pairs_and_interfaces_do_not_differ() -> None:
+def test_pair_and_interface_names_are_normalised() -> None:
     assert environment.generic("client3") == "client"
     assert environment.generic("sysctl net.ipv4.conf.eth0.rp_filter") == "sysctl net.ipv4.conf.*.rp_filter"
     assert environment.generic("sysctl net.ipv4.conf.all.rp_filter") == "sysctl net.ipv4.conf.all.rp_filter"
@@ -263,7 +263,7 @@ def one_run(folder: Path, more: Mapping[str, float], effects: list[dict[str, Any
     return folder
 
 
-def test_the_change_of_an_arm_is_the_cause_and_the_profile_says_how(tmp_path: Path) -> None:
+def test_change_is_the_cause(tmp_path: Path) -> None:
     rules = f"{RECEIVING};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
     effect = {
         "at": "server",
@@ -281,7 +281,7 @@ def test_the_change_of_an_arm_is_the_cause_and_the_profile_says_how(tmp_path: Pa
     assert "Two runs" not in " ".join(result.notes)
 
 
-def test_a_change_without_effect_is_no_cause(tmp_path: Path) -> None:
+def test_ineffective_change_is_no_cause(tmp_path: Path) -> None:
     """Not either where others left its arm less of the CPUs: rounds are interleaved."""
     effects = [
         {
@@ -299,7 +299,7 @@ def test_a_change_without_effect_is_no_cause(tmp_path: Path) -> None:
     assert result.cause != "foreign load"
 
 
-def test_counters_that_say_the_same_are_one_line() -> None:
+def test_equal_counters_are_merged() -> None:
     values = np.array([[100.0, 102, 150], [5400, 5508, 8100], [100, 150, 102], [7, 7, 10.6]])
     assert counter_tables._alike(values, [0, 1, 2, 3]) == {0: [1, 3], 2: []}
     assert counter_tables._with_repeats(["a", "b", "c"], 0, [1, 2]) == "a (the same say b, c)"

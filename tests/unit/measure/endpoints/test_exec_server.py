@@ -33,7 +33,7 @@ def started(folder: str, *words: str, held: bool = False) -> process.Running:
     return process.Running([*LINE, folder, *["held"] * held, "--", *words], stops=signal.SIGTSTP)
 
 
-def test_what_a_program_says_and_how_it_ends(folder: str) -> None:
+def test_program_output_and_exit_code(folder: str) -> None:
     for words, ended in (
         (("sh", "-c", "echo out; echo err >&2; exit 3"), (3, "out\n", "err\n")),
         (("no-such-program", "x"), (127, "", "no-such-program: No such file or directory\n")),
@@ -45,7 +45,7 @@ def test_what_a_program_says_and_how_it_ends(folder: str) -> None:
         assert (result.returncode, result.stdout, result.stderr) == ended
 
 
-def test_a_program_is_held_and_let_go(folder: str) -> None:
+def test_held_program_is_released(folder: str) -> None:
     for _ in range(20):
         program = started(folder, "echo", "x", held=True)
         assert program.held(time.monotonic() + 20)
@@ -55,7 +55,7 @@ def test_a_program_is_held_and_let_go(folder: str) -> None:
         assert program.ended().stdout == "x\n"
 
 
-def test_a_program_ends_with_the_one_that_stands_for_it(folder: str) -> None:
+def test_program_ends_with_its_proxy(folder: str) -> None:
     program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
     assert until(program.lines, 20)
     there = Path(f"/proc/{program.lines().strip()}")
@@ -66,7 +66,7 @@ def test_a_program_ends_with_the_one_that_stands_for_it(folder: str) -> None:
         assert until(lambda: "Z" in (there / "stat").read_text().split()[2], 20)
 
 
-def test_an_interrupt_is_passed_on(folder: str) -> None:
+def test_interrupt_is_forwarded(folder: str) -> None:
     program = started(
         folder, "sh", "-c", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done"
     )
@@ -76,7 +76,7 @@ def test_an_interrupt_is_passed_on(folder: str) -> None:
     assert (program.ended().returncode, program.ended().stdout) == (7, "ready\ncaught\n")
 
 
-def test_files_are_read_and_written(folder: str, tmp_path: Path) -> None:
+def test_file_transfer(folder: str, tmp_path: Path) -> None:
     talk = exec_client.Conversation(folder)
     content = os.urandom(3_000_000)
     path = os.fsencode(tmp_path / "file")
@@ -88,7 +88,7 @@ def test_files_are_read_and_written(folder: str, tmp_path: Path) -> None:
     talk.close()
 
 
-def test_a_box_that_is_gone_is_told(folder: str, tmp_path: Path) -> None:
+def test_lost_endpoint_is_reported(folder: str, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     missing.mkdir()
     (missing / exec_client.SOCKET).touch()

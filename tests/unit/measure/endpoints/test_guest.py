@@ -20,7 +20,7 @@ NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "fd00::2:1", "02:00:00:00:00:
 KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all that it needs is built in
 
 
-def test_a_guest_is_read_from_a_word() -> None:
+def test_guest_specification() -> None:
     parameters = parse("debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1")
     assert (parameters.machine.kernel, parameters.machine.cpus, parameters.machine.append) == (
         "debian",
@@ -44,7 +44,7 @@ def test_a_guest_is_read_from_a_word() -> None:
         ("debian,cpus=1,cpus=1", "cpus is given twice"),
     ],
 )
-def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
+def test_invalid_guest_is_refused(word: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         parse(word)
 
@@ -67,12 +67,12 @@ def test_a_guest_that_cannot_be_is_refused(word: str, says: str) -> None:
         ({"endpoint": "container", "nodes": "two", "where": "vm:debian"}, "leave endpoint out"),
     ],
 )
-def test_endpoints_that_cannot_be_are_refused(given: dict[str, str], says: str) -> None:
+def test_invalid_endpoints_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         DatapathParameters.of(given)
 
 
-def test_what_guests_can_have_is_asked_for() -> None:
+def test_guest_observers() -> None:
     assert DatapathParameters.of({"endpoint": "guest", "guest": "debian,cpus=2", "pairs": "17"}).pairs == (
         17,
     )
@@ -87,7 +87,7 @@ def test_what_guests_can_have_is_asked_for() -> None:
         assert DatapathParameters.of(words).affinity == f"{cpu}"
 
 
-def test_queues_and_offloads_are_words_of_qemus() -> None:
+def test_qemu_options_for_queues_and_offloads() -> None:
     words = qemu_guest.nic_words(parse("debian,cpus=2,queues=2,offloads=off"), NIC, vhost=True)
     assert words[1] == "tap,id=nic,fds=7:8,vhost=on"
     assert "mq=on,vectors=6" in words[3]
@@ -96,7 +96,7 @@ def test_queues_and_offloads_are_words_of_qemus() -> None:
     assert "=off" not in qemu_guest.nic_words(parse("debian"), NIC, vhost=False)[3]
 
 
-def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:
     (tmp_path / "console").write_text("[    1.2] one\n[    2.3] waiting for nothing\n")
     program = process.Running(["sleep", "100"])
     with process.all_ended([program]):
@@ -111,7 +111,7 @@ def test_a_guest_that_is_late_is_told_with_its_last_words(tmp_path: Path) -> Non
             late.greet(time.monotonic() + 60)
 
 
-def test_qemu_that_ends_at_once_says_nothing_of_kvm(tmp_path: Path) -> None:
+def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
     program = process.Running(["sh", "-c", "echo no such CPU >&2; exit 1"])
     with process.all_ended([program]):
         dead = qemu_guest.QemuGuest("client0", tmp_path, program, {})
@@ -119,7 +119,7 @@ def test_qemu_that_ends_at_once_says_nothing_of_kvm(tmp_path: Path) -> None:
             kvm.check(tmp_path / "console", "first words", dead.gone)
 
 
-def test_a_guest_for_all_ends_has_a_bound() -> None:
+def test_shared_guest_size_is_bounded() -> None:
     parameters = parse("debian,cpus=2")
     assert More(32).of(parameters).machine.cpus == 64
     with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*ask for fewer pairs"):
@@ -127,7 +127,7 @@ def test_a_guest_for_all_ends_has_a_bound() -> None:
 
 
 @pytest.mark.needs("busybox")
-def test_a_guests_files_are_whole(tmp_path: Path) -> None:
+def test_guest_files_are_complete(tmp_path: Path) -> None:
     """Unpacked, they hold all that Python and the programs need: `inside` runs with them as its root."""
     for content in (initramfs.packed(KERNEL, ()), initramfs.own(NIC, KERNEL, (), 16)):
         subprocess.run(
@@ -143,7 +143,7 @@ def test_a_guests_files_are_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root", "busybox", "iperf3")
-def test_a_guests_programs_start_with_its_files_alone(tmp_path: Path) -> None:
+def test_guest_programs_start_from_its_files(tmp_path: Path) -> None:
     for content in (initramfs.packed(KERNEL, ()), initramfs.own(NIC, KERNEL, (), 16)):
         subprocess.run(
             ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True

@@ -32,7 +32,7 @@ def parameters(**given: Any) -> experiments.DatapathParameters:
     return experiments.DatapathParameters.of(given)
 
 
-def test_text_and_mapping_are_two_forms_of_one_change() -> None:
+def test_text_and_mapping_forms() -> None:
     text = one(
         "slow: offload gro off tso off at both and mtu 1400 at client:eth0 and parameter streams=4".replace(
             "client:", "client0:"
@@ -64,7 +64,7 @@ def test_several_changes_and_their_json() -> None:
     assert again == given
 
 
-def test_every_example_of_a_kind_is_understood(tmp_path: Path) -> None:
+def test_documented_examples_are_valid(tmp_path: Path) -> None:
     (tmp_path / "rules.nft").write_text(RULES)
     (tmp_path / "pass.o").write_bytes(b"object")
     short = digest(b"object")[:19]
@@ -106,12 +106,12 @@ def test_every_example_of_a_kind_is_understood(tmp_path: Path) -> None:
         ("x: channels rx many at client", "whole number"),
     ],
 )
-def test_what_is_no_change_is_refused(text: str, words: str) -> None:
+def test_invalid_change_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words.replace("(", r"\(").replace(".", r"\.")):
         changes.parse(text, Files(None))
 
 
-def test_files_stay_in_the_folder(tmp_path: Path) -> None:
+def test_files_outside_the_folder_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     folder.mkdir()
     secret = tmp_path / "secret"
@@ -126,7 +126,7 @@ def test_files_stay_in_the_folder(tmp_path: Path) -> None:
     )
 
 
-def test_a_yaml_file_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
+def test_yaml_names_files_of_its_folder_only(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     folder.mkdir()
     (folder / "rules.nft").write_text(RULES)
@@ -144,12 +144,12 @@ def test_a_yaml_file_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rules", ['include "/etc/shadow"\n', "table inet t { }\n\tinclude\t'/etc/shadow'", "# include x"]
 )
-def test_rules_include_no_other_file(rules: str) -> None:
+def test_rule_files_cannot_include(rules: str) -> None:
     with pytest.raises(BadInput, match="include is not allowed"):
         one({"name": "x", "at": "server", "nftables": {"rules": rules}})
 
 
-def test_content_has_the_digest_that_stands_beside_it(tmp_path: Path) -> None:
+def test_content_digest(tmp_path: Path) -> None:
     step = {
         "kind": "nftables",
         "at": "server",
@@ -166,7 +166,7 @@ def test_content_has_the_digest_that_stands_beside_it(tmp_path: Path) -> None:
     assert result["digest"] == digest(b"object")
 
 
-def test_arms_are_topologies_with_and_without_each_change() -> None:
+def test_arms_of_changes() -> None:
     given = parameters(topology=["veth", "veth_bridge"], change="a: mtu 1400 at both; b: parameter streams=4")
     result = [(arm.label, arm.role) for arm in survey.planned(given)]
     assert result == [
@@ -183,7 +183,7 @@ def test_arms_are_topologies_with_and_without_each_change() -> None:
     assert survey.planned(given)[2].parameters(given) is given
 
 
-def test_a_parameter_of_a_change_is_checked() -> None:
+def test_change_parameters_are_checked() -> None:
     with pytest.raises(BadInput, match=r"change x: streams=4000 is outside"):
         parameters(change="x: parameter streams=4000")
     with pytest.raises(BadInput, match="nodes=two"):
@@ -202,7 +202,7 @@ def row(arm: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_tables_name_arms_by_what_differs() -> None:
+def test_arm_labels_show_the_difference() -> None:
     effect = changes.parameter_effect("streams", 1, 4)
     plain, again = row("veth", changed=None), row("veth (again)", changed=None)
     four = row("veth+four", change="four", streams=4, changed=[effect])
@@ -220,7 +220,7 @@ def forward(topology: Topology) -> None:
         space.sysctl("ipv4/ip_forward", 1)
 
 
-def test_a_function_is_named_by_the_digest_of_its_source() -> None:
+def test_function_digest() -> None:
     [change] = changes.parse([forward])
     assert change.name == "forward"
     [step] = change.steps
@@ -230,12 +230,12 @@ def test_a_function_is_named_by_the_digest_of_its_source() -> None:
 
 
 @pytest.mark.parametrize("given", [lambda topology: None, print])
-def test_a_function_needs_a_name_and_a_source(given: Any) -> None:
+def test_function_needs_a_name_and_a_source(given: Any) -> None:
     with pytest.raises(BadInput):
         changes.parse([given])
 
 
-def test_parameters_of_somebody_else_bring_no_function_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_parameters_bring_no_function(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"name": "x", "digest": "d", "source": "1"}
     for item in (
         {"name": "x", "function": "import os"},
@@ -256,7 +256,7 @@ def test_parameters_of_somebody_else_bring_no_function_along(monkeypatch: pytest
         changes.apply(change, topology)
 
 
-def test_why_finds_an_arm_by_what_differs_or_by_its_whole_name(tmp_path: Path) -> None:
+def test_arm_lookup(tmp_path: Path) -> None:
     table = load.complete(pd.DataFrame([row("veth"), row("veth+four", change="four"), row("veth (again)")]))
     one = selection.Run(tmp_path, table, table)
     assert [one.arm(name) for name in ("four", "veth+four", "veth", "veth+five")] == [

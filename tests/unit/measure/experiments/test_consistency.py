@@ -41,7 +41,7 @@ PING: dict[str, Any] = {
         {},
     ],
 )
-def test_what_agrees_is_no_contradiction(row: dict[str, Any]) -> None:
+def test_consistent_row(row: dict[str, Any]) -> None:
     assert consistency.contradiction(row) is None
 
 
@@ -75,11 +75,11 @@ def test_what_agrees_is_no_contradiction(row: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_contradiction_is_named(row: dict[str, Any], says: str) -> None:
+def test_contradictions_are_named(row: dict[str, Any], says: str) -> None:
     assert says in (consistency.contradiction(row) or "")
 
 
-def test_every_row_is_judged() -> None:
+def test_every_row_is_checked() -> None:
     run_context = SimpleNamespace(peer=None, machine={}, folder=Path("run"), seed=1, experiment="datapaths")
     parameters, arm = DatapathParameters(protocol="udp", length_bytes=100), Arm("veth", "baseline")
 

@@ -48,27 +48,27 @@ def history(rows: list[Row], **parameters: Any) -> History:
     return History(DatapathParameters.of(datapath_parameters | parameters), rows)
 
 
-def test_quiet_slices_are_enough_after_the_least_rounds_and_it_says_so() -> None:
+def test_quiet_slices_stop_early() -> None:
     assert history(made(LEAST_ROUNDS, 0.01)).enough(1) == (
         f"every half-width was below 2 % after {LEAST_ROUNDS} of 20 rounds"
     )
 
 
-def test_never_before_the_least_rounds() -> None:
+def test_minimum_rounds() -> None:
     assert history(made(LEAST_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
 
 
-def test_noisy_slices_are_not_enough() -> None:
+def test_noisy_slices_continue() -> None:
     assert history(made(MORE, 0.25)).enough(1) is None
 
 
-def test_more_of_the_same_noise_becomes_enough() -> None:
+def test_more_rounds_overcome_noise() -> None:
     counts = [rounds for rounds in range(LEAST_ROUNDS, 21) if history(made(rounds, 0.1)).enough(1)]
     assert counts
     assert counts[0] > LEAST_ROUNDS
 
 
-def test_set_ups_that_differ_are_not_enough_however_quiet_their_slices() -> None:
+def test_different_set_ups_continue() -> None:
     assert history(made(MORE, 0.005, between=0.1)).enough(1) is None
 
 
@@ -83,7 +83,7 @@ def test_ping_compares_round_trip_times() -> None:
     assert history(rows, protocol="ping", slices="0").enough(1)
 
 
-def test_one_noisy_arm_keeps_all_going() -> None:
+def test_one_noisy_arm_continues_all() -> None:
     rows = made(MORE, 0.01) + [
         row | {"arm": "vxlan"} for row in made(MORE, 0.5, arms={"vxlan": 5e9})
     ]  # fmt: skip
@@ -91,24 +91,24 @@ def test_one_noisy_arm_keeps_all_going() -> None:
     assert history(rows).enough(1) is None
 
 
-def test_without_a_comparison_all_rounds_are_measured() -> None:
+def test_no_early_stop_without_a_comparison() -> None:
     rows = made(20, 0.001, arms={"veth_bridge": 10e9})
     assert history(rows, topology="veth_bridge").enough(1) is None
 
 
 @pytest.mark.parametrize("change", [{"status": "failed"}, {"status": "invalid"}, {"method": "whole"}])
-def test_rows_that_do_not_count(change: Row) -> None:
+def test_invalid_rows_are_ignored(change: Row) -> None:
     rows = [row | change for row in made(MORE, 0.01)]
     assert history(rows).enough(1) is None
 
 
-def test_numbers_of_pairs_are_apart() -> None:
+def test_pair_counts_are_separate() -> None:
     known = history(made(MORE, 0.01))
     assert known.enough(1)
     assert known.enough(8) is None
 
 
-def test_rows_that_come_later_count_as_those_on_disk() -> None:
+def test_resumed_rows_count() -> None:
     rows = made(MORE, 0.01)
     known = history([])
     for row in rows:

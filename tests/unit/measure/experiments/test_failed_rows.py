@@ -54,7 +54,7 @@ def measure(folder: Path, **given: Any) -> list[Row]:
     return run_folder.read_rows(folder)
 
 
-def test_a_failed_point_is_measured_again(asked_for: list[Row], tmp_path: Path) -> None:
+def test_failed_point_is_measured_again(asked_for: list[Row], tmp_path: Path) -> None:
     first = measure(tmp_path / "run")
     assert [one["status"] for one in first] == ["ok", "failed"]
     second = measure(tmp_path / "run")
@@ -77,7 +77,7 @@ def test_failed_rows_can_be_kept(
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["--keep-failed"], 2)])
-def test_the_exit_code_tells_every_time(
+def test_exit_code_of_failed_rows(
     options: list[str],
     code: int,
     asked_for: list[Row],
@@ -96,14 +96,14 @@ def run_context(folder: Path, *again: str) -> RunContext:
     return RunContext("datapaths", folder, 1, {}, again=frozenset(again))
 
 
-def test_points_that_failed_are_not_done(tmp_path: Path) -> None:
+def test_failed_points_are_not_finished(tmp_path: Path) -> None:
     for point in ("1-r0", "1-r1"):
         run_folder.write_rows(tmp_path, point, [row("veth")])
     assert run_context(tmp_path).done() == {"1-r0", "1-r1"}
     assert run_context(tmp_path, "1-r1").done() == {"1-r0"}
 
 
-def test_an_arm_that_works_again_is_measured_everywhere(tmp_path: Path) -> None:
+def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
     usable = [Arm("veth", "baseline"), Arm("vxlan", "variant")]
     run_folder.write_rows(tmp_path, "1-refused", [row("vxlan", "failed")])
     run_folder.write_rows(tmp_path, "1-r0", [row("veth", point="1-r0")])
@@ -142,7 +142,7 @@ def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
 
 
 @pytest.mark.parametrize(("keep", "expected"), [(False, ["two", "report"]), (True, [])])
-def test_a_sweep_measures_failed_points_again(
+def test_sweep_measures_failed_points_again(
     keep: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, executed = made_sweep(tmp_path, monkeypatch)
@@ -152,7 +152,7 @@ def test_a_sweep_measures_failed_points_again(
     assert [one["status"] for one in sweep.rows(made.folder)] == ["ok", "failed"]
 
 
-def test_a_kernel_that_does_not_boot_fails_its_point_and_the_sweep_goes_on(
+def test_unbootable_kernel_fails_its_point_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, executed = made_sweep(tmp_path, monkeypatch)
@@ -190,7 +190,7 @@ def test_a_kernel_that_does_not_boot_fails_its_point_and_the_sweep_goes_on(
         sweep.run(cast(Any, made), bar, bar.say)
 
 
-def test_a_sweep_chooses_its_kernel_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_uses_its_own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the one that the notebook was saved with: it may be a lab VM's, or one that is not there."""
     cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
     lab_vm = {"kernelspec": {"name": "labkit-vm-9.9", "display_name": "gone", "language": "python"}}
@@ -203,7 +203,7 @@ def test_a_sweep_chooses_its_kernel_itself(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", [BadInput, Unsupported])
-def test_a_refused_run_leaves_no_folder(
+def test_refused_run_leaves_no_folder(
     kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*_: Any) -> Iterator[Any]:

@@ -35,7 +35,7 @@ def searched(
     return mlrsearch.search(measure, FAST, losses, least, 500e3, 30)
 
 
-def test_a_capacity_is_found_within_the_width() -> None:
+def test_capacity_within_the_goal_width() -> None:
     result = searched(lambda rate, duration: (trial(rate, duration, 123_000), None))
     ndr, pdr = result.bounds
     assert result.problem is None
@@ -46,7 +46,7 @@ def test_a_capacity_is_found_within_the_width() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.002, 0.01])
-def test_a_device_that_loses_a_share_at_every_rate(loss: float) -> None:
+def test_constant_loss_ratio(loss: float) -> None:
     """0.2 % is above the NDR's goal at every load and below the PDR's; 1 % is above both."""
     result = searched(lambda rate, duration: (trial(rate, duration, rate * (1 - loss)), None), least=20e3)
     ndr, pdr = result.bounds
@@ -58,13 +58,13 @@ def test_a_device_that_loses_a_share_at_every_rate(loss: float) -> None:
         assert pdr.rate_pps is None
 
 
-def test_what_never_loses_has_no_upper_bound() -> None:
+def test_lossless_device_has_no_upper_bound() -> None:
     for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).bounds:
         assert one.upper_pps is None
         assert one.lower_pps == pytest.approx(500e3)
 
 
-def test_a_generator_that_reaches_less_lowers_the_greatest_load() -> None:
+def test_generator_limit_lowers_the_maximum() -> None:
     def slow(rate: float, duration: float) -> tuple[Trial, str | None]:
         one = trial(rate, duration, rate, min(rate, 80_000))
         return one, "limited" if one.generator_limited else None
@@ -74,7 +74,7 @@ def test_a_generator_that_reaches_less_lowers_the_greatest_load() -> None:
     assert all(one.upper_pps is None for one in result.bounds)
 
 
-def test_a_slow_device_whose_greatest_load_is_small() -> None:
+def test_small_maximum_load() -> None:
     result = mlrsearch.search(
         lambda rate, duration: (trial(rate, duration, 3000), None), FAST, (0.0,), 100, 5000, 30
     )
@@ -94,7 +94,7 @@ def test_disturbed_attempts_are_repeated_and_counted() -> None:
     assert result.bounds[0].rate_pps == pytest.approx(100_000, rel=0.06)
 
 
-def test_a_search_out_of_time_keeps_its_bounds() -> None:
+def test_time_limit_keeps_the_bounds() -> None:
     clock = iter(range(10_000))
 
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
@@ -132,13 +132,13 @@ def conditions(**given: float) -> Conditions:
         ({"wait_s": 0.001, "slip_s": 0.001}, 900, None),
     ],
 )
-def test_loss_by_scheduling_is_told_from_loss_by_the_datapath(
+def test_scheduling_loss_against_datapath_loss(
     given: dict[str, float], received: float, words: str | None
 ) -> None:
     assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
 
 
-def test_a_trial_below_its_rate_is_the_generators() -> None:
+def test_trial_below_its_rate() -> None:
     one = trial(100_000, 0.2, 100_000, 98_000)
     assert one.generator_limited
     assert "the generator reached 98000 of 100000 pps" in str(conditions().disturbance(one))

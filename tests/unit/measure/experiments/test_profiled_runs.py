@@ -37,20 +37,20 @@ def report(protocol: str) -> list[dict[str, Any]]:
     return [metrics for _, metrics in result]
 
 
-def test_an_observer_is_held_against_its_own_arm_without_one() -> None:
+def test_overhead_reference_is_the_same_arm() -> None:
     for protocol in ("udp", "ping"):
         rows = report(protocol)
         ratios = [None if (one := row.get("overhead_ratio")) is None else round(one, 9) for row in rows]
         assert ratios == [0.5, None, None, 0.9, 0.1, None, None]
 
 
-def test_a_tracer_that_disturbs_is_doubted_and_a_sampler_is_not() -> None:
+def test_disturbance_doubt() -> None:
     first, *others = report("udp")
     assert first["doubts"] == "loaded; disturbed: function_times left only 50 % of the speed"
     assert not any("doubts" in row for row in others)
 
 
-def test_an_arm_that_did_not_run_without_an_observer_has_no_ratio() -> None:
+def test_no_overhead_ratio_without_a_reference() -> None:
     result = [(ONE, ran("perf_record", 50)), (ONE, ran(None, 100, "failed"))]
     profiled_runs._report_overhead(DatapathParameters.of({"protocol": "udp"}), result)
     assert "overhead_ratio" not in result[0][1]

@@ -41,12 +41,12 @@ def with_guests() -> server_counters.LocalServer:
     )
 
 
-def test_what_is_asked_for_too_long_does_not_count() -> None:
+def test_slow_reading_does_not_count() -> None:
     with pytest.raises(Failed, match="make duration_s longer"):
         with_guests().window(time.monotonic() + SLOW_S)
 
 
-def test_cpu_time_is_of_the_window_that_counts() -> None:
+def test_cpu_time_of_the_window() -> None:
     here = with_guests()
     begun = time.monotonic()
     seen = here.window(begun + 1.0)
@@ -57,5 +57,5 @@ def test_cpu_time_is_of_the_window_that_counts() -> None:
     assert abs(report["guest_cpu_s"] - 2 * seen.window_s) <= 2 * (2 * tick + SLACK_S)
 
 
-def test_without_guests_none_is_told() -> None:
+def test_no_guest_columns_without_guests() -> None:
     assert server_counters.guests_cpu([])(1.0) == {}

@@ -16,21 +16,21 @@ from labkit.system.netlink.messages import new_route
 from labkit.system.netlink.rtnl import rtmsg
 
 
-def test_spines_are_routers_with_the_same_neighbours() -> None:
+def test_spine_detection() -> None:
     assert spines(leaf_spine_overlay.seed()) == ["sc1", "sc2"]
     line = [Node("one", forwards=True), Node("two", forwards=True), Node("three")]
     cable = Cable(CableEnd("one", "a", "10.0.0.1/24"), CableEnd("two", "b", "10.0.0.2/24"))
     assert spines(Network("line", (*line, cable), ())) == []
 
 
-def test_a_failure_is_of_ipv4_alone() -> None:
+def test_failure_needs_ipv4() -> None:
     client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
     topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
     with pytest.raises(BadInput, match="cs1 and cs5 talk over IPv6"):
         failure(leaf_spine_overlay.seed(), topology, "carrier")
 
 
-def test_routes_are_put_back_without_how_they_stood() -> None:
+def test_restored_routes_have_no_state_flags() -> None:
     """A route of two hops as the kernel tells of it while one has no carrier; the kernel takes no such flag."""
     report = bytearray(new_route("10.9.2.0/24", [(7, "10.1.2.1"), (8, "10.1.1.1")], metric=5).body)
     at = [

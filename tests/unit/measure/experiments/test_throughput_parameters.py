@@ -37,12 +37,12 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"frame": "64"}, "there is no parameter frame"),
     ],
 )
-def test_what_cannot_be_searched(given: dict[str, Any], words: str) -> None:
+def test_invalid_searches(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Throughput.of(given)
 
 
-def test_presets_and_what_replaces_them() -> None:
+def test_presets_and_overrides() -> None:
     usual, rfc = Throughput.of({}).settings, Throughput.of({"preset": "rfc2544"}).settings
     assert (usual.trial_s, usual.sum_s, usual.exceed_ratio) == (0.2, 2.1, 0.5)
     assert (rfc.trial_s, rfc.sum_s, rfc.exceed_ratio) == (60, 60, 0)
@@ -50,19 +50,19 @@ def test_presets_and_what_replaces_them() -> None:
     assert (short.trial_s, short.sum_s) == (2, 2)
 
 
-def test_the_test_plans_profile_and_imix() -> None:
+def test_frame_sizes_and_imix() -> None:
     made = Throughput.of({"flow_profile": "test_plan", "flows": "64000", "frame_bytes": "imix,128"})
     assert made.mix("128", 64000) == Mix((128,), 64000, ("source_port",), 2000, 10)
     assert len(made.mix("imix", 64000).frame_bytes) == 12
 
 
-def test_bounds_of_a_line() -> None:
+def test_line_rate_bounds() -> None:
     least, most = Throughput.of({"line_rate_bps": 1e9, "least_rate": "10%"}).bounds("64")
     assert (least, most) == (pytest.approx(148_809.5), pytest.approx(1_488_095.2))
     assert Throughput.of({}).bounds("64") == (1000, None)
 
 
-def test_parameters_survive_a_file() -> None:
+def test_parameter_round_trip() -> None:
     made = Throughput.of({"frame_bytes": "64,imix", "loss": "0,0.01"})
     assert Throughput.of(made.asdict()) == made
 
@@ -93,7 +93,7 @@ def result(outcome: Found, problem: str | None = None) -> Result:
         ),
     ],
 )
-def test_what_a_search_says(
+def test_search_summary(
     outcome: Found, problem: str | None, line_pps: float | None, status: str | None, words: str | None
 ) -> None:
     assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status

@@ -8,7 +8,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments.virtual_tap import VirtualTap, plan
 
 
-def test_arms_are_every_number_of_mirrors_with_every_reader() -> None:
+def test_arms_of_mirrors_and_readers() -> None:
     parameters = VirtualTap.of(
         {"mirrors": "0,2", "readers": "none,count", "also": "ovs_netdev+sampling=sflow:10"}
     )
@@ -17,7 +17,7 @@ def test_arms_are_every_number_of_mirrors_with_every_reader() -> None:
     )  # fmt: skip
 
 
-def test_the_options_of_mirrors_are_in_the_names_of_arms_that_have_mirrors() -> None:
+def test_mirror_options_in_arm_names() -> None:
     given = {"mirrors": "0,1", "readers": "none", "output": "gre", "uplink_bps": "1e8", "select": "all"}
     assert VirtualTap.of(given).arms == (
         "ovs_netdev", "ovs_netdev+mirrors=1+select=all+output=gre+uplink_bps=100000000",
@@ -66,7 +66,7 @@ def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str)
     assert words in str(caught.value)
 
 
-def test_loads_with_a_rate_are_whole_runs_and_the_others_slices() -> None:
+def test_paced_loads_are_whole_runs() -> None:
     """A point holds every load, so that all switches stand once in a round."""
     result = plan(VirtualTap.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
     assert [len(point.loads) for point in result.points] == [2, 2]

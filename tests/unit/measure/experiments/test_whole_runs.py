@@ -16,7 +16,7 @@ ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
 @pytest.mark.parametrize(
     ("pairs", "ends"), [(1, "make duration_s longer"), (2, "longer, or take fewer pairs")]
 )
-def test_the_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
+def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     live: Any = SimpleNamespace(pairs=[None] * pairs)
     result = whole_runs._invalid(DatapathParameters(duration_s=1), SimpleNamespace(), live, ROW)  # type: ignore[arg-type]
     assert result is not None
@@ -25,7 +25,7 @@ def test_the_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
 
 
 @pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
-def test_one_flow_is_not_compared_with_others(flows: int, several: bool) -> None:
+def test_single_flow_is_not_compared(flows: int, several: bool) -> None:
     generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
     [doubt] = whole_runs._doubts(DatapathParameters(), generator, ROW, flows)
     assert ("at the same time" in doubt) is several

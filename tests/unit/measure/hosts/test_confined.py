@@ -34,7 +34,7 @@ for bits in (0o4755, 0o2755, 0o6000, 0o1644, 0o755):
 """
 
 
-def test_no_setuid_file_can_be_made(tmp_path: Path) -> None:
+def test_setuid_files_are_refused(tmp_path: Path) -> None:
     lines = process.output(process.python("-c", TRIES, str(tmp_path))).splitlines()
     assert len(lines) == 20
     for line in lines:
@@ -43,14 +43,14 @@ def test_no_setuid_file_can_be_made(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
 
 
-def test_the_server_of_a_folder_makes_no_device_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_server_makes_no_device_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"):
         monkeypatch.setattr(command.machine, "program", lambda _, path=path: path)
         words = command.virtiofsd(command.Share("folder", Path("/f"), False), Path("/s"))
         assert "modcaps=-mknod:-setfcap:-fsetid" in " ".join(words)
 
 
-def test_qemu_is_nobody_unless_root_alone_can_open_its_devices(tmp_path: Path, need: Need) -> None:
+def test_qemu_user(tmp_path: Path, need: Need) -> None:
     need("root")
     device = tmp_path / "kvm"
     device.touch()
@@ -64,14 +64,14 @@ def test_qemu_is_nobody_unless_root_alone_can_open_its_devices(tmp_path: Path, n
     assert process.output([*confined.confinement().words, "id", "-u"]).strip() == str(confined.NOBODY)
 
 
-def test_qemu_keeps_its_user_where_nobody_is_not_mapped(need: Need) -> None:
+def test_qemu_user_without_a_mapped_nobody(need: Need) -> None:
     need("user namespaces")
     code = "from labkit.system.qemu import confined; print(confined.confinement().group)"
     words = ["unshare", "--user", "--map-root-user", "--"]
     assert process.output([*words, sys.executable, "-P", "-c", code]).strip() == "None"
 
 
-def test_qemus_folder_is_not_open_to_others(tmp_path: Path, need: Need) -> None:
+def test_qemu_folder_mode(tmp_path: Path, need: Need) -> None:
     need("root")
     confined.confinement().open_folder(tmp_path)
     state = tmp_path.stat()

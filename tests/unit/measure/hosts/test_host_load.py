@@ -17,7 +17,7 @@ from labkit.system.machine import host_load
 from labkit.system.machine.host_load import HostTimes
 
 
-def test_shares_are_of_the_time_between_two_looks() -> None:
+def test_shares_between_two_samples() -> None:
     before = HostTimes(10.0, 100.0, {1: 5.0}, {"7": 1.0}, {"7": 0.5})
     now = HostTimes(12.0, 103.0, {1: 5.5, 2: 0.5}, {"7": 1.6, "8": 0.3}, {"7": 0.7, "8": 0.1})
     # 3 CPU-seconds were used and 1 of them by this command, of 2 s on 2 CPUs; QEMU ran 0.9 s and waited 0.3 s
@@ -26,11 +26,11 @@ def test_shares_are_of_the_time_between_two_looks() -> None:
     assert host_load.shares(before, unknown, 2)["host_waiting_share"] is None
 
 
-def test_schedstat_is_in_nanoseconds() -> None:
+def test_schedstat_unit() -> None:
     assert host_load.schedstat("2500000000 500000000 17\n") == (2.5, 0.5)
 
 
-def test_a_doubt_stands_behind_those_of_the_row() -> None:
+def test_doubt_is_appended() -> None:
     quiet = {"host_load1": 1.0, "host_foreign_share": 0.02, "host_waiting_share": 0.05}
     assert machine.with_host_load({"status": "ok", "doubts": None}, quiet)["doubts"] is None
     busy = {"host_load1": 20.0, "host_foreign_share": 0.9, "host_waiting_share": 0.6}
@@ -42,7 +42,7 @@ def test_a_doubt_stands_behind_those_of_the_row() -> None:
     assert row["host_load1"] == 20.0
 
 
-def test_a_child_is_ours_and_a_busy_stranger_is_foreign() -> None:
+def test_own_and_foreign_processes() -> None:
     spin = [sys.executable, "-c", "import time; e = time.monotonic() + 30\nwhile time.monotonic() < e: pass"]
     stranger = subprocess.Popen(["setsid", "--fork", *spin, "labkit-test-stranger"])
     stranger.wait()
@@ -66,7 +66,7 @@ def test_a_child_is_ours_and_a_busy_stranger_is_foreign() -> None:
     assert foreign > 0.05
 
 
-def test_rows_of_a_lab_vm_have_the_hosts_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_load_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     event = {"event": "rows", "point": "1-r0", "rows": [{"status": "ok", "doubts": None, "arm": "veth"}]}
     monkeypatch.setattr(run, "ask", lambda where, request, say: iter([dict(event)]))
     monkeypatch.setattr(run.hosts, "check", lambda where: None)

@@ -18,7 +18,7 @@ from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
 
 
-def test_a_shape_is_read_from_a_word() -> None:
+def test_vm_specification() -> None:
     word = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
     expected = Shape(
         "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
@@ -45,7 +45,7 @@ def test_a_shape_is_read_from_a_word() -> None:
         ("vm:x,cpus", "is none of cpus"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(word: str, says: str) -> None:
+def test_invalid_vm_is_refused(word: str, says: str) -> None:
     with pytest.raises(BadInput, match=says.replace("(", r"\(")):
         vm_spec.parse(word)
 
@@ -59,7 +59,7 @@ def words_of(parameters: str, folder: Path, **more: bool) -> list[str]:
 LEVELS = {"X86_V2": {"+ssse3", "+sse4.1", "+sse4.2", "+popcnt"}}
 
 
-def test_the_emulated_cpu_has_every_instruction_that_numpys_wheel_executes(tmp_path: Path) -> None:
+def test_emulated_cpu_runs_numpy(tmp_path: Path) -> None:
     """numpy does not check what the CPU lacks of its baseline: an import would end by SIGILL."""
     words = words_of("vm:x", tmp_path)
     model, *added = words[words.index("-cpu") + 1].split(",")
@@ -69,7 +69,7 @@ def test_the_emulated_cpu_has_every_instruction_that_numpys_wheel_executes(tmp_p
         assert LEVELS[level] <= set(added)
 
 
-def test_the_profile_chooses_qemus_threads(tmp_path: Path) -> None:
+def test_profile_chooses_emulation_threads(tmp_path: Path) -> None:
     assert "tcg,thread=multi" in words_of("vm:x", tmp_path)
     words = words_of("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
     assert "tcg,thread=single" in words
@@ -90,7 +90,7 @@ def modules(folder: Path, dependencies: dict[str, str], builtin: str = "") -> Pa
     return folder
 
 
-def test_modules_are_loaded_after_what_they_need(tmp_path: Path) -> None:
+def test_module_order(tmp_path: Path) -> None:
     made = modules(
         tmp_path,
         {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
@@ -103,7 +103,7 @@ def test_modules_are_loaded_after_what_they_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("busybox")
-def test_the_first_file_system_is_one_that_cpio_reads(tmp_path: Path) -> None:
+def test_initramfs_format(tmp_path: Path) -> None:
     """GNU cpio is not asked: busybox, which is in there, has one."""
     names = {f"kernel/{name}.ko": "" for name in vm_initramfs.MODULES}
     kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
@@ -123,7 +123,7 @@ def test_the_first_file_system_is_one_that_cpio_reads(tmp_path: Path) -> None:
     assert script.index("insmod /modules/virtio_pci") < script.index("mount -t virtiofs -o ro root /lower")
 
 
-def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kvm, "DEVICE", tmp_path / "kvm")
     monkeypatch.setattr(kvm, "FIRST_WORDS_S", 0.1)
@@ -143,7 +143,7 @@ def test_kvm_that_hung_once_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     assert kvm.reason() == "it ended with SIGABRT: out of luck"
 
 
-def test_kvm_that_aborts_is_remembered_where_emulation_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     works = {False: True, True: False}
 
     def attempt(*_: object, accelerated: bool) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def test_kvm_that_aborts_is_remembered_where_emulation_works(monkeypatch: pytest
     assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
 
 
-def test_the_doctor_tries_everything_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `labkit kernels --ask`: modules may stay loaded, and arming tracers is safe with one thread for all CPUs."""
     parameters: list[object] = []
 
@@ -180,7 +180,7 @@ def test_the_doctor_tries_everything_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch
     assert parameters == [*expected, ("here", {"do": "doctor"})]
 
 
-def test_tracing_is_refused_where_it_panics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_with_several_emulated_cpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kvm, "worth_trying", lambda: False)
     with pytest.raises(BadInput, match="profile=tracing"):
         hosts.check_tracing("vm:debian")

@@ -22,19 +22,19 @@ from labkit.measure.hosts import ssh, wheel
 
 
 @pytest.mark.parametrize("name", ["lab", "me@lab", "lab-2.example.net", "10.0.0.7", "fe80::1", "_gate"])
-def test_names_of_machines(name: str) -> None:
+def test_valid_machine_names(name: str) -> None:
     hosts.check(f"ssh:{name}")
 
 
 @pytest.mark.parametrize(
     "name", ["", "-oProxyCommand=true", "-lab", "me@-lab", "@lab", "a b", "lab;true", "$(id)", "a\n", "a/b"]
 )
-def test_names_that_no_machine_has(name: str) -> None:
+def test_invalid_machine_names(name: str) -> None:
     with pytest.raises(BadInput, match="a machine is asked for as ssh:NAME"):
         hosts.check(f"ssh:{name}")
 
 
-def test_needs_are_those_of_the_package() -> None:
+def test_requirements_match_the_package() -> None:
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     bounds = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in lines)  # type: ignore[union-attr]
     assert {name: wheel.bounds(name) for name in wheel.NEEDS} == {name: bounds[name] for name in wheel.NEEDS}
@@ -48,11 +48,11 @@ def test_needs_are_those_of_the_package() -> None:
         ("pyroute2", "0.10.0", False), ("pyroute2", None, False),
     ],
 )  # fmt: skip
-def test_versions_that_will_do(name: str, version: str | None, good: bool) -> None:
+def test_accepted_versions(name: str, version: str | None, good: bool) -> None:
     assert wheel.fits(name, version) is good
 
 
-def test_wheels_are_wheels(tmp_path: Path) -> None:
+def test_wheels_install_with_pip(tmp_path: Path) -> None:
     """pip takes them, and an experiment's imports need nothing else."""
     wheels = [wheel.labkit_wheel(), *(wheel.installed_wheel(name) for name in wheel.NEEDS)]
     for one in wheels:
@@ -74,7 +74,7 @@ def test_wheels_are_wheels(tmp_path: Path) -> None:
     assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(target))
 
 
-def test_another_file_is_another_wheel() -> None:
+def test_wheel_digest_depends_on_files() -> None:
     one = wheel.labkit_wheel()
     other = wheel.Wheel(one.name, one.version, one.pure, one.files | {"labkit/common/errors.py": b""})
     assert other.digest != one.digest
@@ -132,7 +132,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_files_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [file("environment.json"), file("artefacts/1-r0/veth (again).json.gz"), '{"event":"done"}']
     assert answers(tmp_path, monkeypatch, "\n".join(lines)) == [{"event": "done"}]
     assert files(tmp_path / "data") == ["run/artefacts/1-r0/veth (again).json.gz", "run/environment.json"]
@@ -143,25 +143,27 @@ def test_files_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ["../x", "/tmp/x", "artefacts/../../x", "artefacts/..", "artefacts", "run.json", "notebook.ipynb",
      "rows/1-r0.jsonl", "artefacts/./../../x", "artefacts//x/../../../y", "artefacts/\0", "", "environment.json/x"],
 )  # fmt: skip
-def test_files_that_have_no_place(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_files_outside_the_folder(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Failed, match="lab sent a file that is not taken"):
         answers(tmp_path, monkeypatch, file(path))
     assert files(tmp_path / "data") == []
 
 
-def test_too_much_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "MOST_BYTES", 100)
     with pytest.raises(Failed, match=r"not taken: 'artefacts/b', 60 bytes"):
         answers(tmp_path, monkeypatch, f"{file('artefacts/a', bytes(60))}\n{file('artefacts/b', bytes(60))}")
     assert files(tmp_path / "data") == ["run/artefacts/a"]
 
 
-def test_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_returned_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed, match="lab sent a file that is none"):
         answers(tmp_path, monkeypatch, '{"event": "file", "path": 7}')
 
 
-def test_a_machine_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be ssh's own connection that stands, and the machine behind it that does not."""
     monkeypatch.setattr(ssh, "SILENCE_S", 0.5)
     play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
@@ -170,7 +172,7 @@ def test_a_machine_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert talk.words() == "lost its connection to lab: ssh said nothing for 0.5 s"
 
 
-def test_words_tell_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_name_their_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = '{"event": "log", "text": "waiting"}\n\n{"event": "error", "kind": "Failed", "text": "no disk"}'
     result = answers(tmp_path, monkeypatch, lines)
     assert [event["text"] for event in result] == ["on lab: waiting", "on lab: no disk"]

@@ -30,7 +30,7 @@ def folded(*blocks: bytes) -> tuple[dict[str, int], Folding]:
         return stacks(b"".join(result.lines())), result
 
 
-def test_stacks_are_those_of_inferno() -> None:
+def test_stacks_agree_with_inferno() -> None:
     """But for numbers 0 and -1: in a PID namespace perf gives everything outside of it a name that is not its own."""
     own, result = folded(TEXT)
     theirs = stacks((SAMPLES / "inferno-0.12.8-folded.txt").read_bytes())
@@ -50,7 +50,7 @@ def test_stacks_are_those_of_inferno() -> None:
     assert result.samples_count == TEXT.count(b"cpu-clock:")
 
 
-def test_idle_cpus_kernel_threads_and_what_is_outside_are_told_apart() -> None:
+def test_idle_kernel_and_foreign_samples() -> None:
     own, result = folded(TEXT)
     assert {b"iperf3", b"swapper", b"kernel", b"elsewhere"} < set(result.processes)
     for stack in own:
@@ -59,7 +59,7 @@ def test_idle_cpus_kernel_threads_and_what_is_outside_are_told_apart() -> None:
         assert ("kthread_[k]" in frames) == (process == "kernel")
 
 
-def test_samples_are_weighted_by_their_periods() -> None:
+def test_samples_weighted_by_period() -> None:
     """As perf script writes `-F comm,pid,tid,period,ip,sym,dso`: a CPU that is seldom busy has as many samples."""
     text = b"".join(
         b"sh %d/%d %10d \n\tffffffff817554ea %b ([kernel.kallsyms])\n\n" % (number, number, period, name)
@@ -77,12 +77,12 @@ def test_samples_are_weighted_by_their_periods() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_blocks_may_end_anywhere(size: int) -> None:
+def test_input_split_at_any_byte(size: int) -> None:
     blocks = [TEXT[at : at + size] for at in range(0, len(TEXT), size)]
     assert folded(*blocks)[0] == folded(TEXT)[0]
 
 
-def test_what_does_not_fit_goes_to_disk_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, _ = folded(TEXT, TEXT)
     monkeypatch.setattr(fold_stacks, "MOST_BYTES", 500)
     monkeypatch.setattr(fold_stacks, "MOST_LINES", 10)
@@ -108,18 +108,18 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back(monkeypatch: pytest.Monke
         (b"f(int;char)", b"/usr/bin/a", b"f(int:char)"),
     ],
 )
-def test_names_of_functions(symbol: bytes, place: bytes, name: bytes) -> None:
+def test_function_names(symbol: bytes, place: bytes, name: bytes) -> None:
     assert fold_stacks.name_of(symbol, place) == name
 
 
-def test_names_with_spaces_processes_with_two_numbers_and_frames_of_older_perf() -> None:
+def test_perf_output_variants() -> None:
     sample = b"Web Content  77/78 [001] 1.5: 1 cycles: \n\t  7f00 main+0x3 (/usr/bin/firefox (deleted))\n\n"
     assert folded(sample)[0] == {"Web_Content;main": 1}
     comm = b"iperf3     5 \n\tffffffff81 a ([kernel.kallsyms])\n\t 12 b (/bin/b)\n"
     assert folded(b"# captured on: today\n# ========\n", comm)[0] == {"iperf3;b;a_[k]": 1}
 
 
-def test_what_is_no_profile() -> None:
+def test_invalid_profile() -> None:
     own, result = folded(b"what\nis this\n\niperf3 5 \n\tno frame\n\n")
     assert (own, result.unread_count) == ({"iperf3": 1}, 2)
     endless = (b"iperf3 5 \n" + b"\t12 a (b)\n" * 50_000 for _ in range(20))
@@ -127,7 +127,7 @@ def test_what_is_no_profile() -> None:
         folded(*endless)
 
 
-def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+def test_memory_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "perf.txt"
     benchmark.text(path, 12)
 

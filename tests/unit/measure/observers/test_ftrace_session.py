@@ -29,7 +29,7 @@ from labkit.system.machine import tracing_journal
         ("current_tracer", "nop\n", "nop"),
     ],
 )
-def test_settings_are_written_as_they_read(name: str, text: str, written: str) -> None:
+def test_setting_round_trip(name: str, text: str, written: str) -> None:
     assert tracing_journal.writable(name, text) == written
 
 
@@ -54,7 +54,7 @@ def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tracing"
 
 
-def test_what_perf_tools_leave_is_put_back(tracing: Path) -> None:
+def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
     """A probe that is on is off before it is removed; options and the lock as well."""
     with session.exclusive_tracefs() as top:
         (top / "events/kprobes").mkdir(parents=True)
@@ -77,7 +77,7 @@ def test_what_perf_tools_leave_is_put_back(tracing: Path) -> None:
     assert tracing_journal.PERF_TOOLS_LOCK.exists()
 
 
-def test_who_else_traces_is_told(tracing: Path) -> None:
+def test_other_tracers_are_reported(tracing: Path) -> None:
     """Another labkit is to be waited for: what it has changed is not to be put back by hand."""
     (tracing / "current_tracer").write_text("function_graph")
     with (
@@ -93,7 +93,7 @@ def test_who_else_traces_is_told(tracing: Path) -> None:
         pass
 
 
-def test_a_journal_with_a_line_that_is_none_is_followed_all_the_same(tracing: Path) -> None:
+def test_journal_with_an_invalid_line(tracing: Path) -> None:
     step = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "1"))
     gone = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "gone"), "1"))
     tracing_journal.JOURNAL.write_bytes(b"\0\0{\n" + gone + b"\n" + step + b"\n" + b'{"path')
@@ -106,7 +106,7 @@ def test_a_journal_with_a_line_that_is_none_is_followed_all_the_same(tracing: Pa
 @pytest.mark.parametrize(
     "way", ["tracing/../victim", "tracing/link", "tracing/folder/../../victim", "tracing", "victim"]
 )
-def test_a_journal_changes_nothing_but_tracing(tracing: Path, tmp_path: Path, way: str) -> None:
+def test_journal_is_limited_to_tracing(tracing: Path, tmp_path: Path, way: str) -> None:
     """Whoever could write the journal could else have root write any file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -119,7 +119,7 @@ def test_a_journal_changes_nothing_but_tracing(tracing: Path, tmp_path: Path, wa
     assert victim.read_text() == "precious"
 
 
-def test_a_journal_that_is_a_link_is_not_followed(tracing: Path, tmp_path: Path) -> None:
+def test_linked_journal_is_ignored(tracing: Path, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(
         msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "theirs")) + b"\n"
     )
@@ -130,13 +130,13 @@ def test_a_journal_that_is_a_link_is_not_followed(tracing: Path, tmp_path: Path)
     assert (tracing / "tracing_on").read_text() == before
 
 
-def test_a_kernel_without_function_tracer_is_told_so_in_a_sentence(tracing: Path) -> None:
+def test_kernel_without_function_tracer(tracing: Path) -> None:
     with pytest.raises(Unsupported, match="this kernel has no "):
         session.functions()
     assert "ip_rcv" in kernel_functions.resolved(["ip_rcv"])  # by kallsyms, for BPF
 
 
-def test_why_tracefs_cannot_be_read_and_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_tracefs_gives_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uid 0 of a user namespace is not the machine's, to which tracefs is shut though it is mounted."""
     monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
     with pytest.raises(Unsupported, match="not mounted: as root, mount -t tracefs none "):
@@ -155,9 +155,7 @@ def test_why_tracefs_cannot_be_read_and_the_way_out(tmp_path: Path, monkeypatch:
             session.place()
 
 
-def test_a_tool_of_perf_tools_that_does_not_begin_to_trace_fails(
-    tracing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_perf_tool_that_does_not_start(tracing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_tools, "ARMING_S", 0.1)
     sleeps = process.Running(["sleep", "100"])
     with process.all_ended([sleeps]), pytest.raises(Failed, match=r"sleep 100 does not trace after 0\.1 s"):

@@ -26,7 +26,7 @@ def report(folder: Path, trace: str, *roots: str) -> Observation:
     return graph.report()
 
 
-def test_what_is_kept_is_what_was_printed(tmp_path: Path) -> None:
+def test_kept_text_is_unchanged(tmp_path: Path) -> None:
     seen = report(tmp_path, "6.1-bridge", "udp_sendmsg", "net_rx_action")
     assert (seen.lost_samples_count, seen.doubts) == (0, [])
     assert (seen.observed["root"], seen.observed["packets_count"]) == ("udp_sendmsg", 2)
@@ -48,7 +48,7 @@ def test_what_is_kept_is_what_was_printed(tmp_path: Path) -> None:
     assert not list(seen.artefact.parent.glob(".*"))
 
 
-def test_a_call_that_an_interrupt_came_into_is_kept_only_where_there_is_no_other(tmp_path: Path) -> None:
+def test_interrupted_calls_are_the_last_choice(tmp_path: Path) -> None:
     seen = report(tmp_path, "6.12-interrupted", "udp_sendmsg")
     about = seen.observed["roots"]["udp_sendmsg"]
     assert (about["count"], about["arrived_count"], about["undisturbed_count"]) == (1, 1, 0)
@@ -56,7 +56,7 @@ def test_a_call_that_an_interrupt_came_into_is_kept_only_where_there_is_no_other
     assert seen.observed["left_out_count"] == 1
 
 
-def test_a_datagram_of_ipv6_is_seen_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipv6_datagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a bridge in a lab VM (family=6); the functions of IPv4 are there as well, and are no roots."""
     [tree] = packet_calls.read(SAMPLES / "function_graph-6.12-ipv6.txt")
     there = {*tree.names(), "udp_sendmsg", "ip_rcv"}
@@ -97,14 +97,14 @@ def kept(folder: Path, text: str) -> tuple[dict[str, Any], list[tuple[float, flo
     return seen["roots"]["f"], [(one["part"], round(one["duration_s"] * 1e6)) for one in seen["trees"]]
 
 
-def test_the_median_is_kept_and_one_from_either_end(tmp_path: Path) -> None:
+def test_kept_calls_are_median_and_extremes(tmp_path: Path) -> None:
     about, result = kept(tmp_path, trace(*range(100, 0, -1)))
     assert result == [(0.5, 50), (0.1, 11), (0.9, 90)]
     assert about["chosen_of"] == "100 whole calls into which no interrupt or other process came"
     assert kept(tmp_path, trace(7))[1] == [(0.5, 7)], "none twice"
 
 
-def test_calls_in_which_a_packet_arrived_go_before_others(tmp_path: Path) -> None:
+def test_calls_with_arrival_are_preferred(tmp_path: Path) -> None:
     text = trace(*[5] * 50) + trace(900, 1000, 2000, arrives="__udp_enqueue_schedule_skb.part.0")
     about, result = kept(tmp_path, text)
     assert (about["count"], about["arrived_count"]) == (53, 3)
@@ -112,7 +112,7 @@ def test_calls_in_which_a_packet_arrived_go_before_others(tmp_path: Path) -> Non
     assert about["chosen_of"].endswith("; 53 were recorded")
 
 
-def test_a_trace_without_any_call_says_so(tmp_path: Path) -> None:
+def test_empty_trace_is_reported(tmp_path: Path) -> None:
     seen = report(tmp_path, "6.12-processes", "udp_sendmsg")
     assert seen.doubts == ["none of udp_sendmsg was called while it was traced"]
     assert (seen.observed["root"], seen.observed["trees"]) == (None, [])
@@ -120,7 +120,7 @@ def test_a_trace_without_any_call_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp", "ping"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_every_protocol_has_a_root(protocol: str, family: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = function_graph.SENDS[protocol, family]
     monkeypatch.setattr(session, "functions", lambda: ["net_rx_action.isra.0", *usual])
     assert function_graph.roots((), protocol, family, False) == (*usual, "net_rx_action.isra.0")
@@ -128,7 +128,7 @@ def test_every_protocol_has_a_root(protocol: str, family: int, monkeypatch: pyte
     assert function_graph.roots((), protocol, family, True) == ("tun_sendmsg",)
 
 
-def test_names_that_cannot_be_are_refused() -> None:
+def test_invalid_names_are_refused() -> None:
     for words, says in ((["f;g"], "is no name of a kernel function"), (["f", "f"], "twice")):
         with pytest.raises(BadInput, match=says):
             DatapathParameters.of({"graph_functions": words})

@@ -38,7 +38,7 @@ def content(version: str) -> bytes:
 
 
 @pytest.mark.parametrize("version", ["6.1", "6.12"])
-def test_pages_of_kernels(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_functions, "KALLSYMS", SAMPLES / f"funcgraph-kallsyms-{version}.txt")
     kernel_functions.addresses.cache_clear()
     known = kernel_functions.addresses(FUNCTIONS)
@@ -67,13 +67,13 @@ def test_pages_of_kernels(version: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert report["ip_rcv"]["total_s"] > report["icmp_rcv"]["total_s"]
 
 
-def test_a_page_that_is_cut_is_refused() -> None:
+def test_truncated_page_is_refused() -> None:
     of = layout("6.1")
     with pytest.raises(ValueError, match="cannot hold"):
         list(ring_buffer.events(content("6.1")[:64], of))
 
 
-def test_noise_ends() -> None:
+def test_random_pages_terminate() -> None:
     """Whatever is in a page, it is read to an end or refused."""
     of, rng = layout("6.12"), random.Random(4)
     for _ in range(200):
@@ -83,14 +83,14 @@ def test_noise_ends() -> None:
             list(ring_buffer.events(bytes(page), of))
 
 
-def test_a_format_without_what_is_read_is_refused() -> None:
+def test_incomplete_format_is_refused() -> None:
     with pytest.raises(Failed, match="calltime"):
         ring_buffer.layout(
             (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), "name: other\nID: 4\n", FIELDS
         )
 
 
-def test_a_format_in_another_order_is_refused() -> None:
+def test_reordered_format_is_refused() -> None:
     text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
     with pytest.raises(Failed, match="not looked for there"):
         ring_buffer.layout(
@@ -111,7 +111,7 @@ def test_quantiles(share: float) -> None:
     assert all(low < high for low, high, _count in report["histogram"])
 
 
-def test_nothing_has_no_times() -> None:
+def test_empty_histogram() -> None:
     report = Distribution().report()
     assert (report["count"], report["p50_s"], report["mean_s"], report["max_s"], report["histogram"]) == (
         0,
@@ -123,13 +123,13 @@ def test_nothing_has_no_times() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1000, 123456789, 2**40 + 12345])
-def test_bins_hold_their_values(value: int) -> None:
+def test_histogram_bins(value: int) -> None:
     low, width = bin_of(value)
     assert low <= value < low + width
     assert width <= max(1, value / 64)
 
 
-def test_names_are_what_the_kernel_calls_them() -> None:
+def test_kernel_symbol_names() -> None:
     there = ["ip_rcv", "ip_rcv_core", "__netif_receive_skb_core.constprop.0", "tcp_ack.part.0", "do.isra.0"]
     result = kernel_functions.resolve(["ip_rcv", "__netif_receive_skb_core", "tcp_ack", "do"], there)
     assert result == {
@@ -140,14 +140,14 @@ def test_names_are_what_the_kernel_calls_them() -> None:
     }
 
 
-def test_an_address_is_of_the_function_that_begins_last_before_it() -> None:
+def test_address_lookup() -> None:
     known = {0x1000: "first", 0x1020: "second", 0x2000: "far"}
     assert [kernel_functions.named(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
         "first", "first", "second", "second", None, None,
     ]  # fmt: skip
 
 
-def test_near_names() -> None:
+def test_name_suggestions() -> None:
     there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
     assert kernel_functions.near("ip_recv", there)[0] == "ip_rcv"
     assert kernel_functions.near("br_handle_fram", there) == ["br_handle_frame"]
@@ -155,14 +155,14 @@ def test_near_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])
-def test_what_is_no_name_gets_nowhere(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(BadInput, match="no name of a kernel function"):
         kernel_functions.check_names([name])
     with pytest.raises(BadInput, match="graph_functions: "):
         kernel_functions.check_names([name], "graph_functions")
 
 
-def test_where_neither_tracer_can_be_used_both_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(*reason: str) -> None:
         raise Unsupported(*reason)
 
@@ -173,7 +173,7 @@ def test_where_neither_tracer_can_be_used_both_reasons_are_told(monkeypatch: pyt
         function_times.check()
 
 
-def test_what_bpftrace_counted() -> None:
+def test_bpftrace_counts() -> None:
     text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
     result = bpftrace_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
     one = result["ip_rcv"]
@@ -187,13 +187,13 @@ def test_what_bpftrace_counted() -> None:
     assert result["__netif_receive_skb_core"]["count"] == 1000
 
 
-def test_bpftrace_counts_idle_cpus_apart_and_no_losses() -> None:
+def test_bpftrace_idle_cpus() -> None:
     """All idle tasks are number 0."""
     text = bpftrace_times.script({"ip_rcv": ["ip_rcv"]}, "lk-")
     assert text.count("@s0[tid, (tid == 0 ? cpu : 0)]") == 4
     assert "@s0[tid]" not in text
 
 
-def test_what_is_no_json_of_bpftraces_fails_in_a_sentence() -> None:
+def test_invalid_bpftrace_output() -> None:
     with pytest.raises(Failed, match="no JSON"):
         bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])

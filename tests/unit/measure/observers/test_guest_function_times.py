@@ -41,7 +41,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_functions_are_armed_as_the_guests_kernel_calls_them(top: Path) -> None:
+def test_guest_symbol_names(top: Path) -> None:
     guest: Any = Folder(top, "client0")
     with watched([guest], ("ip_rcv", "__netif_receive_skb_core")):
         armed = (top / "set_ftrace_filter").read_text()
@@ -50,7 +50,7 @@ def test_functions_are_armed_as_the_guests_kernel_calls_them(top: Path) -> None:
     assert (top / "current_tracer").read_text() == "nop\n"
 
 
-def test_a_guest_is_not_left_traced_when_the_next_cannot_be(top: Path) -> None:
+def test_failed_arming_disarms_other_guests(top: Path) -> None:
     class Bare(Folder):
         def read(self, path: str) -> bytes:
             return b"nop" if path.endswith("available_tracers") else super().read(path)
@@ -65,14 +65,14 @@ def test_a_guest_is_not_left_traced_when_the_next_cannot_be(top: Path) -> None:
     ("names", "words"),
     [(["ip_recv"], r"client0 cannot trace ip_recv \(did you mean ip_rcv"), ([], "needs functions")],
 )
-def test_what_a_guest_cannot_trace_is_refused(top: Path, names: list[str], words: str) -> None:
+def test_untraceable_functions_are_refused(top: Path, names: list[str], words: str) -> None:
     guest: Any = Folder(top, "client0")
     with pytest.raises(BadInput, match=words), watched([guest], names):
         pass
     assert not (top / "current_tracer").exists()
 
 
-def test_what_a_guest_cannot_trace_is_refused_when_arms_are_tried(
+def test_untraceable_functions_are_refused_before_measuring(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest: Any = Folder(top, "client0")

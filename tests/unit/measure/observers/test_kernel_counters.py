@@ -27,7 +27,7 @@ def sample(name: str) -> str:
     return (SAMPLES / name).read_text()
 
 
-def test_perf_stat_where_there_is_no_hardware_counter() -> None:
+def test_perf_stat_without_hardware_counters() -> None:
     result = stat.parse(sample("perf-stat-6.1-no-counters.txt"))
     assert result["task-clock"] == {"count": 0.43084, "running_ratio": 1.0, "reason": None, "unit": "s"}
     assert result["context-switches"] == {"count": 675, "running_ratio": 1.0, "reason": None}
@@ -38,7 +38,7 @@ def test_perf_stat_where_there_is_no_hardware_counter() -> None:
     assert len(result) == 7
 
 
-def test_perf_stat_with_shared_counters_and_two_kinds_of_cpus() -> None:
+def test_perf_stat_multiplexed_and_hybrid() -> None:
     """As perf-stat(1) describes its columns; this machine has no counters to share."""
     text = (
         "9000||cpu_core/cycles/|100|60.00||\n1000||cpu_atom/cycles/|100|40.00||\n"
@@ -51,7 +51,7 @@ def test_perf_stat_with_shared_counters_and_two_kinds_of_cpus() -> None:
     assert stat.event_counts(result, "instructions")["count"] is None
 
 
-def test_perf_stat_of_a_cgroup_names_it_in_a_column_more() -> None:
+def test_perf_stat_of_a_cgroup() -> None:
     result = stat.parse(sample("perf-stat-6.1-cgroup.txt"), control.Scope(cgroup="shell5"))
     assert result["task-clock"]["count"] == pytest.approx(0.06471)
     assert result["context-switches"] == {"count": 955, "running_ratio": 1.0, "reason": None}
@@ -59,7 +59,7 @@ def test_perf_stat_of_a_cgroup_names_it_in_a_column_more() -> None:
     assert stat.parse("5||cycles|100|||\n")["cycles"]["running_ratio"] is None
 
 
-def test_a_cpu_that_is_not_there_is_said() -> None:
+def test_missing_cpu_is_reported() -> None:
     absent = control.Scope(cpus=(0, 9999))
     for check in (lambda: stat.check(("page-faults",), absent), lambda: record.check(absent)):
         with pytest.raises(BadInput, match="there is no CPU 9999 here"):
@@ -70,12 +70,12 @@ def test_a_cpu_that_is_not_there_is_said() -> None:
     "name",
     ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all", "cycles,instructions", "x/y.o", "a.c", "a.bpf"],
 )
-def test_events_are_names_and_nothing_else(name: str) -> None:
+def test_event_names_are_validated(name: str) -> None:
     with pytest.raises(BadInput, match="no name of an event"):
         stat.check((name,))
 
 
-def test_without_perf_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_perf_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(programs, "_MORE_PATH", [])
     for check in (
@@ -95,7 +95,7 @@ def test_without_perf_its_package_is_named(tmp_path: Path, monkeypatch: pytest.M
         ("<not supported>|", "<not supported>|", "cpu-clock"),
     ],
 )
-def test_what_is_idle_is_not_taken_for_a_machine_without_counters(
+def test_idle_target_is_not_missing_counters(
     idle: str, machine: str, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When processes do nothing while they are asked for, the machine is asked."""
@@ -109,7 +109,7 @@ def test_what_is_idle_is_not_taken_for_a_machine_without_counters(
     assert record.event_of(control.Scope(pids=(1,))) == event
 
 
-def test_a_kernel_without_symbols(tmp_path: Path) -> None:
+def test_kernel_without_symbols(tmp_path: Path) -> None:
     """Some first symbols are truly at 0: those of the per-CPU area."""
     path = tmp_path / "kallsyms"
     assert not control.has_symbols(path)
@@ -132,7 +132,7 @@ def test_scopes(scope: control.Scope, argv: list[str], lines: str) -> None:
     assert (scope.argv(), str(scope)) == (argv, lines)
 
 
-def test_counters_of_a_namespace_in_which_udp_was_lost() -> None:
+def test_namespace_counters_with_udp_loss() -> None:
     [(name, lo)] = kernel_counters.interfaces(sample("proc-net-dev-6.18.txt")).items()
     assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
     assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
@@ -145,7 +145,7 @@ def test_counters_of_a_namespace_in_which_udp_was_lost() -> None:
     assert "InDatagrams" in six["Udp6"]
 
 
-def test_counters_of_cpus() -> None:
+def test_cpu_counters() -> None:
     result = kernel_counters.cpus(
         sample("proc-net-softnet_stat-6.18.txt"),
         sample("proc-softirqs-6.18.txt"),
@@ -159,7 +159,7 @@ def test_counters_of_cpus() -> None:
     assert result["1"]["processed"] > 0
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_reported() -> None:
     before = {"a": {"b": 1, "c": 2}, "d": 0.25}
     assert kernel_counters.changes(before, {"a": {"b": 1, "c": 5}, "d": 0.5, "new": {"e": 1, "f": 0}}) == {
         "a": {"c": 3},
@@ -181,7 +181,7 @@ class Inside:
         return io.StringIO(re.sub(r"(?<=[ :])231332\b", str(231332 * self.times), sample(name)))
 
 
-def test_ends_in_guests_have_the_counters_of_their_kernels() -> None:
+def test_guest_kernel_counters() -> None:
     kernel, place = Inside(), SimpleNamespace(name="between")
     box = SimpleNamespace(name="shared", kernel=kernel)
     ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", box) for name in ("client0", "server0")]  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
     }
 
 
-def test_losses_are_found_in_their_hops_and_add_up() -> None:
+def test_losses_by_hop_add_up() -> None:
     [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
     assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
     assert result["lost_count"] == result["sent_count"] - result["received_count"] == sum(LOST.values())
@@ -71,14 +71,14 @@ def test_losses_are_found_in_their_hops_and_add_up() -> None:
     }
 
 
-def test_losses_of_other_traffic_are_told_in_frames() -> None:
+def test_foreign_losses_in_frames() -> None:
     [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
     assert result["unit"] == "frames"
     assert [hop["lost_count"] for hop in result["hops"]] == [2, 4, 8, 16, 32]
     assert (result["lost_count"], result["unexplained_count"]) == (62, 0)
 
 
-def test_losses_of_fragments_are_told_in_datagrams() -> None:
+def test_fragment_losses_in_datagrams() -> None:
     """Of 1,000 of three fragments each, 2 miss one (a fragment that came alone is no datagram), the socket refuses 100,
     and 8 are left unread."""
     mibs = {"Ip": {"InDelivers": 998 + 13, "ReasmFails": 2}, "Tcp": {"InSegs": 13},
@@ -99,7 +99,7 @@ def test_losses_of_fragments_are_told_in_datagrams() -> None:
     assert (result["frames"]["sent_count"], result["frames"]["lost_count"]) == (3013, 2)
 
 
-def test_a_tunnel_s_own_datagrams_are_not_the_load_s() -> None:
+def test_tunnel_datagrams_are_not_the_load() -> None:
     way = [(f"{end}0", name, way) for end, names, way in (("client", ("eth0", "under"), "out"),
            ("server", ("under", "eth0"), "in")) for name in names]  # fmt: skip
     links = {"eth0": {"rx_packets": 990, "rx_bytes": 90_000}, "under": {"rx_packets": 990}}
@@ -115,7 +115,7 @@ def test_a_tunnel_s_own_datagrams_are_not_the_load_s() -> None:
     assert result["frames"]["received_bytes"] == 90_000
 
 
-def test_losses_between_the_cables_of_guests() -> None:
+def test_losses_between_guests() -> None:
     """What comes out of the client's cable is received by its tap; what the server is given is sent by its own."""
     answers = {"port0": {"tx_packets": 10}, "port1": {"rx_packets": 10}}
     counted = {"port0": {"rx_packets": 1000}, "port1": {"tx_packets": 900, "tx_dropped": 8}}
@@ -129,7 +129,7 @@ def test_losses_between_the_cables_of_guests() -> None:
         assert (result["lost_count"], result["unexplained_count"]) == (100, 0)
 
 
-def test_what_several_pairs_share_is_passed_through() -> None:
+def test_shared_hops() -> None:
     shared = (("parent", "out"), ("far", "in"), ("far", "out"), ("parent", "in"))
     parent = [("between", *one) for one in shared]
     ways = [

@@ -31,7 +31,7 @@ def server(taken_out: Iterator[int]) -> Any:
         ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # they always do
     ],
 )
-def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: int, tmp_path: Path) -> None:
+def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int, tmp_path: Path) -> None:
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
     parameters = iter(taken_out)
@@ -40,13 +40,13 @@ def test_a_tunnels_datagrams_are_not_the_loads(taken_out: list[int], expected: i
     assert list(parameters) == []
 
 
-def test_without_a_tunnel_all_are(tmp_path: Path) -> None:
+def test_all_datagrams_without_a_tunnel(tmp_path: Path) -> None:
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
     with Opened(str(path)) as file:
         assert receive_counters._of_load(server(iter(())), file, []) == 100
 
 
-def test_nothing_is_taken_back() -> None:
+def test_counts_never_decrease() -> None:
     assert ReceiveCounts(900, 9, 4, 12) - ReceiveCounts(1000, 10, 1, 3) == ReceiveCounts(0, 0, 3, 9)
     assert ReceiveCounts(1000, 10) - ReceiveCounts(900, 9) == ReceiveCounts(100, 1, None)

@@ -61,7 +61,7 @@ def test_masks_of_the_kernels_datapath() -> None:
     assert state == {"flows": 4, "masks": 2}
 
 
-def test_a_flow_with_its_actions_and_without_what_is_wild() -> None:
+def test_flow_without_wildcards() -> None:
     [flow] = switch.flows(FLOWS).values()
     assert (flow["packets"], flow["actions"]) == (251, "port0,mirror0,mirror1")
     assert flow["match"].startswith("recirc_id(0),in_port(port1),packet_type(ns=0,id=0),eth(src=")

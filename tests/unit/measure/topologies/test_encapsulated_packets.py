@@ -40,19 +40,19 @@ def line(kind: str) -> Network:
 
 
 @pytest.mark.parametrize("kind", ["gre", "ipip", "gretap"])
-def test_the_outer_packet_has_the_ttl_of_the_inner_one(kind: str) -> None:
+def test_inherited_ttl(kind: str) -> None:
     """40 routers forward it before the tunnel: 24 are left, and 38 are inside the tunnel."""
     assert paths(line(kind), "n0", "172.16.0.2") == []
     assert no_path(line(kind), "n0", "172.16.0.2") == "the TTL is used up at n64"
 
 
 @pytest.mark.parametrize("kind", ["vxlan", "geneve"])
-def test_the_outer_packet_has_a_ttl_of_its_own(kind: str) -> None:
+def test_own_ttl(kind: str) -> None:
     [path] = paths(line(kind), "n0", "172.16.0.2")
     assert path.ttl == 64 - 40
 
 
-def test_to_a_group_one_link_far() -> None:
+def test_multicast_ttl() -> None:
     inner = Frame("172.16.0.2", EncapsulatedPacket("172.16.0.1", "172.16.0.2", 9))
     tunnel = Tunnel("vxlan", "n1", "tun", "239.1.1.1", id=1, link="up")
     assert encapsulated_packets.outer_ttl(tunnel, "239.1.1.1", inner) == 1

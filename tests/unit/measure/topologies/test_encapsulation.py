@@ -26,17 +26,17 @@ def test_overhead(kind: str, four: int, six: int) -> None:
     assert encapsulation.overhead_bytes(kind, key=True) == four + 4 * has_gre
 
 
-def test_headers_are_told_from_the_outside_in() -> None:
+def test_header_order() -> None:
     names = [header.name for header in encapsulation.headers("vxlan_gre", key=True)]
     assert names == ["IPv4", "GRE", "GRE key", "IPv4", "UDP", "VXLAN", "Ethernet"]
     assert all(header.source for kind in encapsulation.HEADERS for header in encapsulation.headers(kind))
 
 
-def test_arithmetic_is_an_equation() -> None:
+def test_overhead_arithmetic_text() -> None:
     lines = encapsulation.arithmetic(1500, "lc1_sc2", encapsulation.headers("gre"))
     assert lines == "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476"
 
 
-def test_an_unknown_kind() -> None:
+def test_unknown_kind() -> None:
     with pytest.raises(BadInput, match="no kind of tunnel sit; there are vxlan, geneve, gre"):
         encapsulation.overhead_bytes("sit")

@@ -50,7 +50,7 @@ def network(*parts: Part) -> Network:
     return Network("made", parts, ())
 
 
-def test_the_reports_ping_hop_by_hop() -> None:
+def test_overlay_ping_hop_by_hop() -> None:
     """The headers and the sizes are those of the report's captures: 138 bytes of GRE, 106 of UDP."""
     path = only(paths(leaf_spine_overlay.seed(), "cs1", "cs5"))
     inner = "Ethernet / IP 20.0.0.1 > 20.0.0.3"
@@ -78,7 +78,7 @@ def test_the_reports_ping_hop_by_hop() -> None:
     assert path.ttl == 64
 
 
-def test_between_subnets_by_gre_alone() -> None:
+def test_gre_path_between_subnets() -> None:
     path = only(paths(leaf_spine_overlay.seed(), "cs1", "30.0.0.2"))
     assert path.nodes == ("cs1", "con_ns1", "lc1", "sc2", "lc2", "con_ns2", "cs4")
     assert path.ttl == 62
@@ -90,7 +90,7 @@ def test_between_subnets_by_gre_alone() -> None:
 @pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(CONTAINERS, 2)))
-def test_every_container_reaches_every_other(source: str, target: str, routes: str, provider: str) -> None:
+def test_full_reachability(source: str, target: str, routes: str, provider: str) -> None:
     result = paths(leaf_spine_overlay.seed(routes, provider=provider), source, target)
     one, other = BRIDGE[source], BRIDGE[target]
     crossings = sum(name.startswith("sc") for name in result[0].nodes)
@@ -107,7 +107,7 @@ def test_every_container_reaches_every_other(source: str, target: str, routes: s
 
 
 @pytest.mark.parametrize("failed", ["sc2", "lc1:lc1_sc2", "sc2:sc2_lc1"])
-def test_what_is_left_without_a_spine_or_its_cable(failed: str) -> None:
+def test_reachability_without_a_spine(failed: str) -> None:
     for routes in ("metric", "ecmp"):
         assert (
             "sc1"
@@ -122,7 +122,7 @@ def test_what_is_left_without_a_spine_or_its_cable(failed: str) -> None:
     assert only(paths(static, "cs1", "cs5", without={"sc1"}, noticed=True)).nodes[3] == "sc2"
 
 
-def test_a_dead_link_that_is_not_noticed_stays_in_use() -> None:
+def test_unnoticed_dead_link_stays_in_use() -> None:
     assert paths(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"}) == []
     words = no_path(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"})
     assert words == "nobody answers for 26.0.0.1 at lc1:lc1_sc2"
@@ -130,7 +130,7 @@ def test_a_dead_link_that_is_not_noticed_stays_in_use() -> None:
     assert "sc1" in left.nodes  # for a flow that is hashed to it
 
 
-def test_a_node_may_say_that_it_notices() -> None:
+def test_node_that_ignores_dead_links() -> None:
     made = leaf_spine_overlay.seed("metric")
     parts = tuple(
         msgspec.structs.replace(part, ignores_linkdown=True) if part == Node("lc1", forwards=True) else part
@@ -160,7 +160,7 @@ def outer(number: int) -> str:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_vxlan_with_three_ends_over_a_router(local: bool) -> None:
+def test_vxlan_with_three_endpoints(local: bool) -> None:
     made = star(
         *(
             Tunnel("vxlan", f"end{one}", "vx", tuple(outer(two) for two in (1, 2, 3) if two != one),
@@ -198,7 +198,7 @@ def test_vxlan_by_a_multicast_group(learning: bool) -> None:
     )
 
 
-def test_gretap_and_its_key_into_a_bridge() -> None:
+def test_gretap_with_key_into_a_bridge() -> None:
     ends = ((1, 2), (2, 1))
     taps = [Tunnel("gretap", f"end{one}", "tap", outer(two), id=5, master="br0") for one, two in ends]
     path = only(paths(star(*taps), "box1", "box2", length_bytes=100))
@@ -213,7 +213,7 @@ def test_gretap_and_its_key_into_a_bridge() -> None:
     )
 
 
-def test_geneve_looks_at_who_sent_it() -> None:
+def test_geneve_checks_the_sender() -> None:
     def made(remote: str) -> Network:
         return star(
             Tunnel("geneve", "end1", "gv", outer(2), id=9, master="br0"),
@@ -226,7 +226,7 @@ def test_geneve_looks_at_who_sent_it() -> None:
     assert words == "end2 has no geneve that takes what 10.0.1.2 sends to 10.0.2.2"
 
 
-def test_ipip_is_an_interface_without_frames() -> None:
+def test_ipip_without_link_header() -> None:
     made = network(
         *router("left", "hub", "right"),
         cable("left", "10.0.1.2/24", "hub", "10.0.1.1/24"),
@@ -243,7 +243,7 @@ def test_ipip_is_an_interface_without_frames() -> None:
     assert (path.interfaces[-1], path.ttl) == ("right:tun", 64)
 
 
-def test_the_longest_prefix_wins_and_a_bridge_may_have_the_address() -> None:
+def test_longest_prefix_and_bridge_addresses() -> None:
     made = network(
         Node("box"), *router("one", "two"), Node("far"), Bridge("box", "br0", "10.0.0.1/24"),
         cable("box", None, "one", "10.0.0.2/24", one="br0"), cable("box", "10.0.1.1/24", "two", "10.0.1.2/24"),
@@ -259,7 +259,7 @@ def test_the_longest_prefix_wins_and_a_bridge_may_have_the_address() -> None:
     assert only(paths(made, "one", "10.0.0.1")).interfaces[-1] == "box:br0"
 
 
-def test_ipv6_reads_alike() -> None:
+def test_ipv6_paths() -> None:
     made = network(
         Node("one"), *router("hub"), Node("two"), cable("one", "fd00:1::2/64", "hub", "fd00:1::1/64"),
         cable("hub", "fd00:2::1/64", "two", "fd00:2::2/64"), Route("one", "default", via="fd00:1::1"),
@@ -297,7 +297,7 @@ DEAD_ENDS = {
 
 
 @pytest.mark.parametrize("name", DEAD_ENDS)
-def test_why_there_is_no_way(name: str) -> None:
+def test_unreachable_reasons(name: str) -> None:
     made, target, why = DEAD_ENDS[name]
     assert paths(made, "box", target) == []
     result = no_path(made, "box", target)
@@ -305,7 +305,7 @@ def test_why_there_is_no_way(name: str) -> None:
     assert result.startswith(why) or (name == "ring" and "circle" in result)
 
 
-def test_what_cannot_be_asked() -> None:
+def test_invalid_questions() -> None:
     with pytest.raises(BadInput, match="no node cs9"):
         paths(leaf_spine_overlay.seed(), "cs9", "cs1")
     with pytest.raises(BadInput, match="con_ns2 has no address"):

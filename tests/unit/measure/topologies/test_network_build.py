@@ -13,7 +13,7 @@ from labkit.measure.topologies.network import build as building
 from labkit.measure.topologies.network import validate
 
 
-def test_a_bridge_that_does_not_carry_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernel says is made up: of ports that are up a bridge carries."""
     described, result = validate.check(networks.routed({"kind": "vxlan", "id": 30}))
     spaces: Any = {name: SimpleNamespace(netlink=name) for name in described.nodes}

@@ -53,7 +53,7 @@ def changed(network: Network, name: str, **fields: Any) -> Network:
 
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 @pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
-def test_the_reports_network_can_be_built(routes: str, provider: str) -> None:
+def test_overlay_is_valid(routes: str, provider: str) -> None:
     result = mtus(leaf_spine_overlay.seed(routes, provider=provider))
     tunnels = {"gre": (1476, 1426), "ipip": (1480, 1430), "routed": (None, 1450)}
     assert (result.get("lc1:gretun-cont"), result["con_ns1:vxlan-cont"]) == tunnels[provider]
@@ -61,7 +61,7 @@ def test_the_reports_network_can_be_built(routes: str, provider: str) -> None:
     assert result["lc1:lc1_sc1"] == 1500
 
 
-def test_an_mtu_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
+def test_mtu_error_shows_the_arithmetic() -> None:
     sum_ = "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426"
     parameters = changed(leaf_spine_overlay.seed(), "vxlan-cont", mtu_bytes=1450)
     assert refused(parameters) == f"the MTU 1450 of vxlan-cont (con_ns1) does not fit: {sum_}"
@@ -79,7 +79,7 @@ def test_an_mtu_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
 
 
 @pytest.mark.parametrize(("routes", "fits"), [("static", 1426), ("metric", 1226), ("ecmp", 1226)])
-def test_of_several_ways_the_narrowest_counts(routes: str, fits: int) -> None:
+def test_narrowest_path_limits_the_mtu(routes: str, fits: int) -> None:
     seed = leaf_spine_overlay.seed(routes, mtu_bytes=1200)
     parts = [
         msgspec.structs.replace(part, mtu_bytes=1300)
@@ -100,14 +100,14 @@ def test_of_several_ways_the_narrowest_counts(routes: str, fits: int) -> None:
         ({"kind": "gretap", "id": (1 << 32) - 1}, 1458),
     ],
 )
-def test_tunnels_of_layer_2(tunnel: dict[str, Any], mtu_bytes: int) -> None:
+def test_layer_2_tunnels(tunnel: dict[str, Any], mtu_bytes: int) -> None:
     assert mtus(networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
     assert mtus(networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
     assert f"= {mtu_bytes}" in refused(networks.routed(tunnel, mtu_bytes + 1))
 
 
 @pytest.mark.parametrize("group", ["239.1.1.1", None])
-def test_three_ends_are_one_link(group: str | None) -> None:
+def test_vxlan_of_three_endpoints_is_one_link(group: str | None) -> None:
     assert mtus(networks.switched(group))["n1:tun"] == 1450
 
 
@@ -132,14 +132,14 @@ def test_ipv6_outside_and_inside() -> None:
     )
 
 
-def test_the_least_and_the_most() -> None:
+def test_mtu_limits() -> None:
     least = networks.routed(VXLAN, 68, 118)
     assert mtus(least)["n1:tun"] == 68
     assert refused(networks.routed(VXLAN, 68, 117)).endswith("- 14 (Ethernet) = 67")
     assert "is too large: a veth carries 65535" in refused(networks.routed(VXLAN, 1450, 65536))
 
 
-def test_a_tunnel_that_carries_itself() -> None:
+def test_tunnel_that_carries_itself() -> None:
     parameters = with_parts(
         networks.routed(VXLAN),
         Tunnel("gre", "n1", "round", "192.168.2.1"),
@@ -148,7 +148,7 @@ def test_a_tunnel_that_carries_itself() -> None:
     assert refused(parameters) == "round (n1) is carried by itself: give its remote a way beside it"
 
 
-def test_a_remote_that_is_not_reached() -> None:
+def test_unreachable_remote() -> None:
     network = networks.routed(VXLAN)
     without = [part for part in network.parts if not isinstance(part, Route)]
     assert refused(msgspec.structs.replace(network, parts=tuple(without))) == (
@@ -257,7 +257,7 @@ ADDED: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("added", "words"), ADDED)
-def test_what_cannot_be_is_one_sentence(added: list[Any], words: str) -> None:
+def test_invalid_networks_are_refused(added: list[Any], words: str) -> None:
     network = networks.routed(VXLAN)
     check_network(network)
     assert refused(with_parts(network, *added)).startswith(words)
@@ -273,12 +273,12 @@ def test_what_cannot_be_is_one_sentence(added: list[Any], words: str) -> None:
         ([("c1", "r")], "a pair has r, which is no container with an address"),
     ],
 )
-def test_pairs_are_of_containers(pairs: list[tuple[str, str]], words: str) -> None:
+def test_pairs_need_containers(pairs: list[tuple[str, str]], words: str) -> None:
     network = msgspec.structs.replace(networks.routed(VXLAN), pairs=tuple(pairs))
     assert refused(network).startswith(words)
 
 
-def test_what_looks_odd_and_can_be() -> None:
+def test_unusual_valid_networks() -> None:
     odd = [
         Cable(CableEnd("n1", "x", "10.5.0.0/31"), CableEnd("r", "x", "10.5.0.1/31")),
         Bridge("n1", "alone", "10.6.0.0/32"),
@@ -292,6 +292,6 @@ def test_what_looks_odd_and_can_be() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"])
-def test_a_networks_name_is_one_plain_line(name: str) -> None:
+def test_network_name(name: str) -> None:
     network = msgspec.structs.replace(networks.routed(VXLAN), name=name)
     assert refused(network).startswith(f"a network cannot be called {name!r}: take at most 60 letters")

@@ -9,7 +9,7 @@ from labkit.common.topology_state import Namespace, PairEnd
 from labkit.measure import topologies
 
 
-def test_through_a_bridge_and_through_a_tunnel() -> None:
+def test_path_through_bridge_and_tunnel() -> None:
     for state, steps in (
         (bridged(1), ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:eth0 in"]),
         (tunnelled(), ["client0:eth0 out", "client0:under out", "server0:under in", "server0:eth0 in"]),
@@ -18,7 +18,7 @@ def test_through_a_bridge_and_through_a_tunnel() -> None:
         assert [f"{step.namespace}:{step.interface} {step.direction}" for step in way] == steps
 
 
-def test_an_end_whose_interface_only_another_kernel_has() -> None:
+def test_endpoint_of_another_kernel() -> None:
     """As those within a shared guest are."""
     ends = [PairEnd(name, "shared", "eth0", "10.1.0.1") for name in ("client0", "server0")]
     state = bridged(1)

@@ -14,7 +14,7 @@ from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_head
 from labkit.measure.topologies.open_vswitch.rpc import plain
 
 
-def test_options_of_a_name() -> None:
+def test_options_from_a_name() -> None:
     assert options("ovs") == SwitchOptions()
     result = options(
         "ovs_netdev+mirrors=4+readers=count+select=server1:in+uplink_bps=1e8+output=gre+snaplen=96"
@@ -33,7 +33,7 @@ def test_options_of_a_name() -> None:
         SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
     ],
 )
-def test_the_name_of_options_gives_the_options(given: SwitchOptions) -> None:
+def test_name_round_trip(given: SwitchOptions) -> None:
     assert options(given.name("ovs")) == given
     topologies.check_names([given.name("ovs")])
 
@@ -60,7 +60,7 @@ def test_the_name_of_options_gives_the_options(given: SwitchOptions) -> None:
         ("ovsx+mirrors=1", "there is no topology ovsx; there are "),
     ],
 )
-def test_options_that_cannot_be_are_refused_in_one_sentence(name: str, words: str) -> None:
+def test_invalid_options_are_refused(name: str, words: str) -> None:
     with pytest.raises(BadInput) as caught:
         topologies.check_names([name])
     assert words in str(caught.value)
@@ -77,26 +77,26 @@ def test_options_that_cannot_be_are_refused_in_one_sentence(name: str, words: st
         ("vlan:2", [2, 3], []),
     ],
 )
-def test_where_a_mirror_copies(select: str, arriving: list[int], leaving: list[int]) -> None:
+def test_mirror_output(select: str, arriving: list[int], leaving: list[int]) -> None:
     """A packet that a mirror selects where it comes in and where it goes out is copied once."""
     parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
     assert selected(parameters, topologies.Spec(pairs=2)) == (arriving, leaving)
 
 
-def test_a_mirror_of_an_end_that_is_not_there() -> None:
+def test_mirror_of_a_missing_endpoint() -> None:
     with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
         selected(SwitchOptions(mirrors=1, select="client2"), topologies.Spec(pairs=2))
 
 
 @pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
-def test_what_a_tunnel_adds_to_a_copy(output: str, size: int) -> None:
+def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
     """GRE with a key, and the copy's own Ethernet header; a VLAN tag more where there are VLANs."""
     for vlans in (0, 2):
         result = tunnel_headers(SwitchOptions(mirrors=1, output=output, vlans=vlans))
         assert sum(header.length_bytes for header in result) == size + 4 * bool(vlans)
 
 
-def test_a_configuration_is_one_transaction_whose_names_all_resolve() -> None:
+def test_configuration_transaction() -> None:
     mirror = Mirror("mirror0", ("port0",), ("port0",), port="mirror0")
     ports = [Port("port0", number=1, vlan=7), Port("port1", number=2), Port("mirror0")]
     result = operations([Bridge("switch", "netdev", ports, [mirror], sampling=("sflow", 10))])
@@ -129,5 +129,5 @@ def test_a_configuration_is_one_transaction_whose_names_all_resolve() -> None:
         ("words", "words"),
     ],
 )
-def test_values_of_the_database(value: object, python: object) -> None:
+def test_database_values(value: object, python: object) -> None:
     assert plain(value) == python

@@ -26,14 +26,12 @@ from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGe
         ({"generator": "none"}, "iperf3", "tcp"),
     ],
 )
-def test_the_generator_follows_from_the_parameters(
-    given: dict[str, Any], generator: str, protocol: str
-) -> None:
+def test_default_generator(given: dict[str, Any], generator: str, protocol: str) -> None:
     made = DatapathParameters.of(given)
     assert (made.load_generator.name, made.protocol) == (generator, protocol)
 
 
-def test_a_generator_keeps_the_protocol_of_the_experiment() -> None:
+def test_generator_keeps_the_protocol() -> None:
     assert PacketSize.of({"generator": "iperf3"}).protocol == "udp"
 
 
@@ -53,19 +51,19 @@ def test_a_generator_keeps_the_protocol_of_the_experiment() -> None:
         ({"protocol": "udp", "length_bytes": 8}, "length_bytes=8 is outside 16 to 65507: what udp by iperf3"),
     ],
 )
-def test_what_a_generator_cannot_do_is_bad_input(given: dict[str, Any], words: str) -> None:
+def test_unsupported_loads_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         DatapathParameters.of(given)
 
 
-def test_loads_of_an_experiment_choose_the_generator_of_each() -> None:
+def test_generator_of_each_load() -> None:
     made = ContainerVsVm.of({"endpoint": "namespace"})
     assert [made.of_load(load).load_generator.name for load in made.loads] == ["iperf3", "iperf3", "ping"]
     with pytest.raises(BadInput, match="generator=iperf3: say loads instead"):
         ContainerVsVm.of({"endpoint": "namespace", "generator": "iperf3"})
 
 
-def test_every_generator_has_one_way_to_make_load() -> None:
+def test_generators_implement_one_kind_of_load() -> None:
     for one in registry.GENERATORS.values():
         ways = (FlowGenerator, LatencyGenerator, TrialGenerator)
         assert sum(isinstance(one, way) for way in ways) == 1, one.name
@@ -74,7 +72,7 @@ def test_every_generator_has_one_way_to_make_load() -> None:
     assert registry.PROTOCOLS == ("tcp", "udp", "ping")
 
 
-def test_a_search_needs_a_generator_of_trials() -> None:
+def test_search_needs_trials() -> None:
     assert registry.find_trial("packets").name == "packets"
     with pytest.raises(BadInput, match="generator=ping keeps no rate of frames"):
         registry.find_trial("ping")

@@ -24,7 +24,7 @@ def both(name: str) -> Page:
     return {side: end(name, side) for side in ("client", "server")}
 
 
-def test_tcp() -> None:
+def test_tcp_report() -> None:
     row = iperf3_json.metrics([both("tcp")], "tcp")
     server = end("tcp", "server")["end"]["sum_received"]
     assert row["iperf3_bps"] == pytest.approx(server["bytes"] * 8 / server["seconds"])
@@ -46,7 +46,7 @@ def test_tcp_streams_are_summed() -> None:
     )
 
 
-def test_udp() -> None:
+def test_udp_report() -> None:
     row = iperf3_json.metrics([both("udp")], "udp")
     received = end("udp", "server")["end"]["sum_received"]
     assert row["reported_received_count"] == received["bytes"] / 1472
@@ -59,7 +59,7 @@ def test_udp() -> None:
     assert row["length_bytes"] == 1472
 
 
-def test_what_was_lost_during_the_warm_up_does_not_count() -> None:
+def test_warm_up_losses_do_not_count() -> None:
     """The client of 3.12 tells more lost datagrams than it sent when some seconds were omitted; the server is right."""
     client = end("udp", "client")["end"]["sum_received"]
     assert client["lost_packets"] > client["packets"]
@@ -90,13 +90,13 @@ def test_flows_are_summed(name: str, protocol: str, sums: list[str]) -> None:
         assert three[column] == pytest.approx(one[column])
 
 
-def test_errors_are_told_in_iperf3s_words() -> None:
+def test_iperf3_error_messages() -> None:
     assert end("refused", "client")["error"] == "unable to connect to server: Connection refused"
     assert end("interrupted", "client")["error"] == "interrupt - the client has terminated"
     assert end("interrupted", "server")["error"] == "the client has terminated"
 
 
-def test_received_and_lost_are_never_more_than_sent() -> None:
+def test_received_and_lost_are_bounded_by_sent() -> None:
     """The server leaves out the warm-up a little late: it has counted what was sent and lost before."""
     page = both("udp")
     sent = page["client"]["end"]["sum_sent"]["packets"]
@@ -106,7 +106,7 @@ def test_received_and_lost_are_never_more_than_sent() -> None:
     assert row["reported_received_count"] + row["lost_count"] == row["sent_count"]
 
 
-def test_more_lost_than_sent_is_not_told() -> None:
+def test_impossible_loss_is_not_reported() -> None:
     page = both("udp")
     page["server"]["end"]["sum_received"]["lost_packets"] += page["client"]["end"]["sum_sent"]["packets"]
     page["server"]["end"]["sum_received"]["packets"] += page["client"]["end"]["sum_sent"]["packets"]
@@ -123,18 +123,18 @@ def test_more_lost_than_sent_is_not_told() -> None:
         {"client": {"end": {"sum_received": 5}}, "server": {}},
     ],
 )
-def test_pages_that_lack_something_fail_in_a_sentence(page: Page, protocol: str) -> None:
+def test_incomplete_json_is_one_sentence(page: Page, protocol: str) -> None:
     with pytest.raises(Failed, match="iperf3's JSON lacks what a row needs"):
         iperf3_json.metrics([page], protocol)
 
 
-def test_a_refused_connection_gives_no_row() -> None:
+def test_refused_connection() -> None:
     with pytest.raises(Failed, match="lacks what a row needs"):
         iperf3_json.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
 
 
 @pytest.mark.parametrize("missing", ["streams", "sum_sent", "sum_received", "cpu_utilization_percent"])
-def test_each_missing_part_is_a_failure(missing: str) -> None:
+def test_missing_json_fields(missing: str) -> None:
     page = both("tcp")
     page["client"]["end"][missing] = [] if missing == "streams" else None
     with pytest.raises(Failed, match="lacks what a row needs"):
@@ -155,7 +155,7 @@ def test_each_missing_part_is_a_failure(missing: str) -> None:
         ),
     ],
 )
-def test_the_client_is_asked_for_the_load(load: iperf3.Load, words: str) -> None:
+def test_client_arguments(load: iperf3.Load, words: str) -> None:
     line = " ".join(iperf3.client_argv(load, "fd00::2:1"))
     assert line.startswith("iperf3 -J -c fd00::2:1 ")
     for word in words.split(" -"):
@@ -177,9 +177,7 @@ def test_tcp_without_a_rate_has_none() -> None:
         ("", "iperf3 .* is too old"),
     ],
 )
-def test_versions_that_are_refused(
-    lines: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_versions(lines: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, lines, monkeypatch)
     with pytest.raises(Unsupported, match=words):
         iperf3.version()
@@ -188,7 +186,7 @@ def test_versions_that_are_refused(
 @pytest.mark.parametrize(
     "lines", ["iperf 3.12 (cJSON 1.7.15)\n", "iperf 3.16 (cJSON 1.7.15)\n", "iperf 4.0\n"]
 )
-def test_versions_that_will_do(lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_versions(lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, lines, monkeypatch)
     assert iperf3.version() == lines.split()[1]
 
@@ -200,7 +198,7 @@ def fake(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
-def test_without_iperf3_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_iperf3_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="the program iperf3 is not here: install it"):
         iperf3.version()

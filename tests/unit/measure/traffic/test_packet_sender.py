@@ -52,7 +52,7 @@ def flow_of(frame: bytes) -> tuple[bytes, ...]:
         ("target_port", "source_ip", "target_mac"),
     ],
 )
-def test_every_flow_is_another_and_every_checksum_is_right(wire: Wire, vary: tuple[str, ...]) -> None:
+def test_flows_and_checksums(wire: Wire, vary: tuple[str, ...]) -> None:
     result = frames(wire, Mix((100, 600), 3000, vary))
     assert len({flow_of(frame) for frame in result}) == 3000
     assert [len(frame) for frame in result[:4]] == [96, 596, 96, 596]
@@ -69,14 +69,14 @@ def test_every_flow_is_another_and_every_checksum_is_right(wire: Wire, vary: tup
         assert struct.unpack_from("!H", udp, 4)[0] == len(udp)
 
 
-def test_frames_are_what_a_decoder_sees() -> None:
+def test_frames_agree_with_the_decoder() -> None:
     [first, *_] = frames(V4, Mix((64,), 1))
     layers = {layer.name: layer.fields for layer in packets.layers(first, 1)}
     assert (layers["ip"]["source"], layers["ip"]["target"]) == ("10.1.0.1", "10.2.0.1")
     assert layers["udp"]["target_port"] == 9
 
 
-def test_a_vlan_tag_and_no_ethernet_header() -> None:
+def test_vlan_tag_and_raw_ip() -> None:
     tagged = Wire("eth0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, vlan=7)
     assert frames(tagged, Mix())[0][12:18] == bytes.fromhex("810000070800")
     bare = Wire("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
@@ -84,14 +84,14 @@ def test_a_vlan_tag_and_no_ethernet_header() -> None:
     assert (frame[0], len(frame)) == (0x45, 46)
 
 
-def test_the_mix_has_its_shares() -> None:
+def test_imix_shares() -> None:
     sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
     assert len(sizes) % 12 == 0
     assert {size: 12 * sizes.count(size) / len(sizes) for size in set(sizes)} == {64: 7, 594: 4, 1518: 1}
     assert rates.mean_bytes(IMIX) == pytest.approx((7 * 64 + 4 * 594 + 1518) / 12)
 
 
-def test_the_line_arithmetic() -> None:
+def test_line_rate_arithmetic() -> None:
     gigabit = Line(1e9)
     assert gigabit.wire_bytes(64) == 84
     assert gigabit.most_pps(64) == pytest.approx(1_488_095, abs=1)
@@ -127,7 +127,7 @@ def test_rates_in_every_unit(text: str, result: float) -> None:
         ("1000", Line(), "write for example 100kpps"),
     ],
 )
-def test_rates_that_cannot_be(text: str, line: Line, words: str) -> None:
+def test_invalid_rates(text: str, line: Line, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         rates.pps("rate", text, (64,), line)
 
@@ -144,7 +144,7 @@ def test_rates_that_cannot_be(text: str, line: Line, words: str) -> None:
         ({"vary": ()}, "vary needs at least one field"),
     ],
 )
-def test_frames_and_flows_that_cannot_be(given: dict[str, Any], words: str) -> None:
+def test_invalid_frames_and_flows(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         packet_generator.check_mix(Mix(**given), 1500)
 

@@ -20,7 +20,7 @@ def sample(name: str) -> str:
     return (SAMPLES / f"ping-20221126-{name}.txt").read_text()
 
 
-def test_every_answer_is_a_round_trip_time_in_seconds() -> None:
+def test_round_trip_times() -> None:
     times = ping.round_trip_times(sample("answered"))
     assert len(times) == 12
     # ping's own summary: rtt min/avg/max = 0.006/0.036/0.234 ms
@@ -29,20 +29,18 @@ def test_every_answer_is_a_round_trip_time_in_seconds() -> None:
     assert sum(times) / 12 == pytest.approx(36e-6, abs=1e-6)
 
 
-def test_ipv6_reads_alike() -> None:
+def test_ipv6_output() -> None:
     assert ping.round_trip_times(sample("answered-ipv6")) == pytest.approx([68e-6, 41e-6, 5e-6])
 
 
-def test_an_answer_counts_once() -> None:
+def test_duplicate_answers() -> None:
     assert len(ping.round_trip_times(sample("duplicates"))) == 5  # of three requests to several hosts
     doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
     assert len(ping.round_trip_times(doubled.rstrip() + " (DUP!)\n")) == 1
 
 
 @pytest.mark.parametrize(("printed", "is_lost"), [(2, True), (3, False), (4, False)])
-def test_only_a_missing_answer_is_a_lost_ping(
-    printed: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_pings(printed: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that were queued may come together, and then ping prints more of them than were asked for."""
     text = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * printed
     ended = process.Ended(argv=("ping",), returncode=0, stdout=text, stderr="", cpu_s=0.0)
@@ -52,7 +50,7 @@ def test_only_a_missing_answer_is_a_lost_ping(
         ping.answered(client, "10.0.0.1", 3, 56)
 
 
-def test_what_was_sent_is_unknown_unless_every_ping_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_sent_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was killed has sent pings as well; without them more would have arrived than was sent."""
     whole = sample("answered")
     cut = whole.partition("---")[0]
@@ -60,13 +58,13 @@ def test_what_was_sent_is_unknown_unless_every_ping_says_it(monkeypatch: pytest.
     assert ping._sent_by_all([whole, cut]) is None
 
 
-def test_no_answer_is_no_time() -> None:
+def test_no_answers() -> None:
     assert ping.round_trip_times(sample("silent")) == []
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("0.004", 4e-6), ("1.23", 1.23e-3), ("12.3", 0.0123), ("1023", 1.023)]
 )
-def test_ping_prints_fewer_digits_of_longer_times(text: str, seconds: float) -> None:
+def test_digits_of_long_times(text: str, seconds: float) -> None:
     line = f"64 bytes from 10.2.0.1: icmp_seq=1 ttl=64 time={text} ms\n"
     assert ping.round_trip_times(line) == pytest.approx([seconds])

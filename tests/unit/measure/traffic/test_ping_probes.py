@@ -29,7 +29,7 @@ def sample(name: str) -> str:
         ("answered-ipv6", 3, 3, 0, 0, 63),
     ],
 )
-def test_what_came_of_requests(
+def test_probe_results(
     name: str, sent: int, received: int, duplicates: int, errors: int, ttl: int | None
 ) -> None:
     result = answers(sample(name))
@@ -39,7 +39,7 @@ def test_what_came_of_requests(
     assert len(result.rtts_s) == received  # of a request that was answered twice, the first answer
 
 
-def test_the_columns_of_a_row() -> None:
+def test_row_columns() -> None:
     assert answers(sample("lost")).row() == {
         "sent_count": 20,
         "received_count": 14,
@@ -51,12 +51,12 @@ def test_the_columns_of_a_row() -> None:
     assert answers(sample("silent")).row()["rtt_p50_s"] is None
 
 
-def test_a_ping_that_could_not_begin() -> None:
+def test_ping_that_could_not_start() -> None:
     with pytest.raises(Failed, match="did not say what it has sent: ping: connect: Network is unreachable"):
         answers("ping: connect: Network is unreachable\n")
 
 
-def test_when_each_probe_was_sent() -> None:
+def test_probe_send_times() -> None:
     result = probes(sample("outage"))
     assert [one.number for one in result] == list(range(1, 20))
     assert [one.number for one in result if one.rtt_s is None] == list(range(7, 13))
@@ -66,14 +66,14 @@ def test_when_each_probe_was_sent() -> None:
     assert all(0.09 < step < 0.16 for step in steps), steps
 
 
-def test_an_outage_is_from_answer_to_answer_less_an_interval() -> None:
+def test_outage_duration() -> None:
     result = outage(probes(sample("outage")))
     assert result.over
     assert result.since_s == pytest.approx(1795309841.755112)
     assert result.length_s == pytest.approx(1795309842.490757 - 1795309841.755112 - 0.104, abs=0.002)
 
 
-def test_answers_that_come_late_do_not_hide_an_outage() -> None:
+def test_late_answers_do_not_hide_an_outage() -> None:
     """Nothing was lost: the requests waited for a neighbour's address, and all were answered at once, a second late."""
     result = probes(sample("late"))
     assert all(one.rtt_s is not None for one in result)
@@ -81,7 +81,7 @@ def test_answers_that_come_late_do_not_hide_an_outage() -> None:
     assert outage(result).length_s == pytest.approx(1795310021.298784 - 1795310020.178778 - 0.104, abs=0.002)
 
 
-def test_an_outage_that_did_not_end() -> None:
+def test_unfinished_outage() -> None:
     result = probes(sample("never-again"))
     assert len(result) == 11  # the last one without a line of its own, but counted
     assert result[-1].sent_s == 1795309844.250637
@@ -90,7 +90,7 @@ def test_an_outage_that_did_not_end() -> None:
     assert gone.length_s == pytest.approx(1795309844.250637 - 1795309843.514729, abs=0.002)
 
 
-def test_probes_without_any_answer() -> None:
+def test_no_answers() -> None:
     result = probes(sample("refused"))
     assert [(one.number, one.rtt_s) for one in result] == [(1, None), (2, None), (3, None), (4, None)]
     assert result[0].sent_s == pytest.approx(result[1].sent_s - 0.104, abs=0.001)
@@ -107,11 +107,11 @@ def regular(lost: set[int]) -> list[Probe]:
     ("lost", "length_s", "over"),
     [(set(), 0.0, True), ({5}, 0.1, True), ({5, 6, 7, 12}, 0.3, True), ({4, 17, 18, 19}, 0.3, False)],
 )
-def test_the_longest_outage(lost: set[int], length_s: float, over: bool) -> None:
+def test_longest_outage(lost: set[int], length_s: float, over: bool) -> None:
     result = outage(regular(lost))
     assert result.length_s == pytest.approx(length_s, abs=1e-3)
     assert result.over == over
 
 
-def test_one_answer_is_no_outage() -> None:
+def test_single_answer() -> None:
     assert outage([Probe(1, 5.0, 0.001)]) == (0.0, 5.001, False)
