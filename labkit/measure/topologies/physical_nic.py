@@ -112,7 +112,7 @@ def _check(nic: Nic, spec: Spec) -> None:
 
 
 def _check_free(nic: Nic) -> None:
-    """Raise BadInput for a NIC that must not join a bridge, because something else uses it or the move would lose it."""
+    """Raise BadInput for a NIC that must not join a bridge: something else uses it, or the move would lose it."""
     link = nic.link()
     own = [
         ipaddress.ip_interface(text) for index, text in netlink.addresses(nic.kernel) if index == nic.index
