@@ -217,7 +217,7 @@ class Between:
 def estimate(
     left: Floats, right: Floats, between: Between | None, floors: tuple[float, float] = (0.0, 0.0)
 ) -> Estimate:
-    """Right less left, of one value for each round: Welch's t, with degrees of freedom as in flame.spread.
+    """Right less left, of one value for each round: Welch's t, with Satterthwaite's degrees of freedom.
 
     Between two runs, whole runs are what is compared where there are two or more on both sides; else the floor of
     `between` widens the interval. floors: least variances of both means (counting samples)."""
@@ -251,9 +251,8 @@ def many(
         extra = between.share**2 * size
     variance = variances[0] + variances[1]
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Welch and Satterthwaite: n - 1 where one side does not vary at all, as for paired rounds or a path that it lacks.
         freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])
-        if freedoms[0] == freedoms[1]:
-            freedom = np.where(np.isfinite(freedom), float(sum(freedoms)), np.nan)
         whole = variance + extra
         t = np.abs(means[1] - means[0]) / np.sqrt(whole)
         p = 2 * stdtr(freedom, -t)
