@@ -2,8 +2,8 @@
 
 A point is one arm in one round for one number of pairs: what a person would call one measurement. Not measuring is
 all the time of `labkit.runner.run.measure` (start of the process, survey of the topologies, set-up, reachability,
-starting and ending iperf3, writing rows) but for the slices, 0.1 s each, and the seconds that whole runs were asked to last.
-The report over all points, papermill's start among it, is paid once per notebook and told apart.
+starting and ending iperf3, writing rows) but for the slices, 0.1 s each, and the seconds that whole runs were asked
+to last. The report over all points, papermill's start among it, is paid once per notebook and told apart.
 """
 
 from __future__ import annotations

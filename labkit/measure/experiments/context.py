@@ -1,4 +1,4 @@
-"""What an experiment says while it runs, and what it is told of its surroundings."""
+"""The context of a run, and the events that an experiment yields while it runs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class RunContext:
     again: frozenset[str] = frozenset()
 
     def done(self) -> set[str]:
-        """The points that need not be measured: they have rows."""
+        """Return the points that have rows and need no measurement."""
         return run_folder.finished_points(self.folder) - self.again
 
 
 def rows(point: str, content: list[dict[str, Any]]) -> Event:
-    """The rows of a finished point."""
+    """Make the event with the rows of a finished point."""
     return {"event": "rows", "point": point, "rows": content}
 
 
 def progress(what: str, done_s: float, total_s: float) -> Event:
-    """What is being measured now; done and total in planned seconds."""
+    """Make the event that says what is measured now; `done_s` and `total_s` are planned seconds."""
     return {"event": "progress", "what": what, "done_s": done_s, "total_s": total_s}
 
 
 def stopped(pairs: int, why: str) -> Event:
-    """Why no more is measured for a number of pairs."""
+    """Make the event that says why the measurement of a number of pairs ended."""
     return {"event": "stopped", "pairs": pairs, "why": why}

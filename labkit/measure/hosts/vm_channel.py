@@ -58,7 +58,7 @@ class LabVm:
 
 
 class VmConversation:
-    """A conversation with one process in a lab VM (see process.Talk). Raises Failed when the lab VM is not there."""
+    """A conversation with one process in a lab VM (a process.Conversing). Raises Failed if the lab VM has ended."""
 
     def __init__(self, guest: LabVm, deadline: float) -> None:
         self._guest = guest

@@ -163,7 +163,7 @@ def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measu
 
 
 def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[Measured]) -> None:
-    """The same, into `found`: what was measured before something failed is kept."""
+    """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
             live.topology.pairs, parameters.mix(point.frame, point.flows)

@@ -138,7 +138,7 @@ def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
 @contextmanager
 def function_graph(text: Path, roots: Sequence[str]) -> Iterator[Graph]:
     """function_graph, armed for the calls of these functions and all that they call, before traffic; use `counting`
-    around it, and `told` afterwards, which writes the calls to `text`.
+    around it, and `report` afterwards, which writes the calls to `text`.
 
     Raises what `tracefs.session` raises.
     """

@@ -154,7 +154,7 @@ class Times:
 def function_times(
     names: Sequence[str] = FUNCTIONS, *, buffer_kib: int = BUFFER_KIB, tracer: str | None = None
 ) -> Iterator[ArmedObserver]:
-    """The times of these functions, armed before the traffic; use `counting` around it, and `told` afterwards.
+    """Arm function_times for these functions, before the traffic; use `counting` around it, and `report` afterwards.
 
     `tracer` is function_graph or bpf; None: the former where the kernel has it. Raises Unsupported as `check` does,
     BadInput for functions that cannot be traced.
