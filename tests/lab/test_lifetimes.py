@@ -130,7 +130,7 @@ def test_interrupt_ends_everything(whom: str, machine: Sandbox) -> None:
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
-    sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted; ")]
+    sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted: ")]
     assert sentences == [err.splitlines()[-1]]
     nothing_left(machine, before)
 

@@ -132,7 +132,7 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     if not late:
         done = machine.labkit("why", str(folder))
         assert done.returncode == 0, done.stderr
-        assert "a single round has no spread" in done.stdout
+        assert "a single profiled round has no spread" in done.stdout
         assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
 
 
