@@ -140,7 +140,7 @@ def _check(hops: Sequence[CapturePoint]) -> None:
 
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
-    """Raises BadInput for the first limit of a capture that cannot be one."""
+    """Raise BadInput for the first limit of a capture that cannot be one."""
     if not LEAST_SNAP_BYTES <= snap_bytes <= MOST_SNAP_BYTES:
         wanted = f"{LEAST_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MOST_SNAP_BYTES}"
         raise BadInput(f"snap_bytes={snap_bytes} cannot be: {wanted}")

@@ -117,7 +117,7 @@ class Mtus:
 
 
 def check(described: Described, mtus: Mtus) -> None:
-    """Raises BadInput, with the arithmetic, where something does not fit."""
+    """Raise BadInput, with the arithmetic, where something does not fit."""
     for one in described.interfaces.values():
         if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
             fitting = mtus.fitting(one, one.part)

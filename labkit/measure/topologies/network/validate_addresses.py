@@ -24,7 +24,7 @@ METRIC, CONNECTED_METRIC = {4: 0, 6: 1024}, {4: 0, 6: 256}
 
 
 def once(result: Iterable[Any], words: Callable[[Any], str]) -> None:
-    """Raises BadInput with these words for the first that is there twice."""
+    """Raise BadInput with these words for the first that is there twice."""
     seen = set()
     for one in result:
         if one in seen:
@@ -33,7 +33,7 @@ def once(result: Iterable[Any], words: Callable[[Any], str]) -> None:
 
 
 def form(part: Any) -> None:
-    """Raises BadInput where an address, prefix or number of a part is not what such things can be."""
+    """Raise BadInput where an address, prefix or number of a part is not what such things can be."""
     ends = [part.one, part.other] if isinstance(part, Cable) else [part]
     for end in ends:
         if isinstance(end, CableEnd | Bridge | Tunnel) and end.address is not None:
@@ -95,7 +95,7 @@ def _readable(read: Callable[[str], Any], text: str, words: str) -> Any:
 
 
 def check(described: Described) -> None:
-    """Raises BadInput for the first address or route that cannot be beside the others."""
+    """Raise BadInput for the first address or route that cannot be beside the others."""
     for look in (_addresses, _cables, _subnets, _routes):
         look(described)
 
