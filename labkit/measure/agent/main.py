@@ -204,7 +204,7 @@ REQUESTS = {
 
 
 def main() -> None:
-    """Answer one request."""
+    """Read one request and answer it."""
     # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -14,9 +14,12 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunContext:
-    """The experiment's name, the run's folder, the seed of every order, the machine as rows tell of it
-    (`machine.describe`), its own network namespace (None without privilege), the other host where there are two
-    nodes, and the points that are measured although they have rows, because some of those failed."""
+    """What an experiment knows about its run.
+
+    `experiment`: its name; `folder`: of the run; `seed`: of all random orders; `machine`: the columns of
+    `machine.describe`; `machine_netns`: a file descriptor of the machine's network namespace (None without privilege);
+    `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed.
+    """
 
     experiment: str
     folder: Path

@@ -216,7 +216,7 @@ class SshConversation:
                 self._talk.tell("")
 
     def tell(self, line: str) -> None:
-        """Tell it one more line."""
+        """Send it one more line."""
         self._talk.tell(line)
 
     def lines(self) -> Iterator[bytes]:

@@ -58,7 +58,7 @@ class Graph:
         self._session, self._roots, self._text = session, roots, text
 
     def counting(self) -> AbstractContextManager[None]:
-        """It traces while this is open, until its buffer is full."""
+        """Trace until the block ends or the buffer is full."""
         return self._session.counting()
 
     def report(self) -> Observation:

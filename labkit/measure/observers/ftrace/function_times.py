@@ -101,7 +101,7 @@ class Times:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Calls that end while this is open are counted."""
+        """Count the calls that end within the block."""
         files = [file.fileno() for file in self._files.values()]
         work = functools.partial(_read, self._pipes, files, self._layout.page_bytes)
         reader = process.Forked(work, [*self._pipes, *files])

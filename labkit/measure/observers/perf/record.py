@@ -48,7 +48,7 @@ class Record:
         self._control, self._data, self._folded, self._about, self._keep = control, data, folded, about, keep
 
     def counting(self) -> AbstractContextManager[None]:
-        """It samples while this is open."""
+        """Sample until the block ends."""
         return self._control.counting()
 
     def report(self) -> Observation:

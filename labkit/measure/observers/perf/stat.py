@@ -44,7 +44,7 @@ class Stat:
         self._control, self._events, self._refused, self._scope = control, events, refused, scope
 
     def counting(self) -> AbstractContextManager[None]:
-        """It counts while this is open."""
+        """Count until the block ends."""
         return self._control.counting()
 
     def report(self) -> Observation:
