@@ -217,12 +217,24 @@ class Between:
 def estimate(
     left: Floats, right: Floats, between: Between | None, floors: tuple[float, float] = (0.0, 0.0)
 ) -> Estimate:
-    """Right less left, of one value for each round: Welch's t, with Satterthwaite's degrees of freedom.
+    """Right less left, of one value for each round: Welch's t, with degrees of freedom as in flame.spread.
 
     Between two runs, whole runs are what is compared where there are two or more on both sides; else the floor of
     `between` widens the interval. floors: least variances of both means (counting samples)."""
     a, b = many(left[None, :], right[None, :], between, (np.array([floors[0]]), np.array([floors[1]])))
     return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
+
+
+def paired(differences: Floats) -> Estimate:
+    """The mean of differences of paired rounds, against 0: Student's t with one degree of freedom less than rounds."""
+    from scipy.special import stdtr, stdtrit
+
+    count = len(differences)
+    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / count**0.5
+    t = abs(mean) / error if error else float("inf" if mean else "nan")
+    p = 2 * float(stdtr(count - 1, -t))
+    half = float(stdtrit(count - 1, 0.975)) * error
+    return Estimate(0.0, mean, mean, half, p if np.isfinite(p) else 1.0)
 
 
 def many(
@@ -251,8 +263,9 @@ def many(
         extra = between.share**2 * size
     variance = variances[0] + variances[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Welch and Satterthwaite: n - 1 where one side does not vary at all, as for paired rounds or a path that it lacks.
         freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])
+        if freedoms[0] == freedoms[1]:
+            freedom = np.where(np.isfinite(freedom), float(sum(freedoms)), np.nan)
         whole = variance + extra
         t = np.abs(means[1] - means[0]) / np.sqrt(whole)
         p = 2 * stdtr(freedom, -t)

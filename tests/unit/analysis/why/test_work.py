@@ -15,13 +15,13 @@ def test_paired_rounds_false_alarm_rate(count: int) -> None:
     draws = 4000
     alarms = 0
     for _ in range(draws):
-        estimate = work.estimate(np.zeros(count), rng.normal(size=count), None)
+        estimate = work.paired(rng.normal(size=count))
         alarms += abs(estimate.difference) > estimate.half
     assert 0.04 < alarms / draws < 0.06
 
 
 def test_paired_rounds_interval() -> None:
     """Student's t with one degree of freedom: 12.706 times the standard error."""
-    estimate = work.estimate(np.zeros(2), np.array([-0.1, 0.3]), None)
+    estimate = work.paired(np.array([-0.1, 0.3]))
     assert estimate.difference == pytest.approx(0.1)
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
