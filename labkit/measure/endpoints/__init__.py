@@ -1,4 +1,4 @@
-"""Where programs run inside an experiment: words to put in front of a command, and addresses."""
+"""Endpoints: where programs run in an experiment. Each has a command line prefix and an address."""
 
 from labkit.measure.endpoints.namespace import (
     Endpoint,

@@ -1,5 +1,7 @@
-"""Anonymous network namespaces, the fast endpoint: 0.7 ms each, freed by the kernel when nothing holds
-them."""
+"""Network namespaces without a name, the fastest kind of endpoint: 0.7 ms each.
+
+The kernel frees a namespace when no process and no file descriptor holds it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from labkit.system import netlink, process
 
 
 class Reading(Protocol):
-    """A file of the kernel's at an endpoint, read from its beginning as often as one likes."""
+    """An open kernel file at an endpoint; every `read` starts at its beginning."""
 
     def read(self) -> str:
-        """All of it, as it is now."""
+        """Return its current content."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -30,13 +32,13 @@ class Reading(Protocol):
 
 
 class Opened:
-    """A file that is open here."""
+    """An open kernel file on this host."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> str:
-        """Up to 64 KB of it, as it is now."""
+        """Return its current content, up to 64 KB."""
         return os.pread(self._fd, 1 << 16, 0).decode()
 
     def close(self) -> None:
@@ -60,18 +62,19 @@ class Namespace:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in here. They name the descriptor by this process, which must
-        live on."""
+        """The command line prefix that runs a program in this namespace.
+
+        It refers to the file descriptor through this process, which must therefore keep running.
+        """
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
     def open(self, path: str) -> Opened:
-        """A file as it reads in here; what lies under /proc/net stays that of this namespace after
-        opening."""
+        """Open a file as this namespace sees it; an open file below /proc/net keeps showing this namespace."""
         with netlink.inside(self.fd):
             return Opened(path.replace("/proc/net/", "/proc/thread-self/net/"))
 
     def sysctl(self, name: str, value: int | str) -> None:
-        """Set net.`name` in here."""
+        """Set the sysctl net.`name` in this namespace."""
         with netlink.inside(self.fd), open(f"/proc/sys/net/{name}", "w") as file:
             file.write(str(value))
 
@@ -82,40 +85,42 @@ class Namespace:
 
 
 class Kernel(Protocol):
-    """A kernel that is not this one, asked through the box that it runs in."""
+    """The kernel of a guest, which labkit reaches through the endpoint runtime."""
 
     def open(self, path: str) -> Reading:
-        """A file as it reads there."""
+        """Open a file as this kernel shows it."""
 
     def counters(self, interface: str) -> netlink.LinkCounters:
-        """What an interface there has received."""
+        """Return the counters of one of its interfaces."""
 
     def sysctl(self, name: str, value: int | str) -> None:
-        """Set net.`name` there."""
+        """Set the sysctl net.`name` of this kernel."""
 
 
 class EndpointRuntime(Protocol):
-    """What programs of an endpoint run in: a container, or a guest, which has a kernel of its own. `told` are columns
-    of rows."""
+    """Where the programs of an endpoint run: a container, or a guest with its own kernel.
+
+    `report` has columns for the rows.
+    """
 
     name: str
     report: dict[str, Any]
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in it."""
+        """The command line prefix that runs a program in it."""
 
     @property
     def kernel(self) -> Kernel | None:
-        """Its kernel; None where that is this one."""
+        """Its own kernel; None if it shares this host's kernel."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """One end of a pair: a namespace, the interface that carries the load, and its address.
 
-    With a `box`, programs run in that: a container in the namespace, or a guest whose cable ends in the namespace and
-    whose own kernel has the interface; `tap` is what is seen of its cable here.
+    With a `box`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
+    namespace with the interface `tap`; `interface` is then inside the guest.
     """
 
     name: str
@@ -128,34 +133,34 @@ class Endpoint:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run at this end."""
+        """The command line prefix that runs a program at this end."""
         return (self.box or self.namespace).prefix
 
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
-        """Start a program at this end; with `held` it is stopped as soon as it exists, until it may `go`."""
+        """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
         if self.box is None:
             program = process.Running([*self.prefix, *argv])
             if held:
                 program.hold()
             return program
-        # What stands in front of a program in a box can be told to stop it, and not be stopped itself in its place.
+        # In a box, the client process must pass the stop signal on to the program instead of stopping itself.
         words = self.box.prefix
         ends = words.index("--")
         report = ["held"] if held else []
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
 
     def open(self, path: str) -> Reading:
-        """A file of the kernel's under /proc/net, as it reads at this end."""
+        """Open a kernel file below /proc/net, as this end sees it."""
         return (self._kernel or self.namespace).open(path)
 
     def counters(self) -> netlink.LinkCounters:
-        """What its interface has received."""
+        """Return the counters of its interface."""
         if (kernel := self._kernel) is not None:
             return kernel.counters(self.interface)
         return self.namespace.netlink.counters(self.index)
 
     def sysctl(self, name: str, value: int | str) -> None:
-        """Set net.`name` at this end."""
+        """Set the sysctl net.`name` at this end."""
         (self._kernel or self.namespace).sysctl(name, value)
 
     @property
@@ -165,7 +170,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ends between which load is run, from client to server."""
+    """Two ends; the load runs from client to server."""
 
     client: Endpoint
     server: Endpoint
@@ -173,7 +178,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class FarEnd:
-    """What is known here of an end on another host."""
+    """An end on another host, as this host knows it."""
 
     name: str
     address: str
@@ -181,7 +186,7 @@ class FarEnd:
 
 @dataclass(frozen=True)
 class FarPair:
-    """A client here, and its server on another host."""
+    """A client on this host and its server on another host."""
 
     client: Endpoint
     server: FarEnd
@@ -189,15 +194,15 @@ class FarPair:
 
 @contextmanager
 def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
-    """One namespace for each name, released on the way out.
+    """Make one namespace for each name; release all of them when the block ends.
 
-    With family 4, IPv6 is off in them: router solicitations and listener reports of 256 new ports on one
-    bridge are several hundred thousand frames within the first seconds, and would be measured. With family 6,
-    link-local addresses stay (a router's neighbour discovery needs one), but are neither probed for
-    duplicates nor used to ask for routers.
+    With family 4, IPv6 is off: router solicitations and listener reports of 256 new ports on one bridge are several
+    hundred thousand frames within the first seconds, and labkit would measure them. With family 6, link-local addresses
+    stay (a router's neighbour discovery needs one), but the kernel neither probes them for duplicates nor solicits
+    routers.
 
-    A TCP socket whose program was killed holds its namespace while it tries to deliver what it has, and when the
-    other end's namespace went first that is in vain: it gives up after a second here, not after two minutes.
+    A TCP socket of a killed program holds its namespace while it tries to deliver its data. If the other end's
+    namespace is already gone, it cannot succeed. So it gives up after a second instead of two minutes.
     """
     made = [
         Namespace(name, fd, socket)
@@ -205,7 +210,7 @@ def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
     ]
     try:
         for namespace in made:
-            namespace.sysctl("ipv4/tcp_orphan_retries", 1)  # tcp(7); for IPv6 as well; 0 stands for 8
+            namespace.sysctl("ipv4/tcp_orphan_retries", 1)  # tcp(7); also for IPv6; 0 would mean 8
             if family == 4:
                 namespace.sysctl("ipv6/conf/default/disable_ipv6", 1)
             else:

@@ -1,10 +1,9 @@
-"""OCI containers: programs run by runc(8) or crun(1) from a bundle that is made here, with the machine's own files as
-their root, read-only. No image, no registry.
+"""OCI containers: runc(8) or crun(1) runs programs from a bundle that labkit writes. No image, no registry.
 
-A container has its own mount, PID, IPC, UTS and (where there are cgroups of version 2) cgroup namespace, a control
-group, the capabilities of Docker's default, and Podman's default system call filter; its network namespace is one that
-a topology made. Interfaces and counters are therefore those of the namespace; what differs is what surrounds the
-programs.
+The root file system is the machine's own files, read-only. A container has its own mount, PID, IPC, UTS and (with
+cgroups version 2) cgroup namespace, a control group, the capabilities of Docker's default, and Podman's default system
+call filter. Its network namespace belongs to the topology, so interfaces and counters are those of the namespace; only
+the surroundings of the programs differ.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from labkit.system.temporary_files import machines_files, short_folder
 
 RUNTIMES = ("runc", "crun")
 GROUPS = Path("/sys/fs/cgroup")
-OURS = "labkit"  # the control group that ours are in
+OURS = "labkit"  # the parent of labkit's control groups
 START_S = 20.0
-NEW_S = 3.0  # a control group is, until its first program is in it
-PLACE = "/run/labkit"  # in the container: the folder of its socket
+NEW_S = 3.0  # up to this age an empty control group may still get its first program
+PLACE = "/run/labkit"  # the folder of the socket, inside the container
 # Docker's default (docker-run(1), "Runtime privilege and Linux capabilities").
 CAPABILITIES = (
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW",
     "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
 # The system call filter of Podman and CRI-O, an allow list without io_uring: seccomp.json of containers-common 0.50.1
-# (Apache-2.0), unchanged as Debian 12 ships it in golang-github-containers-common. It stems from Docker's, and differs.
+# (Apache-2.0), unchanged as Debian 12 ships it in golang-github-containers-common. It derives from Docker's.
 PROFILE = Path(__file__).with_name("seccomp.json")
 _ARCHITECTURES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_ARCH_AARCH64")}
 _TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]}
 
 
 class Container:
-    """A container that runs: its name, the folder of its socket, and what rows tell of it."""
+    """A running container: its name, the folder of its socket, and its columns for rows."""
 
     def __init__(self, name: str, folder: Path, runtime: str) -> None:
         self.name = name
@@ -53,17 +52,17 @@ class Container:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in it."""
+        """The command line prefix that runs a program in it."""
         return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
 
     @property
     def kernel(self) -> None:
-        """Its kernel is this one."""
+        """None, because a container shares this host's kernel."""
         return
 
 
 def runtime() -> str:
-    """The path of runc or crun. Raises Unsupported where there is neither."""
+    """Return the path of runc or crun. Raises Unsupported if there is neither."""
     result = [path for name in RUNTIMES if os.path.isabs(path := machine.program(name))]
     if not result:
         raise Unsupported(
@@ -74,16 +73,16 @@ def runtime() -> str:
 
 
 def version(path: str) -> str:
-    """`runc 1.1.5+ds1`"""
+    """Return name and version of a runtime, for example `runc 1.1.5+ds1`."""
     words = process.output([path, "--version"]).split()
     return f"{Path(path).name} {words[2] if len(words) > 2 else '?'}"
 
 
 @contextmanager
 def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
-    """A container in each of these network namespaces, of the same name, until the block ends.
+    """Run a container in each of these network namespaces, with the same name, until the block ends.
 
-    Raises Unsupported without runc and crun, Failed with their words when they cannot.
+    Raises Unsupported without runc and crun, Failed with their error message if they cannot start a container.
     """
     path = runtime()
     report = version(path)
@@ -99,7 +98,7 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
             (bundle / "config.json").write_text(json.dumps(config(own, space, root)))
             words = [path, "--root", str(scratch / "state")]
             name = f"{OURS}-{os.getpid()}-{scratch.name[-8:]}-{space.name}"
-            # It may be half made when it fails.
+            # Registered before the start, because a failed start may leave a half-made container.
             stack.callback(process.run, [*words, "delete", "--force", name])
             pid = bundle / "pid"
             argv = [*words, "run", "--detach", "--pid-file", str(pid), "--bundle", str(bundle), name]
@@ -115,7 +114,10 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
 
 
 def _wait(own: Container, started: process.Running) -> None:
-    """Until it can be talked to. Its program writes on the same standard error as the runtime that `started` it."""
+    """Wait until the container accepts conversations.
+
+    Its program writes on the same standard error as the runtime, which is `started`.
+    """
     deadline = time.monotonic() + START_S
     while not (own.folder / exec_client.SOCKET).exists():
         if not _runs((own.folder / "pid").read_text()):
@@ -127,7 +129,7 @@ def _wait(own: Container, started: process.Running) -> None:
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is there, and has not ended (proc(5): the state follows the name in brackets)."""
+    """Return whether a process exists and has not ended (proc(5): the state follows the name in brackets)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -135,7 +137,7 @@ def _runs(pid: str) -> bool:
 
 
 def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
-    """The configuration of its bundle (OCI Runtime Specification 1.0)."""
+    """Return the configuration of its bundle (OCI Runtime Specification 1.0)."""
     capabilities = [f"CAP_{name}" for name in CAPABILITIES]
     kinds: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     if Path("/sys/fs/cgroup/cgroup.controllers").exists():
@@ -180,8 +182,10 @@ def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
 
 
 def system_call_filter() -> dict[str, Any]:
-    """PROFILE as a bundle has it: the rules that hold on this architecture for CAPABILITIES. Raises Unsupported for an
-    architecture that labkit has no name of."""
+    """Return PROFILE in the form of a bundle: the rules for this architecture and CAPABILITIES.
+
+    Raises Unsupported for an architecture that labkit does not know.
+    """
     if platform.machine() not in _ARCHITECTURES:
         raise Unsupported(f"containers need an x86-64 or arm64 machine, and this one is {platform.machine()}")
     profile = json.loads(PROFILE.read_text())
@@ -206,8 +210,10 @@ def system_call_filter() -> dict[str, Any]:
 
 
 def _remove_empty_groups(own: str | None = None) -> None:
-    """Remove our control groups that nobody is in: with a killed experiment its programs go, and these stay. Those of
-    others (without `own` in their name) that are new may be about to be entered."""
+    """Remove labkit's empty control groups, which a killed experiment leaves behind.
+
+    New groups of other experiments (without `own` in their name) stay, because a program may be about to enter them.
+    """
     for group in [*GROUPS.glob(f"{OURS}/*/"), *GROUPS.glob(f"*/{OURS}/*/")]:
         with suppress(OSError):
             if (own is not None and f"-{own}-" in group.name) or time.time() - group.stat().st_mtime > NEW_S:

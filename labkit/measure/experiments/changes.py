@@ -34,12 +34,15 @@ FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
 MOST_CHANGES, MOST_STEPS = 64, 32
 
 
-# The sources of functions that this process was given as changes, or that its request brought along, by digest.
+# The source code of functions that are changes, by digest. They come from Python in this process or with the request.
 SOURCES: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of a change. `at` is where: one of ROLES, or NAMESPACE:INTERFACE; empty for a step that has no place."""
+    """One step of a change.
+
+    `at` is its place: one of ROLES or NAMESPACE:INTERFACE, or empty if its kind has no place.
+    """
 
     kind: str
     at: str
@@ -47,7 +50,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one arm has, and the unchanged arm has not."""
+    """The difference between a changed arm and the unchanged arm: named steps, applied in order."""
 
     name: str
     steps: tuple[Step, ...]
@@ -74,8 +77,10 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
-    """The changes that a text, a mapping, or a list of these describes; `files` are by default those below the current
-    folder. Raises BadInput."""
+    """Parse the changes in a text, a mapping, a function, or a list of these.
+
+    `files` reads the files that a change names; by default those below the current folder. Raises BadInput.
+    """
     files = files or Files(Path.cwd())
     if given is None or given in ("", "none"):
         return ()
@@ -110,8 +115,11 @@ def _change(item: Any, files: Files) -> Change:
 
 
 def _from_function(function: Callable[[Topology], object]) -> Change:
-    """The change that a function of the built topology makes. It runs in the experiment's process, which knows its
-    source and nothing else of this one: what it needs it imports itself. Raises BadInput for one without a source."""
+    """Return the change that calls `function` with the built topology.
+
+    The experiment's process receives only the source code of the function, so the function must import what it needs.
+    Raises BadInput if the source code is not available.
+    """
     name = getattr(function, "__name__", "")
     try:
         source = textwrap.dedent(inspect.getsource(function))
@@ -125,13 +133,13 @@ def _from_function(function: Callable[[Topology], object]) -> Change:
 
 
 def sources(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The sources of the functions that these changes (as JSON has them) name, as far as this process has them."""
+    """Return, by digest, the source code that this process has of the functions in these changes (in JSON form)."""
     steps = [step for one in changes for step in one["steps"] if step["kind"] == "function"]
     return {one: SOURCES[one] for step in steps if (one := step["options"]["digest"]) in SOURCES}
 
 
 def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str], str]:
-    """Call a function, and return the settings of every namespace of the topology afterwards."""
+    """Call a function that is a change, and return the settings of every namespace afterwards, as `_settings`."""
     source = SOURCES.get(options["digest"])
     if source is None:
         raise BadInput(
@@ -157,7 +165,7 @@ def _settings(topology: Topology) -> dict[tuple[str, str], str]:
 
 
 def _from_text(text: str, files: Files) -> Change:
-    """`gro-off: offload gro off at server and mtu 9000 at both`"""
+    """Parse a change such as `gro-off: offload gro off at server and mtu 9000 at both`."""
     name, colon, rest = text.partition(":")
     if not colon or not rest.strip():
         raise BadInput(f"change={text.strip()!r} is not of the form {FORM!r}")
@@ -174,7 +182,7 @@ def _step_of_text(text: str, files: Files) -> Step:
 
 
 def _from_mapping(item: Mapping[Any, Any], files: Files) -> Change:
-    """`{name: gro-off, at: server, offload: {gro: off}}`, or with a list of `steps`, each with a place of its own."""
+    """Parse `{name: gro-off, at: server, offload: {gro: off}}`, or a list `steps` of such mappings with own places."""
     name, steps = item.get("name"), item.get("steps")
     if not isinstance(name, str):
         raise BadInput(f"change={dict(item)!r}: name is missing")
@@ -188,7 +196,7 @@ def _from_mapping(item: Mapping[Any, Any], files: Files) -> Change:
 
 
 def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]:
-    if item.keys() == {"kind", "at", "options"}:  # as JSON has a Step
+    if item.keys() == {"kind", "at", "options"}:  # the JSON form of a Step
         try:
             return (msgspec.convert(dict(item), Step),)
         except msgspec.ValidationError as error:
@@ -208,7 +216,7 @@ def _options(kind: str, value: Any, files: Files) -> dict[str, Any]:
 
 
 def _word(value: Any) -> Any:
-    """YAML takes on and off for true and false."""
+    """Return "on" or "off" for a boolean, because YAML reads on and off as true and false."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -230,16 +238,16 @@ def _check(change: Change) -> None:
 
 
 def check_place(at: str) -> None:
-    """Raises BadInput for a text that is not a place."""
+    """Raise BadInput if `at` is not a place (one of ROLES or NAMESPACE:INTERFACE)."""
     if at not in ROLES and not re.fullmatch(rf"[a-z]+\d*:{INTERFACE}", at):
         raise BadInput(f"at={at!r}: a change is applied at {PLACES}")
 
 
 def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
-    """Apply a change to a topology that was built, and return its effects as the kernel reports them: for each setting
-    `at` (client, server, between), `count` (of places), `kind`, `setting`, `before`, `after`.
+    """Apply a change to a built topology, and return its effects as the kernel reports them.
 
-    Raises Unsupported for what the kernel lacks, Failed for what it refuses and for a step without effect.
+    Each effect is a mapping: `at` (client, server, between), `count` (number of places), `kind`, `setting`, `before`,
+    `after`. Raises Unsupported if the kernel lacks a feature, Failed if it refuses a step or a step has no effect.
     """
     result: Counter[tuple[str, str, str, str, str]] = Counter()
     with while_measured(change, topology) as of_machine:
@@ -297,21 +305,24 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
 def while_measured(
     change: Change | None, topology: Topology
 ) -> AbstractContextManager[dict[str, tuple[str, str]] | None]:
-    """What a change sets only while its arm is measured, because the whole machine has it: until the block ends."""
+    """Set the machine-wide sysctls of a change until the block ends.
+
+    They hold only while the changed arm is measured, because they would affect all other arms.
+    """
     if change is None or not change.machine_sysctls:
         return nullcontext()
     return sysctl_journal.changed(change.machine_sysctls, topology.spec.machine_netns)
 
 
 def parameter_effect(name: str, before: Any, after: Any) -> dict[str, Any]:
-    """The effect of a change on a parameter, in the form of `apply`."""
+    """Return the effect of a change on a parameter of the experiment, in the form that `apply` returns."""
     return {
         "at": "load", "kind": "parameter", "setting": name, "before": str(before), "after": str(after), "count": 1,
     }  # fmt: skip
 
 
 def _places(at: str, topology: Topology, per_interface: bool) -> list[Place]:
-    """The places of a built topology that `at` names, each once. Raises Unsupported where it has none."""
+    """Return the places of a built topology that `at` names, each once. Raises Unsupported if there are none."""
     result = list(_all_places(at, topology))
     once = {
         (id(one.namespace), one.kernel and id(one.kernel), one.interface if per_interface else ""): one

@@ -1,13 +1,12 @@
-"""Which datapath is faster, by how much: throughput or round-trip time of topologies, for any number of pairs
-at once.
+"""The experiment `datapaths` compares the throughput or round-trip time of topologies, for any number of pairs at once.
 
 The question is Claassen's (Container Network Solutions, University of Amsterdam 2015): veth bridges, macvlan
-and ipvlan, TCP and UDP, 1 to 128 pairs. All topologies are arms of one experiment, the first of them the
-baseline, which is measured twice under two names (A/A control).
+and ipvlan, TCP and UDP, 1 to 128 pairs. Each topology is an arm. The first one is the baseline; it is measured
+twice under two names (A/A control).
 
-A **round** is one fresh set-up of all arms for one number of pairs. In it every arm is measured in `slices`
-slices of 100 ms, one arm sending at a time, order random; and, in the first `whole_runs` rounds, by one whole
-iperf3 (or ping) run of each arm.
+A **round** builds all arms afresh for one number of pairs. It then measures every arm in `slices` slices of
+100 ms: one arm sends at a time, in random order. The first `whole_runs` rounds also measure every arm with one whole
+iperf3 (or ping) run.
 """
 
 from __future__ import annotations
@@ -23,25 +22,24 @@ from labkit.measure.experiments.measuring_loop import Load, Plan, Point
 
 
 def rounds(parameters: DatapathParameters, seed: int) -> Iterator[tuple[int, int]]:
-    """The number of pairs and the round of every point, in the order in which they are measured: round by round, the
-    numbers of pairs shuffled in each."""
+    """Yield (pairs, round) of every point in measuring order: round by round, the numbers of pairs shuffled in each."""
     for number in range(parameters.rounds):
         for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
             yield pairs, number
 
 
 def ends_whole(parameters: DatapathParameters, number: int) -> bool:
-    """Whether this round ends with whole runs."""
+    """Return whether round `number` (from 0) ends with whole runs."""
     return number < (parameters.rounds if parameters.whole_runs is None else parameters.whole_runs)
 
 
 def words(parameters: DatapathParameters, pairs: int, number: int) -> str:
-    """A round in words, for progress."""
+    """Describe a round in words for the progress display."""
     return f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
 
 
 def plan(parameters: DatapathParameters, seed: int) -> Plan:
-    """What is measured, with the seed of its order."""
+    """Return the plan of the experiment; `seed` decides the random orders."""
     points = [
         Point(
             f"{pairs}-r{number}",
@@ -57,10 +55,10 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
 
 
 def planned_s(parameters: DatapathParameters) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return measuring_loop.planned_s(plan(parameters, 0))
 
 
 def run(parameters: DatapathParameters, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between, and why it stopped."""
+    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)

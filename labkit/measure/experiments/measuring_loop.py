@@ -1,7 +1,7 @@
-"""The one loop that measures: points in their order, each a fresh set-up of all arms, then rounds of profiles.
+"""The loop that every experiment shares: it measures all points in order, then the profiles.
 
-An experiment says in a `Plan` which points there are and which loads run at each; everything else is here: the survey
-of arms, the resumption of a run, progress, slices, whole runs, the early stop, and the rows.
+An experiment describes its points and their loads in a `Plan`. This module does the rest: it surveys the arms, resumes
+an unfinished run, reports progress, measures slices and whole runs, stops early, and returns the rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from labkit.measure.experiments.two_hosts import client_side
 
 @dataclass(frozen=True)
 class Load:
-    """What is run between the ends of every arm of a point; `name` tells it from the other loads of the point, and is
-    empty where there is one. `whole_runs`: it ends with a whole run of every arm."""
+    """The traffic that runs between the endpoints of every arm of a point.
+
+    `name` distinguishes the loads of one point; it is empty if there is only one. `whole_runs`: a whole run of every
+    arm follows the slices.
+    """
 
     parameters: DatapathParameters
     name: str = ""
@@ -37,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Point:
-    """One fresh set-up of all arms for one number of pairs, its loads in random order; `what` names it in progress."""
+    """One fresh set-up of all arms for one number of pairs. Its loads run in random order; progress shows `what`."""
 
     name: str
     pairs: int
@@ -48,9 +51,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment measures: `points` and `profiles` in their order, and why each number of pairs ends when all
-    are measured (`finished`). `early_stop` is asked for a number of pairs before each of its points. `refused` are the
-    parameters with which rows tell of arms that cannot be measured; `extra_rows` are of points that measure nothing."""
+    """What an experiment measures.
+
+    `points` and `profiles` are in measuring order. `finished` is the stop reason of a number of pairs when all its
+    points are measured. `early_stop`: before each point, decide whether its number of pairs needs no more points.
+    An arm that cannot be measured gets one row for each of the parameters in `refused`, with `refused_columns` added.
+    `extra_rows` has, by point name, the rows of points that need no measurement.
+    """
 
     parameters: DatapathParameters
     points: Sequence[Point]
@@ -63,7 +70,7 @@ class Plan:
 
 
 def planned_s(plan: Plan) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole plan in seconds."""
     usable = survey.planned(plan.parameters)
     return survey.survey_s(plan.parameters) + _left_s(plan.points, plan.profiles, usable)
 
@@ -74,7 +81,7 @@ def _left_s(points: Sequence[Point], observed: Sequence[Profile], usable: list[A
 
 
 def point_s(point: Point, usable: list[Arm]) -> float:
-    """About how many seconds a point takes; the progress bar corrects it by what was seen."""
+    """Estimate the duration of a point in seconds; the progress bar corrects it by the time really spent."""
     each = (_slices_s(point, load, len(usable)) + len(usable) * _whole_s(point, load) for load in point.loads)
     return _set_up_s(point, usable) + sum(each)
 
@@ -84,13 +91,13 @@ def _set_up_s(point: Point, usable: list[Arm]) -> float:
 
 
 def _slices_s(point: Point, load: Load, arms_count: int) -> float:
-    """Of all slices of all arms."""
+    """Estimate the duration of all slices of all arms in seconds."""
     each_s = load.parameters.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs
     return arms_count * each_s if load.parameters.slices else 0.0
 
 
 def _whole_s(point: Point, load: Load) -> float:
-    """Of a whole run of one arm; 0 where there is none."""
+    """Estimate the duration of a whole run of one arm in seconds; 0 if the load has no whole runs."""
     return (
         load.parameters.omit_s + load.parameters.duration_s + 0.3 + 0.02 * point.pairs
         if load.whole_runs
@@ -99,7 +106,7 @@ def _whole_s(point: Point, load: Load) -> float:
 
 
 def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between, and why it stopped."""
+    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped."""
     parameters, done = plan.parameters, run_context.done()
     profiled_runs.check(parameters)
     usable, refused = survey.survey(parameters, run_context)
@@ -146,7 +153,7 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
 def _measure(
     plan: Plan, run_context: RunContext, point: Point, usable: list[Arm], result: list[run_folder.Row]
 ) -> Iterator[tuple[str, float]]:
-    """Measure one point, leaving the rows in `found`: yields each stage as it begins, with its planned seconds."""
+    """Measure one point and append its rows to `result`; yield each stage as it begins, with its planned seconds."""
     yield "set-up", _set_up_s(point, usable)
     measured: list[tuple[Load, Measured]] = []
     yield from (_across if plan.parameters.nodes == "two" else _together)(
@@ -164,7 +171,7 @@ def _together(
     usable: list[Arm],
     measured: list[tuple[Load, Measured]],
 ) -> Iterator[tuple[str, float]]:
-    """All arms stand at once, and each load is run between the ends of every arm before they are taken down."""
+    """Build all arms at once, run each load between the endpoints of every arm, and remove the arms."""
     rng = random.Random(f"{run_context.seed} {point.name}")
     built = point.loads[0].parameters if len(point.loads) == 1 else plan.parameters
     with survey.built(built, run_context, point.pairs, usable, rng) as (live, refused):
@@ -195,7 +202,7 @@ def _across(
     usable: list[Arm],
     measured: list[tuple[Load, Measured]],
 ) -> Iterator[tuple[str, float]]:
-    """One arm after the other, each built afresh across two hosts: they share the two NICs."""
+    """Build and measure one arm after the other across two hosts, because the arms share the two NICs."""
     assert run_context.peer is not None
     of = {arm.label: arm for arm in usable}
     for load in (one for one in point.loads if one.whole_runs):

@@ -17,18 +17,20 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import registry
 from labkit.system import machine
 
-# Every row of a comparison has these columns; what was not measured is null.
+# Every row of a comparison has all these columns; a value that was not measured is null.
 WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "peer")
 COLUMNS = [name for name in schema.names(writer=WRITERS) if name != "status"]
-# Of the servers' host, where that is another one; a column is peer_ and the name.
+# What rows say about the servers' host if that is another one; the column is peer_ and this name.
 OF_PEER = [name.removeprefix("peer_") for name in schema.names(writer=("peer",), role=("describes",))]
 PARAMETERS = schema.names(writer=("rows",), role=("parametrises",))
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A topology under comparison, what programs run in at its ends, what is changed in it, and the part it plays:
-    baseline, control (the baseline again) or variant; `again`: a variant that is measured a second time as well."""
+    """One arm of a comparison: a topology, an endpoint kind, a change (or None) and a role.
+
+    The role is baseline, control (the baseline again) or variant. `again`: the second measurement of a variant.
+    """
 
     topology: str
     role: str
@@ -38,22 +40,22 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """`veth_bridge`, `veth_bridge/guest`, `veth_bridge+gro-off`"""
+        """The name without its role: `veth_bridge`, `veth_bridge/guest`, `veth_bridge+gro-off`."""
         name = self.topology if self.endpoint == "namespace" else f"{self.topology}/{self.endpoint}"
         return name if self.change is None else f"{name}+{self.change.name}"
 
     @property
     def label(self) -> str:
-        """The name of the arm."""
+        """The unique name of the arm in its run: the name, with " (again)" for the control and second measurements."""
         return f"{self.name} (again)" if self.again or self.role == "control" else self.name
 
     def parameters(self, parameters: DatapathParameters) -> DatapathParameters:
-        """The experiment's parameters with those that the change sets."""
+        """Return the experiment's parameters with the values that the change sets."""
         return parameters.with_change(self.change)
 
     @property
     def stem(self) -> str:
-        """The beginning of the names of its artefacts."""
+        """The label as a file name; the names of the arm's artefacts begin with it."""
         return self.label.replace(" ", "_").replace("/", "-")
 
 
@@ -68,7 +70,10 @@ def _tools() -> dict[str, Any]:
 def row_of(
     parameters: DatapathParameters, run_context: RunContext, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """A whole row: identity, parameters, metrics, provenance; `invalid` where its numbers contradict each other."""
+    """Return a complete row: identity, parameters, metrics, provenance.
+
+    Its status is `invalid` if its numbers contradict each other (consistency.contradiction).
+    """
     peer = {} if run_context.peer is None else run_context.peer.machine
     own = arm.parameters(parameters)
     row = {
@@ -98,12 +103,12 @@ def row_of(
 
 
 def order(run_context: RunContext, pairs: int, number: int, labels: list[str]) -> list[str]:
-    """The order of whole runs, A B B A: what comes first in one round comes last in the next."""
+    """Return the labels in the order of whole runs, A B B A: an arm that is first in one round is last in the next."""
     result = sorted(labels)
     random.Random(f"{run_context.seed} {pairs} {number // 2}").shuffle(result)
     return result[:: -1 if number % 2 else 1]
 
 
 def now() -> dict[str, Any]:
-    """The machine's load and the time of day."""
+    """Return the columns load1 (the machine's load average) and time (UTC)."""
     return {"load1": machine.load1(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

@@ -1,8 +1,8 @@
-"""Slices: all arms stand with their flows established, and one sends at a time for 100 ms, in random order.
+"""Slices: all arms have established flows, and one arm at a time sends for 100 ms, in random order.
 
-Adjacent slices share the machine's mood, so their ratio loses it: on two shared virtual cores this finds in a
-minute what rounds of two seconds do not find in an hour. The first 30 ms of a slice are left out: the
-sender's caches and the queues of the last one settle.
+Adjacent slices see similar background noise, and their ratio cancels it. On two shared virtual cores, slices find in
+a minute a difference that rounds of two seconds do not find in an hour. The first 30 ms of a slice are not measured:
+the sender's caches and the queues of the previous slice settle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sender:
         self.problem: str | None = None
 
     def establish(self) -> None:
-        """Start the flows, see data arrive on every one, hold them."""
+        """Start the flows, wait until data arrives on each of them, and hold them. Raises Failed if data is late."""
         ready = server_counters.LocalServer(self.flows, self.counters)
         self.flows.stage()
         self.flows.go()
@@ -49,7 +49,7 @@ class Sender:
         self.flows.hold()
 
     def slice(self, number: int) -> Measured:
-        """Send for one slice."""
+        """Send for slice `number` and return its row: the counters of SETTLE_S to SLICE_S."""
         end = time.monotonic() + SLICE_S
         self.flows.go()
         time.sleep(SETTLE_S)
@@ -84,8 +84,10 @@ class Sender:
 def measure(
     parameters: DatapathParameters, live: list[LocalArm], rng: random.Random, artefacts: Path
 ) -> list[Measured]:
-    """`asked.slices` slices of every arm; an arm whose flows fail gives one failed row and is left out from
-    then on."""
+    """Measure `parameters.slices` slices of every arm and return their rows.
+
+    An arm whose flows fail gives one failed row, and no slices after it.
+    """
     generator = parameters.load_generator
     assert isinstance(generator, FlowGenerator)  # Generator.check: slices need one that can be held
     rows: list[Measured] = []
@@ -108,7 +110,7 @@ def measure(
                 try:
                     with sender.live.while_measured():
                         rows.append(sender.slice(number))
-                except Failed as error:  # what joins the ends has ended
+                except Failed as error:  # a program that joins the ends has ended
                     sender.problem = str(error)
                     sender.flows.hold()
                     rows.append((sender.live.arm, {}))
@@ -125,7 +127,7 @@ def _failed(reason: str) -> dict[str, Any]:
 
 
 def _end(sender: Sender, artefacts: Path) -> None:
-    """End the flows early and keep what they report as it is."""
+    """Interrupt the flows and write their raw reports as an artefact."""
     sender.flows.interrupt()
     pages, _interrupted = sender.flows.finish(time.monotonic() + 2)
     run_folder.write_artefact(artefacts / f"{sender.live.arm.stem}-slices.json.gz", pages)

@@ -1,5 +1,4 @@
-"""Arms: the topologies under comparison. Which of them this kernel can build, building them afresh, and the
-rows they give."""
+"""The survey tries every arm once: which arms can this kernel build? It also builds all arms afresh for each point."""
 
 from __future__ import annotations
 
@@ -22,21 +21,21 @@ from labkit.measure.observers import registry
 from labkit.measure.topologies.registry import ISOLATED
 from labkit.measure.traffic import ping
 
-SMALL_BYTES = 128  # of a ping that has to pass whatever a change does to the MTU
-REFUSED = "refused"  # the points, one for each number of pairs, whose rows say why an arm is not measured
-TRIAL_S = 0.1  # of an arm with one pair, about
+SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
+REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
+TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
 BOOT_S = (
-    6.0  # of an arm's guests, which boot at the same time, about: emulated; under KVM the pace soon tells
+    6.0  # about how long an arm's guests boot, all at once, when emulated; with KVM progress soon corrects it
 )
 
 
 def planned(parameters: DatapathParameters) -> list[Arm]:
-    """The arms, should all of them be usable."""
+    """Return the arms with their roles, as if all of them were usable."""
     return _with_roles(_variants(parameters))
 
 
 def _variants(parameters: DatapathParameters) -> list[Arm]:
-    """Every topology with every kind of endpoint, unchanged and with each change."""
+    """Return an arm for every topology and endpoint kind: unchanged, and with each change."""
     return [
         Arm(name, "variant", endpoint, change=change)
         for name in parameters.topology
@@ -46,29 +45,28 @@ def _variants(parameters: DatapathParameters) -> list[Arm]:
 
 
 def boots_s(arms: list[Arm]) -> float:
-    """About how many seconds the guests of these arms take to boot, in one set-up."""
+    """Estimate how many seconds the guests of these arms take to boot in one set-up."""
     return BOOT_S * sum(arm.endpoint in topologies.IN_GUESTS for arm in arms)
 
 
 def survey_s(parameters: DatapathParameters) -> float:
-    """About how many seconds the survey takes."""
+    """Estimate the duration of the survey in seconds."""
     tried = [arm for arm in planned(parameters) if arm.role != "control" and not arm.again]
     return TRIAL_S * len(tried) + boots_s(tried)
 
 
 def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[list[Arm], list[Measured]]:
-    """The arms that can be measured here, baseline first and its control second; and those that cannot, with
-    the sentence why.
+    """Return the arms that can be measured here, and those that cannot, each with its status and the reason.
 
-    Each is built with one pair and tried with a ping that fills the MTU. One arm alone is not compared and
-    has no control.
+    The baseline comes first, its control second. The survey builds each arm with one pair and sends a ping that fills
+    the MTU. A single arm has no control, because nothing is compared.
     """
     good: list[Arm] = []
     refused: list[Measured] = []
     for arm in _variants(parameters):
         status, reason = _trial(arm, parameters, run_context)
         if status == "failed":
-            # one lost ping must not cost an arm, least of all the baseline
+            # Try again: a single lost ping must not exclude an arm, least of all the baseline.
             status, reason = _trial(arm, parameters, run_context)
         if status == "ok":
             good.append(arm)
@@ -85,8 +83,10 @@ def _with_roles(good: list[Arm]) -> list[Arm]:
 
 
 def _again(arms: list[Arm]) -> list[Arm]:
-    """What guests with an end each are compared with beside the baseline, a second time: a guest that ends share, which
-    has their kernel and their CPUs."""
+    """Return the second measurement of each shared-guest variant, if there are arms with a guest for each end.
+
+    Those arms are also compared with the shared guest, which has the same kernel and as many CPUs.
+    """
     of = {arm.endpoint for arm in arms}
     shared = [arm for arm in arms if arm.endpoint == "shared_guest" and arm.role == "variant"]
     return [replace(arm, again=True) for arm in shared] if "guest" in of else []
@@ -128,8 +128,10 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
 def refused_rows(
     loads: Sequence[DatapathParameters], run_context: RunContext, refused: list[Measured], done: Set[str]
 ) -> Iterator[Event]:
-    """The rows of what cannot be measured here, for each load and each number of pairs, where there are none yet. Those
-    of an arm that failed before and now can be measured are replaced by none."""
+    """Yield the rows of arms that cannot be measured, for each load and number of pairs that has none yet.
+
+    If an arm failed in an earlier run and can be measured now, its old rows are removed.
+    """
     for pairs in loads[0].pairs:
         name = f"{pairs}-{REFUSED}"
         if name not in done and (refused or name in run_context.again):
@@ -140,7 +142,7 @@ def refused_rows(
 
 
 def lacking(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
-    """The points that have no row of an arm that failed when they were measured, and now can be."""
+    """Return the points that lack rows of an arm that failed when they were measured and is usable now."""
     if not any(point.endswith(f"-{REFUSED}") for point in run_context.again):
         return set()
     seen: dict[str, set[str]] = {}
@@ -155,8 +157,10 @@ def lacking(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
 def built(
     parameters: DatapathParameters, run_context: RunContext, pairs: int, arms: list[Arm], rng: random.Random
 ) -> Iterator[tuple[list[LocalArm], list[Measured]]]:
-    """All arms standing at once, made afresh in random order and found reachable; and those that were not, as
-    failed rows."""
+    """Build all arms afresh in random order, and keep them until the block ends.
+
+    Yields the arms whose endpoints reach each other, and a failed row for each other arm.
+    """
     live: list[LocalArm] = []
     failed: list[Measured] = []
     with ExitStack() as stack:
@@ -186,8 +190,10 @@ def built(
 
 
 def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParameters) -> list[dict[str, Any]]:
-    """Apply the change of an arm and return its effects (`changes.apply`). Raises as that, and Failed when the ends
-    cannot reach each other any more."""
+    """Apply the change of an arm and return its effects (`changes.apply`).
+
+    Raises the same errors, and Failed if the ends no longer reach each other.
+    """
     if arm.change is None:
         return []
     own = arm.parameters(parameters)
@@ -200,7 +206,7 @@ def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParamet
 def _set_parameters(
     change: changes.Change, usual: DatapathParameters, own: DatapathParameters
 ) -> list[dict[str, Any]]:
-    """The effects of a change on parameters. Raises Failed for one that is as in the unchanged arm."""
+    """Return the effects of a change on parameters. Raises Failed if a value equals that of the unchanged arm."""
     result = []
     for name in change.parameters:
         before, after = (
@@ -211,14 +217,14 @@ def _set_parameters(
                 f"change {change.name}: {name}={after} has no effect, the unchanged arm has it as well"
             )
         result.append(changes.parameter_effect(name, before, after))
-    # Without a length, a datagram is as long as the MTU allows.
+    # Without length_bytes a datagram fills the MTU, so a change of the MTU also changes the length.
     if usual.payload_bytes != own.payload_bytes and "length_bytes" not in change.parameters:
         result.append(changes.parameter_effect("length_bytes", usual.payload_bytes, own.payload_bytes))
     return result
 
 
 def _keep_window(topology: topologies.Topology) -> None:
-    # A sender that was held for some slices is not a new one: it keeps its congestion window (RFC 2861 off).
+    # A sender that is held between its slices must keep its congestion window, so this disables RFC 2861.
     for pair in topology.pairs:
         for end in (pair.client, pair.server):
             end.sysctl("ipv4/tcp_slow_start_after_idle", 0)

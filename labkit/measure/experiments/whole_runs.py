@@ -1,4 +1,4 @@
-"""Whole runs: one run of a generator with an arm, from beginning to end, as it would be typed by hand."""
+"""Whole runs: one complete run of a generator with an arm, like one started by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from labkit.system import machine
 
 Counting = Callable[[], AbstractContextManager[None]]
 
-START_S = 5.0  # until every flow carries data
-TOGETHER = 0.5  # of its duration all flows have to run at once
-OFFERED = 0.98  # of the asked rate must have been sent, or the generator was the limit
-AGREE = 0.05  # the generator's own count and the kernel's may differ by this much, else flows did not run together
-OVERLOAD = 0.01
-SATURATED = 0.95  # of a CPU, by each sender
+START_S = 5.0  # the limit until every flow carries data
+TOGETHER = 0.5  # the share of the duration in which all flows must run at once
+OFFERED = (
+    0.98  # the least share of the requested rate that must be sent; below it the generator was the limit
+)
+AGREE = (
+    0.05  # how much the generator's count and the kernel's may differ; beyond it flows did not run together
+)
+OVERLOAD = 0.01  # the share of lost datagrams from which the receiver counts as overloaded
+SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 
 
 def measure(
@@ -34,13 +38,16 @@ def measure(
     counting: Counting | None = None,
     suffix: str = "",
 ) -> Measured:
-    """One run of one arm. What `counting` makes is open for as long as what arrives is counted. `suffix` is of its
+    """Measure one whole run of one arm and return its row.
+
+    The context manager that `counting` makes is open during the measured window. `suffix` extends the name of the
     artefact.
 
-    received_bytes and received_count are the kernel's, of the window in which all flows ran. sent_count, lost_count,
-    reported_received_count, out_of_order_count and jitter_s are the generator's, of its time without the warm-up.
+    received_bytes and received_count come from the kernel, for the window in which all flows ran. sent_count,
+    lost_count, reported_received_count, out_of_order_count and jitter_s come from the generator, for its time without
+    the warm-up.
 
-    What fails is a row with the generator's own words.
+    A failed run gives a row with the generator's error message as its reason.
     """
     parameters = live.arm.parameters(parameters)
     try:
@@ -98,7 +105,9 @@ def _flows(
         "received_count": seen.received_count,
         **generator.metrics(result, parameters.protocol),
     }
-    if parameters.rate_bps is not None:  # paced flows come in blocks, and the window cuts off the first
+    if (
+        parameters.rate_bps is not None
+    ):  # a paced flow sends in blocks, and the window cuts off part of the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
     invalid = _invalid(parameters, generator, live, row)
@@ -111,14 +120,14 @@ def _flows(
 def _counted(
     parameters: DatapathParameters, live: BuiltArm, flows: Flows, there: ServerSide, counting: Counting
 ) -> tuple[Window, dict[str, Any]]:
-    """Run the flows; what arrived while all of them ran, and the CPU time of this host meanwhile; and the columns of
-    what joins the ends.
+    """Run the flows and return the window in which all of them ran, and the columns of what joins the ends.
 
-    All flows run at once from when the last one carries data until when the first one may end.
+    The window begins when the last flow carries data and ends when the first one may end. It has what arrived and the
+    CPU time of this host.
     """
     earliest = time.monotonic()
     flows.stage()
-    if there.idle():  # so they all have begun after this
+    if there.idle():  # no data has arrived yet, so all flows begin after this moment
         earliest = time.monotonic()
     flows.go()
     there.carrying(START_S)
@@ -134,8 +143,10 @@ def _counted(
 def _invalid(
     parameters: DatapathParameters, generator: FlowGenerator, live: BuiltArm, row: dict[str, Any]
 ) -> str | None:
-    """Why the run does not count (METHOD: the flows must run together, and the offered load must be
-    reached)."""
+    """Return why the run is invalid, or None.
+
+    METHOD.md: the flows must run together, and the generator must reach the offered load.
+    """
     if row["window_s"] < TOGETHER * parameters.duration_s:
         remedy = "make duration_s longer" + (", or take fewer pairs" if len(live.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"

@@ -1,4 +1,4 @@
-"""What every observer is, once it is armed, and what it tells afterwards."""
+"""The interface of observers: what they read of an experiment, and what they report."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Observation:
-    """What an observer saw: `observed` as JSON has it, a file where there is more, and samples or events that it knows
-    to have missed (None: it cannot miss any, or cannot tell)."""
+    """The report of an observer.
+
+    `observed` is a JSON object; `artefact` is a file with more details. `lost_samples_count` counts the samples or
+    events that the observer missed (None: it cannot miss any, or does not know).
+    """
 
     observed: dict[str, Any]
     artefact: Path | None = None
@@ -20,7 +23,7 @@ class Observation:
 
 
 class ObservedLoad(Protocol):
-    """What observers read of an experiment's parameters. Experiments satisfy it; observers need not know them."""
+    """The parameters of an experiment that observers read. So observers do not depend on a certain experiment."""
 
     @property
     def observe(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class ObservedLoad(Protocol):
 
     @property
     def guest_word(self) -> str:
-        """What a guest is, see endpoints.guest.spec."""
+        """The description of a guest, see endpoints.guest.spec."""
 
     @property
     def protocol(self) -> str:
@@ -64,7 +67,7 @@ class ObservedLoad(Protocol):
 
     @property
     def sample_hz(self) -> int:
-        """Samples of perf_record a second on each CPU."""
+        """Samples per second that perf_record takes on each CPU."""
 
     @property
     def keep_perf_data(self) -> bool:
@@ -72,10 +75,10 @@ class ObservedLoad(Protocol):
 
 
 class ArmedObserver(Protocol):
-    """An observer that is armed, before any traffic."""
+    """An observer that was armed before the traffic began."""
 
     def counting(self) -> AbstractContextManager[None]:
-        """It counts while this is open: around the traffic, or the part of it that is measured."""
+        """Count until the block ends; the block is the traffic, or the measured part of it."""
 
     def report(self) -> Observation:
-        """What it saw; after the traffic's end."""
+        """Return what the observer saw; call it after the traffic."""

@@ -1,5 +1,4 @@
-"""The observers that an experiment may ask for, each with what it needs of the experiment. TABLE is the one place to
-add a new one."""
+"""The observers by name. To add an observer, add one entry to TABLE."""
 
 from __future__ import annotations
 
@@ -31,10 +30,13 @@ from labkit.measure.topologies.state.packet_path import IN, OUT
 
 @dataclass(frozen=True)
 class Observer:
-    """Three raise what makes it impossible before anything is measured: `check` what is known at once, `check_standing`
-    what is known of an arm that stands, `check_built` once every arm has stood. `armed` is given what was asked for,
-    what stands, and the beginning of the path of an artefact of its own. One that `traces` changes this kernel's own
-    code while it watches, and needs a guard; one that `disturbs` changes a kernel's, this or a guest's."""
+    """One observer: three hooks that reject impossible requests, and the function that arms it.
+
+    `check` sees the parameters, `check_topology` also one built arm; `check_built` runs after every arm was built once
+    (so the kernel's modules are loaded). `armed` gets the parameters, the built topology and the beginning of the path
+    for an artefact. An observer that `traces` changes the code of this kernel and needs a guard. One that `disturbs`
+    changes the code of a kernel, this one or a guest's.
+    """
 
     check: Callable[[ObservedLoad], object]
     armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
@@ -45,7 +47,7 @@ class Observer:
 
 
 class _Losses:
-    """The counters, and what they tell of the way of each pair."""
+    """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
 
     def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
         self._asked, self._counted = parameters, counted
@@ -65,14 +67,14 @@ class _Losses:
         self.counting = counted.counting
 
     def report(self) -> Observation:
-        """The counts by place, and `loss`: the hops of each pair."""
+        """Return the counts by place, and under `loss` the hops of each pair."""
         changed = self._counted.report().observed
         result = losses(changed, self._pairs, self._asked.protocol, self._asked.family, self._outside)
         return Observation({**changed, "loss": result})
 
 
 def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
-    """The way of a pair, from and to the interfaces within guests, which this kernel knows nothing of."""
+    """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
     way = [(step.namespace, step.interface, step.direction) for step in steps]
     if _in_guest(pair.client):
         way.insert(0, (pair.client.name, pair.client.interface, OUT))
@@ -126,7 +128,7 @@ def _function_graph(
 
 
 def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[guest_function_times.Machine]:
-    """The guests at the ends, each once. Raises Unsupported for those whose kernel may panic when it is traced."""
+    """Return the guests at the ends, each once. Raises Unsupported if their kernel may panic when it is traced."""
     from labkit.measure.endpoints.guest import spec  # what only guests need
 
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
@@ -157,10 +159,12 @@ def _check_guests(parameters: ObservedLoad) -> None:
 
 
 def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
-    """Raises BadInput for functions that the guests' kernel cannot trace. What else is wrong with a tracer is no reason
-    to measure nothing: the rows tell it."""
+    """Raise BadInput for functions that the guests' kernel cannot trace.
+
+    Other problems of a tracer do not stop the experiment; its rows report them.
+    """
     with suppress(Unsupported, Failed):
-        for one in _guests(parameters, topology)[:1]:  # they have one kernel, and the same modules
+        for one in _guests(parameters, topology)[:1]:  # all guests have the same kernel and modules
             guest_function_times.traced(one, parameters.functions)
 
 
@@ -205,13 +209,13 @@ DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 
 
 def check_topology(parameters: ObservedLoad, topology: topologies.Topology) -> None:
-    """Raises BadInput for what observers cannot be asked for where this arm stands."""
+    """Raise BadInput if an observer does not support this built topology."""
     for name in parameters.observe:
         TABLE[name].check_topology(parameters, topology)
 
 
 def check(parameters: ObservedLoad) -> None:
-    """Raises BadInput in one sentence for observers that there are not, and for what they cannot be asked for."""
+    """Raise BadInput, with one sentence, for unknown observers and for parameters that an observer does not support."""
     for name in ("observe", "events", "functions", "graph_functions"):
         words = getattr(parameters, name)
         if len(set(words)) < len(words):
@@ -221,7 +225,7 @@ def check(parameters: ObservedLoad) -> None:
     kernel_functions.check_names(parameters.functions)
     kernel_functions.check_names(parameters.graph_functions, "graph_functions")
     timed = [name for name in parameters.observe if name in ("function_times", "guest_function_times")]
-    if timed and not parameters.functions:  # all of the kernel's would be armed
+    if timed and not parameters.functions:  # without names the tracer would arm all functions of the kernel
         raise BadInput(f"observe={timed[0]} needs functions=NAME,NAME")
     if "perf_stat" in parameters.observe and not parameters.events:
         raise BadInput("observe=perf_stat needs events=NAME,NAME, or leave events out")

@@ -1,6 +1,6 @@
-"""One side of a topology whose other side is on another host: all clients or all servers, on a NIC with a cable to it.
+"""One side of a topology across two hosts: all clients or all servers, on a NIC with a cable to the other host.
 
-The addresses and, but for ipvlan, the MAC addresses of the other side are known from `Spec`: nothing has to be told.
+`Spec` determines the addresses of the other side, and except for ipvlan its MAC addresses: the hosts exchange nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Part = Callable[[Spec, list[Namespace], Namespace, ExitStack], Callable[[int], s
 def veth_bridge(
     spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
 ) -> Callable[[int], str] | None:
-    """A bridge with a veth for each end, and the NIC as one more port."""
+    """Build a bridge with a veth for each end and the NIC as one more port."""
     between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
     between.netlink.do(
         *(port(spec, space, number, BRIDGE) for space, _, number in endpoint_addresses(spec, ends))
@@ -45,7 +45,7 @@ def veth_bridge(
 def macvlan_bridge(
     spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
 ) -> Callable[[int], str] | None:
-    """macvlan devices in bridge mode on the NIC."""
+    """Build macvlan devices in bridge mode on the NIC."""
     own = functools.partial(mac, ours=spec.ours)
     data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES["bridge"]}
     kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
@@ -56,7 +56,7 @@ def macvlan_bridge(
 def ipvlan_l2(
     spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
 ) -> Callable[[int], str] | None:
-    """ipvlan devices in L2 mode on the NIC, whose MAC address they share; the other side asks for it (ARP)."""
+    """Build ipvlan devices in L2 mode on the NIC. They share its MAC address; the other side resolves it with ARP."""
     data = {"IFLA_IPVLAN_MODE": IPVLAN_MODES["l2"]}
     kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
     stack.enter_context(devices("ipvlan", data, spec, kernel, nic, ends))
@@ -72,13 +72,13 @@ ACROSS: dict[str, Part] = {
 
 @contextmanager
 def one_side(spec: Spec, part: Part) -> Iterator[list[Endpoint]]:
-    """The ends of side `spec.side`, live until the block ends. Raises BadInput for a NIC that cannot be used."""
+    """Build the ends of side `spec.side`, until the block ends. Raises BadInput for a NIC that cannot be used."""
     with ends_and_between(spec) as (ends, between), ExitStack() as stack:
         give_addresses(spec, ends, part(spec, ends, between, stack))
         yield ends_of(spec, ends)
 
 
 def far_ends(spec: Spec) -> list[FarEnd]:
-    """The ends of the other side, as they are known here."""
+    """Return the ends of the other side, as this host knows them."""
     partners = [number ^ 1 for number in numbers(spec)]
     return [FarEnd(end_name(number), str(end_address(spec, number).ip)) for number in partners]

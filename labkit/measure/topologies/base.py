@@ -1,4 +1,4 @@
-"""What all topologies share: the request, the result, addresses, the plain parts."""
+"""What all topologies share: the specification, the built topology, addresses, and common building blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in every endpoint
 PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace between the endpoints
-BETWEEN = "between"
+BETWEEN = "between"  # the name of the namespace between the endpoints
 
 Interface = IPv4Interface | IPv6Interface
 CLIENTS, SERVERS = 1, 2
 T = TypeVar("T")
-# The kernel's options for kinds of links that are not called like them.
+# The kernel's build options for link kinds whose option has another name than the kind.
 OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 _OURS = os.urandom(2)
 Meter = Callable[[], Callable[[], dict[str, Any]]]
@@ -31,13 +31,14 @@ Meter = Callable[[], Callable[[], dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a topology is asked for. `parent`: a NIC of the machine under macvlan and ipvlan, reached through
-    `machine_netns`.
+    """What to build.
 
-    `endpoint`: what programs run in, a namespace, a container or a guest; `guest` is what the latter is (guest.parse).
+    `parent`: the NIC of the machine under macvlan and ipvlan; `machine_netns` is a file descriptor of its namespace.
 
-    `side`: only the clients' ends (1) or the servers' (2) are built, the others are on another host; `ours` then is
-    what the MAC addresses of both sides have in common.
+    `endpoint`: where the programs run: a namespace, a container or a guest; `guest` describes the guest (guest.parse).
+
+    `side`: build only the client ends (1) or the server ends (2), because the others are on another host. `ours`: two
+    bytes that the MAC addresses of both sides share.
     """
 
     pairs: int = 1
@@ -54,10 +55,11 @@ class Spec:
 
 @dataclass(frozen=True)
 class Topology:
-    """What was built: the pairs, and every namespace of it by name (to look around in).
+    """A built topology: its pairs of endpoints and all its namespaces (for inspection).
 
-    `switch`: an Open vSwitch that joins the ends. `meter`: it reads counters of what joins them; what it returns reads
-    them again, and gives columns of a row for the time between. `doubts`: what is to be doubted of every row of it.
+    `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
+    a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
+    doubt every row of this topology.
     """
 
     name: str
@@ -73,8 +75,10 @@ Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:
-    """The address of client (side 1) or server (side 2) `number`: 10.1.0.1/8 …, fd00::1:1/64 …; with room for
-    65,000 of each."""
+    """Return the address of client (side 1) or server (side 2) `number`: 10.1.0.1/8 …, fd00::1:1/64 ….
+
+    There is room for 65,000 of each.
+    """
     if family == 4:
         return ip_interface(
             f"10.{side}.{(number + 1) >> 8}.{(number + 1) & 255}/{8 if prefix is None else prefix}"
@@ -83,38 +87,38 @@ def address(family: int, side: int, number: int, prefix: int | None = None) -> I
 
 
 def mac(number: int, part: int = 0, ours: bytes = _OURS) -> str:
-    """A locally administered MAC address: that of end `number` (part 0), or of another part that belongs to it."""
+    """Return a locally administered MAC address: of end `number` (part 0), or of another device that belongs to it."""
     return ":".join(f"{byte:02x}" for byte in (2, *ours, part, number >> 8, number & 255))
 
 
 def numbers(spec: Spec) -> range:
-    """The numbers of the ends: even ones are clients, the next number is its server."""
+    """Return the numbers of the ends: a client has an even number, its server the next one."""
     return range(2 * spec.pairs) if spec.side is None else range(spec.side - 1, 2 * spec.pairs, 2)
 
 
 def names(spec: Spec) -> list[str]:
-    """client0 server0 client1 server1 …"""
+    """Return the names of the ends: client0 server0 client1 server1 …"""
     return [end_name(number) for number in numbers(spec)]
 
 
 def end_name(number: int) -> str:
-    """The name of end `number`."""
+    """Return the name of end `number`."""
     return f"{('client', 'server')[number % 2]}{number // 2}"
 
 
 def end_address(spec: Spec, number: int) -> Interface:
-    """The address of end `number`, where all are in one subnet."""
+    """Return the address of end `number` in a topology where all ends are in one subnet."""
     return address(spec.family, 1 + number % 2, number // 2)
 
 
 def endpoint_addresses(spec: Spec, spaces: list[Namespace]) -> Iterator[tuple[Namespace, Interface, int]]:
-    """Each endpoint namespace with its address and the number that is its port's."""
+    """Yield each endpoint namespace with its address and its number, which its port has too."""
     for number, space in zip(numbers(spec), spaces, strict=True):
         yield space, end_address(spec, number), number
 
 
 def pairs_of(spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE) -> list[Pair]:
-    """The pairs of namespaces that stand client, server, client, server …"""
+    """Return the pairs of these namespaces, which are in the order client, server, client, server …"""
     ends = ends_of(spec, spaces, interface, index)
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]
 
@@ -122,7 +126,7 @@ def pairs_of(spec: Spec, spaces: list[Namespace], interface: str = "eth0", index
 def ends_of(
     spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE
 ) -> list[Endpoint]:
-    """The ends that these namespaces are."""
+    """Return an endpoint for each of these namespaces."""
     return [
         Endpoint(space.name, space, interface, index, str(at.ip))
         for space, at, _ in endpoint_addresses(spec, spaces)
@@ -131,7 +135,7 @@ def ends_of(
 
 @contextmanager
 def ends_and_between(spec: Spec) -> Iterator[tuple[list[Namespace], Namespace]]:
-    """A namespace for each end and one between them all, loopback interfaces up."""
+    """Make a namespace for each end and one between them all, with loopback interfaces up."""
     with namespaces([*names(spec), BETWEEN], family=spec.family) as made:
         for space in made:
             space.netlink.do(netlink.set_link(1))
@@ -139,9 +143,9 @@ def ends_and_between(spec: Spec) -> Iterator[tuple[list[Namespace], Namespace]]:
 
 
 def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], str] | None = mac) -> None:
-    """Each endpoint's eth0 up, with its address, and with its partner as a permanent neighbour.
+    """Set eth0 of each endpoint up, and give it its address and its partner as a permanent neighbour.
 
-    `mac_of` tells the MAC address of end `number`; None leaves it to be asked for.
+    `mac_of` returns the MAC address of end `number`; with None the ends resolve it themselves (ARP, NDP).
     """
     for space, at, number in endpoint_addresses(spec, spaces):
         messages = [netlink.set_link(EDGE), netlink.new_address(EDGE, at)]
@@ -153,7 +157,7 @@ def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], 
 
 
 def entered(stack: ExitStack, builder: AbstractContextManager[T]) -> T:
-    """What a builder builds. Raises Unsupported where this kernel lacks a kind of link that it needs."""
+    """Enter a builder and return what it builds. Raises Unsupported if this kernel lacks a link kind that it needs."""
     try:
         return stack.enter_context(builder)
     except netlink.LinkError as error:

@@ -1,4 +1,4 @@
-"""Ends whose programs run in a box: a container in the namespace of any topology, or a guest on a tap of a bridge."""
+"""Endpoints in containers or guests: a container in each namespace of any topology, or a guest on a tap of a bridge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED = "shared"  # the name of a guest that all ends share
 
 @contextmanager
 def with_containers(topology: Topology) -> Iterator[Topology]:
-    """The topology with a container in every namespace that is an end of a pair."""
+    """Start a container in every namespace that is an end of a pair; yield the topology with these ends."""
     from labkit.measure.endpoints.oci_container import containers  # what only containers need
 
     spaces = {
@@ -37,7 +37,7 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
 
 @contextmanager
 def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
-    """A tap from every guest to one Linux bridge, as `veth_bridge` has a veth from every namespace."""
+    """Build a tap from every guest to one Linux bridge: `veth_bridge` with guests in place of namespaces."""
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
     from labkit.measure.endpoints.guest.spec import parse
 
@@ -62,7 +62,7 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
-    """`veth_bridge` within one guest, of as many CPUs and as much memory as a guest for each end would have in all."""
+    """Build `veth_bridge` inside one guest that has the CPUs and memory of one guest for each end together."""
     from labkit.measure.endpoints.guest.qemu_guest import guests
     from labkit.measure.endpoints.guest.shared_guest import MODULES, PROGRAMS, rooms
     from labkit.measure.endpoints.guest.spec import More, Nic
@@ -80,7 +80,7 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
-    """The NIC of the guest that is end `number`; `fds` are its tap's."""
+    """Return the NIC of the guest that is end `number`; `fds` are the file descriptors of its tap."""
     from labkit.measure.endpoints.guest.spec import Nic
 
     partner = number ^ 1
@@ -89,5 +89,5 @@ def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
 
 
 def paired(ends: list[Endpoint]) -> list[Pair]:
-    """The pairs of ends that stand client, server, client, server …"""
+    """Return the pairs of these ends, which are in the order client, server, client, server …"""
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]

@@ -1,8 +1,8 @@
-"""macvlan and ipvlan: devices of the ends that share one lower device, the parent.
+"""The macvlan and ipvlan topologies: the devices of all ends share one lower device, the parent.
 
-The parent is one end of a veth in the namespace between (its far end is up, and reflects for VEPA), or a
-named NIC of the machine: that one stays where it is, the new devices are made on it straight in the
-endpoints' namespaces and go with them.
+The parent is one end of a veth in the namespace between (its far end is up, and reflects frames for VEPA), or a
+named NIC of the machine. Such a NIC stays in its namespace. labkit creates the new devices directly in the endpoints'
+namespaces; they disappear with these.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
 
 @contextmanager
 def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """macvlan in the mode that the name ends with; passthru raises Isolated after the kernel has refused the
-    second device."""
+    """Build macvlan in the mode that ends the name.
+
+    Raises Isolated for passthru, because the kernel refuses the second device.
+    """
     mode = name.removeprefix("macvlan_")
-    # Arms on one NIC of the machine are neighbours, with the same IP addresses; and on its wire are other machines.
+    # Random MAC addresses for each arm: arms on one NIC of the machine have the same IP addresses, and other machines
+    # are on its wire.
     own = functools.partial(mac, ours=os.urandom(2))
     data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES[mode]}
     with (
@@ -56,15 +59,14 @@ def macvlan(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def ipvlan(name: str, spec: Spec) -> Iterator[Topology]:
-    """ipvlan in the mode that the name ends with: the ends share the parent's MAC address, and are told apart
-    by IP address."""
+    """Build ipvlan in the mode that ends the name: the ends share the parent's MAC address and differ in IP address."""
     mode = name.removeprefix("ipvlan_")
     with (
         ends_and_between(spec) as (ends, between),
         _parent(spec, between, reflecting=False) as (socket, parent),
         devices("ipvlan", {"IFLA_IPVLAN_MODE": IPVLAN_MODES[mode]}, spec, socket, parent, ends),
     ):
-        # All devices have the parent's MAC address; the L3 modes ask for none.
+        # All devices have the parent's MAC address; the L3 modes resolve no addresses.
         give_addresses(spec, ends, (lambda _: PARENT_MAC) if mode == "l2" and spec.parent is None else None)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
 
@@ -79,7 +81,7 @@ def devices(
     ends: list[Namespace],
     mac_of: Callable[[int], str] | None = None,
 ) -> Iterator[None]:
-    """eth0 of every end, made on the parent, which has this index in the namespace of the socket."""
+    """Create eth0 of every end on the parent; `parent` is its index in the namespace of the netlink socket."""
     made: list[Namespace] = []
     try:
         for space, _, number in endpoint_addresses(spec, ends):
@@ -100,14 +102,15 @@ def devices(
             made.append(space)
         yield
     finally:
-        # Namespaces take their devices along, but a moment later; until then a NIC is not free for another mode.
+        # The kernel deletes the devices of a closed namespace with a delay, and the NIC is not free for another mode
+        # until then. So labkit deletes them here.
         for space in made if spec.parent is not None or spec.side is not None else []:
             with contextlib.suppress(netlink.LinkError):
                 space.netlink.do(netlink.delete_link(EDGE))
 
 
 def _meaning(error: netlink.LinkError, data: dict[str, int], number: int) -> LabkitError:
-    """What it means that the kernel refused device `number`."""
+    """Return the error to raise when the kernel refused device `number`."""
     if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
         return Isolated(
             "macvlan passthru takes one device on a parent; the kernel refused the second"
@@ -118,7 +121,7 @@ def _meaning(error: netlink.LinkError, data: dict[str, int], number: int) -> Lab
 
 @contextmanager
 def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tuple[netlink.Netlink, int]]:
-    """The netlink socket beside the parent, and the parent's index there."""
+    """Make or find the parent; yield the netlink socket of its namespace and its index there."""
     if spec.parent is not None:
         with machine_nic(spec) as nic:
             yield nic.kernel, nic.index
@@ -129,8 +132,8 @@ def _parent(spec: Spec, between: Namespace, *, reflecting: bool) -> Iterator[tup
     )
     between.netlink.do(netlink.set_link(FAR))
     if reflecting:
-        # VEPA (802.1Qbg) leaves switching to the switch: a bridge port in hairpin mode sends a frame back
-        # where it came from.
+        # VEPA (802.1Qbg) leaves switching to the external switch: a bridge port in hairpin mode returns each frame to
+        # the port it came from.
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
         between.netlink.do(netlink.set_master(FAR, BRIDGE))
         between.netlink.do(netlink.set_link(FAR, hairpin=True))

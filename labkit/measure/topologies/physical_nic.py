@@ -1,7 +1,8 @@
-"""A NIC of the machine: found, lent to a topology, and given back as it was.
+"""A NIC of the machine: labkit finds it, uses it in a topology, and restores it afterwards.
 
-macvlan and ipvlan are made on it where it is. A bridge takes it into its own namespace; when that ends by force, the
-kernel moves a NIC back into the initial namespace, down (net/core/dev.c, default_device_exit_net).
+macvlan and ipvlan devices are created on the NIC where it is. A bridge moves the NIC into its own namespace. If that
+namespace ends by force, the kernel moves the NIC back into the initial namespace, set down (net/core/dev.c,
+default_device_exit_net).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from labkit.measure.topologies.base import Spec
 from labkit.system import netlink, process
 
 DELAY = netlink.FIRST_INDEX + 4
-DELAY_LIMIT = 1_000_000  # packets that netem may hold; its own 1,000 would be a limit of the rate
+DELAY_LIMIT = 1_000_000  # packets that netem may hold; its default of 1,000 would limit the rate
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Nic:
     kernel: netlink.Netlink
 
     def link(self) -> netlink.Link:
-        """What the kernel tells of it now."""
+        """Return the link as the kernel reports it now."""
         return next(link for link in netlink.links(self.kernel) if link.index == self.index)
 
 
 @contextmanager
 def machine_nic(spec: Spec) -> Iterator[Nic]:
-    """The NIC `spec.parent`, or where that is None the one NIC of a lab VM."""
+    """Find the NIC `spec.parent`; if that is None, the only NIC of a lab VM."""
     if spec.machine_netns is None:
         raise Unsupported(
             f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it:"
@@ -63,8 +64,8 @@ def machine_nic(spec: Spec) -> Iterator[Nic]:
 
 
 def _virtual_nic() -> str:
-    """The name of the NIC of a lab VM: the only one of virtio (the guest's /sys tells of the machine's namespace)."""
-    process.run(["modprobe", "virtio_net"])  # no harm where it is built in
+    """Return the name of a lab VM's NIC, its only virtio one (the guest's /sys shows the machine's namespace)."""
+    process.run(["modprobe", "virtio_net"])  # does nothing if the driver is built in
     folders = Path("/sys/class/net").glob("*/device/driver")
     result = [folder.parent.parent.name for folder in folders if folder.resolve().name == "virtio_net"]
     if len(result) != 1:
@@ -76,10 +77,10 @@ def _virtual_nic() -> str:
 
 @contextmanager
 def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tuple[netlink.Netlink, int]]:
-    """A NIC that is up and takes the MTU: a netlink socket beside it, and its index there.
+    """Borrow a NIC that is up and takes the MTU; yield a netlink socket in its namespace and its index there.
 
-    With `moved`, and always in a lab VM, that is in the namespace `between`. A lab VM's own NIC is set up as needed,
-    another machine's is used as it is, or refused with the command that would help.
+    With `moved`, and always in a lab VM, labkit moves the NIC into the namespace `between`. It configures a lab VM's
+    own NIC as needed. It uses the NIC of another machine as it is, or raises BadInput with the command that helps.
     """
     with machine_nic(spec) as nic:
         if spec.parent is not None:
@@ -111,7 +112,7 @@ def _check(nic: Nic, spec: Spec) -> None:
 
 
 def _check_free(nic: Nic) -> None:
-    """Raises BadInput for a NIC that a bridge may not take, because something else would be lost with it."""
+    """Raise BadInput for a NIC that must not join a bridge: something else uses it, or the move would lose it."""
     link = nic.link()
     own = [
         ipaddress.ip_interface(text) for index, text in netlink.addresses(nic.kernel) if index == nic.index
@@ -123,7 +124,7 @@ def _check_free(nic: Nic) -> None:
         [f"has the address {one}" for one in own if not one.is_link_local]
         + [f"carries {name}" for name in upper if link.kind != "veth"]
         + (["is a port of a bridge or a bond"] if link.master else [])
-        # Of a device that was made, a veth is a cable made for this; others the kernel would delete with the namespace.
+        # Of the virtual devices only a veth is allowed; the kernel would delete others together with the namespace.
         + ([f"is a {link.kind} device"] if link.kind not in (None, "veth") else [])
     ):
         raise BadInput(
@@ -134,7 +135,7 @@ def _check_free(nic: Nic) -> None:
 
 @contextmanager
 def _moved(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
-    """The NIC is in the namespace `between`, and its index there; afterwards it is back, and up if it was."""
+    """Move the NIC into the namespace `between` and yield its index there; then move it back, up if it was up."""
     was_up = nic.link().up
     assert spec.machine_netns is not None
     nic.kernel.do(netlink.move_link(nic.index, between.fd))
@@ -151,10 +152,10 @@ def _moved(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
 
 
 def _delay(between: Namespace, index: int, delay_s: float) -> None:
-    """Hold what arrives at the NIC for so long, as a longer cable would.
+    """Delay every packet that arrives at the NIC by `delay_s` seconds, like a longer cable.
 
-    At the receiver, on an ifb: what netem holds under a sender counts against what its TCP may have queued
-    (net/ipv4/tcp_output.c, tcp_small_queue_check).
+    netem sits at the receiver, on an ifb. At the sender, the packets that it holds would count against TCP's limit of
+    queued data (net/ipv4/tcp_output.c, tcp_small_queue_check).
     """
     between.netlink.do(netlink.new_link("ifb", "delay", index=DELAY))
     netem = ["netem", "delay", f"{round(delay_s * 1e6)}us", "limit", str(DELAY_LIMIT)]

@@ -26,9 +26,9 @@ TABLE: dict[str, Builder] = {
     "overlay": network_builder.overlay,
     **dict.fromkeys(open_vswitch.NAMES, open_vswitch.ovs),
 }
-# Whose names may go on with options: what raises BadInput for those that cannot be.
+# The topologies that take options after their name, with the function that raises BadInput for invalid options.
 OPTIONS = dict.fromkeys(open_vswitch.NAMES, open_vswitch.options)
-# With ends in guests: a topology's own builder for each kind of them.
+# The topologies that can have endpoints in guests, with their builder for each of these endpoint kinds.
 GUESTS: dict[str, dict[str, Builder]] = {
     "veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside},
     **{name: {"guest": open_vswitch.ovs_guests} for name in open_vswitch.NAMES},
@@ -42,7 +42,7 @@ ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two
 
 
 def check_names(parameters: Iterable[str]) -> None:
-    """Raises BadInput with the list of what there is, unless every name is a topology, with options that it takes."""
+    """Raise BadInput if a name is not a topology or has invalid options."""
     for name in parameters:
         kind, plus, _options = name.partition("+")
         if kind not in TABLE:
@@ -54,28 +54,28 @@ def check_names(parameters: Iterable[str]) -> None:
 
 
 def builder_of(name: str) -> Builder:
-    """What builds this topology, with whatever options."""
+    """Return the builder of the topology `name`, whose options are ignored."""
     return TABLE[name.partition("+")[0]]
 
 
 def check_parent(name: str, parent: str | None) -> None:
-    """Raises BadInput for a NIC under a topology that has no place for one."""
+    """Raise BadInput if a parent NIC is given for a topology that takes none."""
     if parent is not None and builder_of(name) not in TAKES_PARENT:
         raise BadInput(f"parent={parent}: {name} has no parent; macvlan and ipvlan have")
 
 
 def check_carries(name: str, mtu_bytes: int, family: int) -> None:
-    """Raises BadInput for a tunnel that no veth is large enough for, or that does not carry this version of IP."""
+    """Raise BadInput if `name` is a tunnel that no veth can carry at this MTU, or that lacks this IP version."""
     if name in tunnels.ARMS:
         tunnels.outside_bytes(name, mtu_bytes, family)
 
 
 @contextmanager
 def build(name: str, spec: Spec) -> Iterator[Topology]:
-    """The topology `name`, live until the block ends.
+    """Build the topology `name`; it exists until the block ends.
 
-    Raises BadInput for an unknown name or a parent where none can be, Unsupported where this kernel lacks a
-    part, Isolated where the kernel refuses by design, LinkError for anything else that the kernel refused.
+    Raises BadInput for an unknown name or a parent that the topology does not take, Unsupported if this kernel lacks a
+    feature, Isolated if the kernel refuses by design, LinkError for any other refusal of the kernel.
     """
     check_names([name])
     builder = builder_of(name)
@@ -90,8 +90,7 @@ def build(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def check_guests(parameters: Iterable[str], endpoint: str = "guest") -> None:
-    """Raises BadInput with the list of what there is, unless every topology has a place for a guest's cable, or for
-    what ends share (`endpoint`)."""
+    """Raise BadInput if a topology has no builder for this endpoint kind (guest or shared_guest)."""
     for name in parameters:
         if endpoint not in GUESTS.get(name.partition("+")[0], {}):
             there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
@@ -102,8 +101,10 @@ def check_guests(parameters: Iterable[str], endpoint: str = "guest") -> None:
 
 @contextmanager
 def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
-    """The ends of one side (`spec.side`) of the topology `name`, whose other side is on another host; raises as
-    `build`."""
+    """Build the ends of one side (`spec.side`) of the topology `name`; the other side is on another host.
+
+    Raises the same errors as `build`.
+    """
     if name not in ACROSS:
         raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Tunnels as arms: each pair's is point to point over a veth whose MTU is larger by what the tunnel adds, so that all
-arms carry the same. IPv4 outside, IPv4 or IPv6 inside.
+"""Tunnels as topologies. Each pair has a point-to-point tunnel over a veth; IPv4 outside, IPv4 or IPv6 inside.
 
-All but vxlan and geneve have the DF bit outside (the kernel's default): what does not fit is refused, not fragmented.
+The MTU of the veth is larger by the tunnel's headers, so all arms have the same inner MTU. All tunnels but vxlan and
+geneve set the DF bit outside (the kernel's default): packets that do not fit are refused, not fragmented.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from labkit.measure.topologies.base import EDGE, Spec, Topology, give_addresses,
 from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS, arithmetic, headers, length_bytes
 from labkit.system import netlink
 
-UNDER_SIDE = 2  # the part of the MAC addresses of `under`
-UNDER, WAY = EDGE + 1, EDGE + 2  # `under`, the veth; `way`, the tunnel that another tunnel goes through
-LARGEST = 65535  # of a veth's MTU (net/ethernet/eth.c, ETH_MAX_MTU)
-ID = 42  # of vxlan and geneve
+UNDER_SIDE = 2  # `part` in the MAC addresses of `under`
+UNDER, WAY = (
+    EDGE + 1,
+    EDGE + 2,
+)  # interface indices of `under`, the veth, and `way`, the outer one of two tunnels
+LARGEST = 65535  # the largest MTU of a veth, bytes (net/ethernet/eth.c, ETH_MAX_MTU)
+ID = 42  # the network identifier (VNI) of vxlan and geneve
 TTL = 64
-# The devices that an arm is made of, from the outside in.
+# The tunnel devices of each arm, from the outermost to the innermost.
 ARMS = {
     "vxlan": ("vxlan",), "geneve": ("geneve",), "gre": ("gre",), "gretap": ("gretap",), "ipip": ("ipip",),
     "vxlan_gre": ("gre", "vxlan"),
@@ -30,7 +33,10 @@ ARMS = {
 
 
 def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
-    """The MTU of the veth under the arm `name`. Raises BadInput when a veth cannot carry it, or the tunnel IPv6."""
+    """Return the MTU in bytes of the veth under the arm `name`.
+
+    Raises BadInput if it exceeds a veth's largest MTU, or if the tunnel does not carry this IP version.
+    """
     if name == "ipip" and family == 6:
         raise BadInput("ipip carries IPv4 alone (RFC 2003): say family=4, or take gre, which carries both")
     added = headers(name)
@@ -45,7 +51,7 @@ def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
 
 @contextmanager
 def tunnel(name: str, spec: Spec) -> Iterator[Topology]:
-    """The tunnel that the arm `name` is, between the two ends of each pair."""
+    """Build the tunnel `name` between the two ends of each pair."""
     outside = outside_bytes(name, spec.mtu_bytes, spec.family)
     with namespaces(names(spec), family=spec.family) as made:
         for number in range(0, len(made), 2):
@@ -55,7 +61,7 @@ def tunnel(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def _pair(name: str, mtu_bytes: int, outside: int, both: tuple[Namespace, Namespace], number: int) -> None:
-    """The veth between two ends, and the tunnel's devices at each."""
+    """Build the veth between two ends and the tunnel devices at each end."""
     under_mac = (mac(number, UNDER_SIDE), mac(number + 1, UNDER_SIDE))
     peer = {"name": "under", "index": UNDER, "netns": both[1].fd, "mac": under_mac[1]}
     both[0].netlink.do(
@@ -96,6 +102,8 @@ def _data(kind: str, near: IPv4Interface, far: IPv4Interface, link: int) -> dict
 
 
 def outer(depth: int, side: int) -> IPv4Interface:
-    """The address of the client (side 0) or the server (1) outside: of `under` (depth 0), of `way` (1). All pairs have
-    the same, each in namespaces of its own (RFC 3021: a /31 has two usable ones)."""
+    """Return the outer address of the client (side 0) or server (side 1): of `under` (depth 0) or `way` (depth 1).
+
+    All pairs use the same addresses, each in its own namespaces. A /31 has two usable addresses (RFC 3021).
+    """
     return IPv4Interface(f"192.168.{depth}.{side}/31")

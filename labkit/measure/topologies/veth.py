@@ -1,4 +1,4 @@
-"""loopback, and everything made of veth alone: direct, bridged, routed."""
+"""The topologies loopback, veth, veth_bridge and veth_routed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from labkit.measure.topologies.base import (
 from labkit.system import netlink
 
 BRIDGE = netlink.FIRST_INDEX + 1
-PORT_SIDE = 1  # the part of the MAC addresses of what lies between the ends
+PORT_SIDE = 1  # `part` in the MAC addresses of the ports between the ends
 
 
 @contextmanager
 def loopback(name: str, spec: Spec) -> Iterator[Topology]:
-    """Both ends in one namespace, over lo: no device between them, the ceiling of what the stack itself can
-    do."""
-    # No subnet: of two addresses in one, the second is a secondary one, from which UDP does not answer by itself.
+    """Build both ends of each pair in one namespace, over lo: the upper limit of what the network stack can do."""
+    # Single-address prefixes: in a shared subnet the second address is a secondary one, and UDP replies would not have
+    # it as their source.
     alone = 32 if spec.family == 4 else 128
     with namespaces([f"both{number}" for number in range(spec.pairs)], family=spec.family) as made:
         pairs = []
@@ -48,8 +48,10 @@ def loopback(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def veth(name: str, spec: Spec) -> Iterator[Topology]:
-    """One veth between the two ends of each pair (veth(4)): the far end's receive path runs in the sender's
-    softirq."""
+    """Build one veth between the two ends of each pair (veth(4)).
+
+    The receive path of the far end runs in the sender's softirq.
+    """
     with namespaces(names(spec), family=spec.family) as made:
         for number in range(0, len(made), 2):
             client, server = made[number : number + 2]
@@ -67,8 +69,10 @@ def veth(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
-    """A veth from every end to one Linux bridge (no spanning tree, no VLAN filtering): Docker's default
-    network."""
+    """Build a veth from every end to one Linux bridge, as Docker's default network.
+
+    The bridge has no spanning tree and no VLAN filtering.
+    """
     with ends_and_between(spec) as (ends, between):
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
         cables = [port(spec, space, number, BRIDGE) for space, _, number in endpoint_addresses(spec, ends)]
@@ -78,7 +82,10 @@ def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:
-    """A request for the veth between end `number` and its port in the namespace between, of the bridge `master`."""
+    """Return the netlink request for a veth from end `number` to its port in the namespace between.
+
+    `master` is the index of the bridge that the port joins, or None.
+    """
     return netlink.new_link(
         "veth",
         f"port{number}",
@@ -92,8 +99,10 @@ def port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink
 
 @contextmanager
 def veth_routed(name: str, spec: Spec) -> Iterator[Topology]:
-    """A veth from every end to a router namespace, a subnet of two addresses each: what Calico does, without
-    its policies."""
+    """Build a veth from every end to a router namespace, each with a subnet of two addresses.
+
+    Calico does the same, and adds policies.
+    """
     with ends_and_between(spec) as (ends, between):
         between.sysctl("ipv4/ip_forward" if spec.family == 4 else "ipv6/conf/all/forwarding", 1)
         between.netlink.do(

@@ -20,14 +20,17 @@ from labkit.measure.endpoints import Endpoint, FarPair, Pair
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import process
 
-# Each end of a flow leaves out the warm-up by its own clock. A busy machine makes one of them this late.
+# Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
 SKEW_S, LEAST_SKEW = 0.2, 0.02
 
 Page = dict[str, Any]  # what one end of a flow reports, as the generator wrote it
 
 
 def skew(duration_s: float) -> float:
-    """The share by which the counts of a flow's two ends may differ: each leaves out the warm-up by its own clock."""
+    """Return the share by which the counts of a flow's two ends may differ.
+
+    They differ because each end leaves out the warm-up by its own clock.
+    """
     return max(LEAST_SKEW, SKEW_S / duration_s) if duration_s > 0 else math.inf
 
 
@@ -35,10 +38,10 @@ def skew(duration_s: float) -> float:
 class Capabilities:
     """What a generator can do.
 
-    `length_bytes`: for each protocol the least and the greatest length of a write, datagram or payload. `paced`: it
-    keeps a rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate. `streams`:
-    parallel streams of a pair at most. `metric`: the column that arms are compared by; `higher_is_better` says which
-    way.
+    `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
+    can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
+    `streams`: the maximum number of parallel streams of a pair. `metric`: the column by which arms are compared, with
+    `higher_is_better` as its direction.
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
@@ -50,7 +53,7 @@ class Capabilities:
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The protocols that it speaks; the first is the one that it takes by itself."""
+        """The protocols that it supports; the first is its default."""
         return tuple(self.length_bytes)
 
 
@@ -91,10 +94,10 @@ class Generator(abc.ABC):
 
     @abc.abstractmethod
     def version(self) -> str:
-        """The version of the program. Raises Unsupported where it is missing or too old."""
+        """Return the version of the program. Raises Unsupported if it is missing or too old."""
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raises BadInput, in one sentence, for parameters that this generator cannot meet."""
+        """Raise BadInput, with one sentence, for parameters that this generator does not support."""
         can = self.capabilities
         if parameters.protocol not in can.protocols:
             known = ", ".join(can.protocols)
@@ -134,7 +137,7 @@ class Latency:
 
     @property
     def lost_count(self) -> int:
-        """Probes that did not arrive."""
+        """The number of probes that did not arrive."""
         return self.sent_count - self.received_count
 
 
@@ -142,10 +145,10 @@ class Latency:
 class Trial:
     """One trial: a load at a rate for a time, and what arrived.
 
-    `rate_pps` and `duration_s` are what was asked for. `offered_count` is what the generator handed to the device
-    under test: `sent_count`, and what the first hop refused. `received_count` is of these frames alone; `hops` are all
-    frames that interfaces on the path counted, the sender's first, the receiver's last. `elapsed_s` is how long it
-    sent, `slip_s` by how much its schedule moved because it was late.
+    `rate_pps` and `duration_s` are the requested values. `offered_count` is the number of frames that the generator
+    handed to the device under test: `sent_count` and those that the first hop refused. `received_count` counts only
+    these frames. `hops` has all frames that each interface on the path counted, from the sender's to the receiver's.
+    `elapsed_s` is how long the generator sent. `slip_s` is by how much its schedule moved because it was late.
     """
 
     rate_pps: float | None
@@ -161,22 +164,22 @@ class Trial:
 
     @property
     def lost_count(self) -> int:
-        """Offered and not received; a device that duplicates frames has lost none."""
+        """The number of frames offered but not received; 0 if the device duplicated frames."""
         return max(0, self.offered_count - self.received_count)
 
     @property
     def loss_ratio(self) -> float:
-        """Lost, of what was offered."""
+        """The share of the offered frames that was lost."""
         return self.lost_count / self.offered_count if self.offered_count else 0.0
 
     @property
     def offered_pps(self) -> float:
-        """The rate that the generator reached."""
+        """The rate that the generator reached, in frames per second."""
         return self.offered_count / self.elapsed_s if self.elapsed_s else 0.0
 
     @property
     def generator_limited(self) -> bool:
-        """Whether the generator stayed more than 1 % below the rate that was asked for."""
+        """Whether the generator stayed more than 1 % below the requested rate."""
         return self.rate_pps is not None and self.offered_count < 0.99 * self.rate_pps * self.duration_s - 1
 
 
@@ -184,25 +187,33 @@ class Trials(Protocol):
     """A generator that is ready between the ends of a topology."""
 
     def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
-        """Offer so many frames a second in all (None: as many as it can) for so long. Raises Failed when the generator
-        ends or does not answer."""
+        """Offer `rate_pps` frames per second in total (None: as many as possible) for `duration_s`.
+
+        Raises Failed if the generator ends or does not answer.
+        """
 
 
 class TrialGenerator(Generator):
-    """A generator that offers frames at a rate, counts exactly, and can be asked again and again."""
+    """A generator that offers frames at a rate, counts them exactly, and runs any number of trials."""
 
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
-        """Senders and receivers of these pairs, ready; nothing of them is left afterwards. Raises Unsupported, in one
-        sentence, for ends that it cannot send from, and BadInput for frames that do not fit."""
+        """Start the senders and receivers of these pairs; all of them end with the block.
+
+        Raises Unsupported, with one sentence, for ends that it cannot send from, and BadInput for frames that do not
+        fit into the MTU.
+        """
 
 
 class LatencyGenerator(Generator):
-    """A generator that times round trips."""
+    """A generator that measures round-trip times."""
 
     @abc.abstractmethod
     def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
-        """The columns of a row: the round-trip times of all pairs at once. Raises Failed when one gets no answer."""
+        """Measure the round-trip times of all pairs at once; return columns of a row.
+
+        Raises Failed if a pair gets no answer.
+        """
 
 
 class Servers(Protocol):
@@ -211,47 +222,51 @@ class Servers(Protocol):
     programs: list[process.Running]
 
     def finish(self, deadline: float) -> list[Page]:
-        """Wait for their ends, kill those that still run at the deadline (time.monotonic()), return what each
-        reports."""
+        """Wait until the servers end, and return the report of each.
+
+        Kills those that still run at the deadline (time.monotonic()).
+        """
 
 
 class Flows(Protocol):
     """The flows of one topology: started, held, continued and ended together."""
 
     def stage(self) -> None:
-        """Make all clients ready for `go`."""
+        """Prepare all clients for `go`."""
 
     def go(self) -> None:
         """Let all senders send."""
 
     def hold(self) -> None:
-        """Stop all senders where they are."""
+        """Pause all senders until the next `go`."""
 
     def wait(self, until: float) -> bool:
-        """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
+        """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
 
     def early_end(self) -> str | None:
-        """The words of a flow that has ended although it should be running, or None."""
+        """Return the error message of a flow that ended too early, or None."""
 
     def interrupt(self) -> None:
-        """End all flows before their time; `finish` still returns what they counted."""
+        """End all flows early; `finish` still returns what they counted."""
 
     def finish(
         self, deadline: float, served: Callable[[], list[Page]] | None = None
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Wait until the flows have ended; what both ends of each report, and what went wrong first, or None.
-        `served` gives the reports of servers on another host."""
+        """Wait until the flows end. Return the reports of both ends of each flow, and the first problem or None.
+
+        `served` returns the reports of servers on another host.
+        """
 
     def server_pages(self) -> list[Page]:
-        """What the servers report, where they are on this host."""
+        """Return the reports of the servers that are on this host."""
 
 
 class FlowGenerator(Generator):
     """A generator whose clients carry data to servers."""
 
     reported_bps: ClassVar[str]  # the column with the throughput that the generator itself reports
-    grace_s: ClassVar[float]  # beyond its planned time, until a run is ended by force
-    last_words_s: ClassVar[float]  # for the other end to report, once one has ended
+    grace_s: ClassVar[float]  # how long a run may exceed its planned time before it is killed
+    last_words_s: ClassVar[float]  # how long the other end may take to report after one end has ended
 
     @abc.abstractmethod
     def flows(
@@ -262,24 +277,29 @@ class FlowGenerator(Generator):
         emulated: bool = False,
         endless: bool = False,
     ) -> AbstractContextManager[Flows]:
-        """Flows whose servers listen; none of the processes is left afterwards. `emulated`: the CPUs are, so they need
-        longer to start. `endless`: they run until they are interrupted, for slices."""
+        """Start flows whose servers already listen; all processes end with the block.
+
+        `emulated`: programs need longer to start, because the CPUs are emulated. `endless`: the flows run until they
+        are interrupted, as slices need.
+        """
 
     @abc.abstractmethod
     def far_flows(
         self, pairs: Sequence[FarPair], parameters: LoadParameters
     ) -> AbstractContextManager[Flows]:
-        """Flows to servers that listen on another host."""
+        """Start flows to servers that listen on another host; all processes end with the block."""
 
     @abc.abstractmethod
     def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
-        """Servers that listen at these ends; none of them is left afterwards."""
+        """Start servers that listen at these ends; all of them end with the block."""
 
     @abc.abstractmethod
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
-        """The columns of a row, from what both ends of each flow report. Raises Failed when one lacks what a row
-        needs."""
+        """Compute the columns of a row from the reports of both ends of each flow.
+
+        Raises Failed if a report lacks a value that a row needs.
+        """
 
     @abc.abstractmethod
     def block_bytes(self, parameters: LoadParameters) -> int:
-        """What a sender sends at a time: so much of a rate can be missing at the end."""
+        """Return how many bytes a sender writes at once; this much of a rate can be missing at the end."""

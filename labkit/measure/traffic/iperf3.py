@@ -1,6 +1,6 @@
-"""iperf3: one process for each end of each pair, parsed from its JSON only.
+"""iperf3 as a traffic generator: one process for each end of each pair.
 
-What it wrote is read in `labkit.measure.traffic.iperf3_json` (iperf3 3.12; `tests/samples` has real output).
+`labkit.measure.traffic.iperf3_json` parses its JSON output (iperf3 3.12; `tests/samples` has real output).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from labkit.system import process
 
 PORT = 5201
 LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
-OLDEST = (3, 12)  # the JSON of UDP runs has sums of both ends only from here on
-GRACE_S = 5.0  # beyond its planned time, until a run is ended by force
-LAST_WORDS_S = 1.0  # for the other end to write what it has, once one has ended
+OLDEST = (3, 12)  # the first version whose JSON of UDP runs has the sums of both ends
+GRACE_S = 5.0  # how long a run may exceed its planned time before it is killed
+LAST_WORDS_S = 1.0  # how long the other end may take to write its report after one end has ended
 START_S, EMULATED_START_S = (
     10.0,
     60.0,
@@ -32,8 +32,10 @@ START_S, EMULATED_START_S = (
 
 @dataclass(frozen=True)
 class Load:
-    """What iperf3 is asked for. None leaves a choice to iperf3; `rate_bps` None is as fast as it goes. Whole
-    seconds: its -t and -O take no others."""
+    """The options of an iperf3 run. None leaves the choice to iperf3; `rate_bps` None means as fast as possible.
+
+    Times are whole seconds, because iperf3's -t and -O take no fractions.
+    """
 
     protocol: str = "tcp"
     length_bytes: int | None = None
@@ -44,19 +46,18 @@ class Load:
     mss_bytes: int | None = None
     congestion: str | None = None
     zerocopy: bool = False
-    affinity: str | None = None  # "0,1": client's CPU, server's CPU
+    affinity: str | None = None  # "0,1": the client's CPU and the server's CPU
 
 
 def load_of(parameters: LoadParameters) -> Load:
-    """What iperf3 is asked for, from the parameters of an experiment."""
+    """Return the iperf3 options for the parameters of an experiment."""
     given = {field.name: getattr(parameters, field.name) for field in fields(Load)}
     udp = parameters.protocol == "udp"
     return Load(**given | {"length_bytes": parameters.datagram_bytes if udp else parameters.length_bytes})
 
 
 def version() -> str:
-    """The version of iperf3. Raises Unsupported when there is none, or one whose JSON lacks what a row
-    needs."""
+    """Return the version of iperf3. Raises Unsupported if it is missing, or too old for the JSON that rows need."""
     words = process.output(["iperf3", "--version"]).split()
     text = words[1] if len(words) > 1 else "?"
     numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
@@ -66,7 +67,7 @@ def version() -> str:
 
 
 def client_argv(load: Load, address: str) -> list[str]:
-    """The client's command line."""
+    """Return the client's command line."""
     argv = [
         "iperf3",
         "-J",
@@ -97,21 +98,26 @@ def client_argv(load: Load, address: str) -> list[str]:
 
 
 def server_argv(address: str) -> list[str]:
-    """The server's command line; unbound, with both ends in one namespace it would answer UDP from the
-    client's address."""
+    """Return the server's command line.
+
+    It binds the server to its address. Otherwise, with both ends in one namespace, the server would answer UDP from
+    the client's address.
+    """
     return ["iperf3", "-s", "-1", "-J", "-p", str(PORT), "-B", address]
 
 
 class Servers:
-    """A server for each end, listening."""
+    """One listening server for each end."""
 
     def __init__(self, programs: list[process.Running], ends: Sequence[Endpoint]) -> None:
-        self.programs = programs  # in which each is from its start, for whoever has to end them
+        self.programs = (
+            programs  # the caller's list has each server from its start, so that the caller can end it
+        )
         for end in ends:
             programs.append(end.start(server_argv(end.address)))
 
     def finish(self, deadline: float) -> list[Page]:
-        """Wait for their ends, kill those that still run at the deadline, and return the JSON of each."""
+        """Wait until the servers end, kill those that still run at the deadline, and return the JSON of each."""
         for program in process.wait(self.programs, deadline):
             program.go()
             program.kill()
@@ -119,7 +125,7 @@ class Servers:
 
 
 class Flow:
-    """A client process, and the server process where that is on this host."""
+    """A client process, and its server process if that is on this host."""
 
     def __init__(self, pair: Pair | FarPair, server: process.Running | None) -> None:
         self.pair = pair
@@ -127,11 +133,11 @@ class Flow:
         self.client: process.Running | None = None
 
     def connect(self, load: Load) -> None:
-        """Start the client, held."""
+        """Start the client, held before it sends."""
         self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
 
     def programs(self) -> list[process.Running]:
-        """The processes that were started."""
+        """The processes of this flow that were started on this host."""
         return [program for program in (self.client, self.server) if program is not None]
 
 
@@ -151,14 +157,14 @@ class Flows:
         self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
 
     def stage(self) -> None:
-        """Let all clients stand ready for `go`: each is stopped as soon as it exists, so that none has a lead."""
+        """Prepare all clients for `go`: each is stopped as soon as it exists, so that none starts before the others."""
         for flow in self.flows:
             flow.connect(self._load)
             assert flow.client is not None
             self.programs.append(flow.client)
         deadline = time.monotonic() + self._start_s
         for flow, client in zip(self.flows, self.clients, strict=True):
-            # One that has ended tells why when the run is over.
+            # `finish` reports why a client has already ended.
             if not client.held(deadline) and not client.poll():
                 where = flow.pair.client.name
                 raise Failed(f"the iperf3 client at {where} did not stand ready within {self._start_s:.0f} s")
@@ -174,22 +180,22 @@ class Flows:
             client.go()
 
     def hold(self) -> None:
-        """Stop all senders where they are."""
+        """Pause all senders until the next `go`."""
         for client in self.clients:
             client.hold()
 
     def wait(self, until: float) -> bool:
-        """Sleep until then (time.monotonic()), or until all clients have ended; whether some still run."""
+        """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
         return bool(process.wait(self.clients, until))
 
     def interrupt(self) -> None:
-        """End the clients before their time, which makes iperf3 write what it counted."""
+        """End the clients early; iperf3 then writes what it counted."""
         for client in self.clients:
             client.signal(signal.SIGINT)
         self.go()
 
     def early_end(self) -> str | None:
-        """The words of a flow that has ended although it should be running, or None."""
+        """Return the error message of a flow that ended too early, or None."""
         for flow in self.flows:
             for program in flow.programs():
                 if program.poll():
@@ -199,10 +205,10 @@ class Flows:
     def finish(
         self, deadline: float, served: Callable[[], list[Page]] | None = None
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Wait until the clients have ended and return each flow's JSON (both ends), and what went wrong
-        first, or None. `served` gives the JSON of servers on another host.
+        """Wait until the clients end. Return the JSON of both ends of each flow, and the first problem or None.
 
-        At the deadline the rest is interrupted (iperf3 then still writes what it has), a second later killed.
+        `served` returns the JSON of servers on another host. Clients that still run at the deadline are interrupted
+        (iperf3 then writes what it has), and killed a second later.
         """
         late = process.wait(self.clients, deadline)
         for program in late:
@@ -219,14 +225,16 @@ class Flows:
         return result, late_words or next((problem for problem in problems if problem), None)
 
     def server_pages(self) -> list[Page]:
-        """The JSON of the servers, where they are on this host; those that are late are ended."""
+        """Return the JSON of the servers that are on this host; kill those that are late."""
         return [] if self.servers is None else self.servers.finish(time.monotonic() + LAST_WORDS_S)
 
 
 @contextmanager
 def flows(pairs: Sequence[Pair], load: Load, *, emulated: bool = False) -> Iterator[Flows]:
-    """Servers listening for each pair; when the block ends, by whatever way, none of the processes is
-    left. Those on an emulated CPU are waited for longer."""
+    """Start a listening server for each pair, and yield the flows; all processes end with the block, in every case.
+
+    `emulated`: wait longer for the servers, because their CPUs are emulated.
+    """
     with servers([pair.server for pair in pairs], emulated=emulated) as ready:
         made = Flows(pairs, ready, load, EMULATED_START_S if emulated else START_S)
         with process.all_ended(made.programs):
@@ -235,7 +243,7 @@ def flows(pairs: Sequence[Pair], load: Load, *, emulated: bool = False) -> Itera
 
 @contextmanager
 def far_flows(pairs: Sequence[FarPair], load: Load) -> Iterator[Flows]:
-    """Clients for servers that listen on another host; when the block ends, none of them is left."""
+    """Yield flows to servers that listen on another host; all clients end with the block."""
     made = Flows(pairs, None, load)
     with process.all_ended(made.programs):
         yield made
@@ -243,7 +251,7 @@ def far_flows(pairs: Sequence[FarPair], load: Load) -> Iterator[Flows]:
 
 @contextmanager
 def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Servers]:
-    """Servers that listen at these ends; when the block ends, none of them is left."""
+    """Start servers that listen at these ends; all of them end with the block."""
     programs: list[process.Running] = []
     with process.all_ended(programs):
         made = Servers(programs, ends)
@@ -252,7 +260,7 @@ def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Ser
 
 
 def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running], within_s: float) -> None:
-    """Return when every server's port listens (state 0A of /proc/net/tcp and tcp6)."""
+    """Wait until every server's port listens (state 0A of /proc/net/tcp and tcp6)."""
     wanted = f":{PORT:04X} "
     deadline = time.monotonic() + within_s
     for server, program in zip(servers, programs, strict=True):
@@ -303,7 +311,7 @@ class Iperf3(FlowGenerator):
     grace_s, last_words_s = GRACE_S, LAST_WORDS_S
 
     def version(self) -> str:
-        """The version of iperf3. Raises Unsupported where it is missing or too old."""
+        """Return the version of iperf3. Raises Unsupported if it is missing or too old."""
         return version()
 
     def flows(
@@ -314,7 +322,7 @@ class Iperf3(FlowGenerator):
         emulated: bool = False,
         endless: bool = False,
     ) -> AbstractContextManager[Flows]:
-        """Flows whose servers listen; a flow without an end runs for a day."""
+        """Start flows whose servers already listen; an endless flow runs for a day."""
         load = load_of(parameters)
         load = replace(load, duration_s=86400, omit_s=0) if endless else load
         return flows(pairs, load, emulated=emulated)
@@ -322,19 +330,19 @@ class Iperf3(FlowGenerator):
     def far_flows(
         self, pairs: Sequence[FarPair], parameters: LoadParameters
     ) -> AbstractContextManager[Flows]:
-        """Flows to servers that listen on another host."""
+        """Start flows to servers that listen on another host."""
         return far_flows(pairs, load_of(parameters))
 
     def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
-        """Servers that listen at these ends."""
+        """Start servers that listen at these ends."""
         return servers(ends, emulated=emulated)
 
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
-        """The columns of a row, from the JSON of both ends of each flow."""
+        """Compute the columns of a row from the JSON of both ends of each flow."""
         return iperf3_json.metrics(reports, protocol)
 
     def block_bytes(self, parameters: LoadParameters) -> int:
-        """The bytes of a write: 128 KiB of TCP where iperf3 has the choice."""
+        """Return the bytes of one write: for TCP without a length, iperf3's default of 128 KiB."""
         return (
             parameters.datagram_bytes if parameters.protocol == "udp" else parameters.length_bytes or 131072
         )

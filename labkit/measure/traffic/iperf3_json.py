@@ -1,4 +1,4 @@
-"""What iperf3 wrote: the JSON of both ends of each flow, and the columns of a row that are made of it."""
+"""The JSON that iperf3 writes for both ends of each flow, and the columns of a row that labkit computes from it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from labkit.system import process
 
 
 def page(program: process.Running | None) -> Page:
-    """The JSON that iperf3 wrote; {} and the text under "unreadable" where it wrote none."""
+    """Return the JSON that iperf3 wrote; text that is not JSON is under the key "unreadable"."""
     if program is None:
         return {}
     return parse(program.ended().stdout)
 
 
 def parse(text: str) -> Page:
-    """The JSON of one end; the text under "unreadable" where it is none."""
+    """Parse the JSON of one end; text that is not JSON is under the key "unreadable"."""
     try:
         result = json.loads(text)
     except (ValueError, RecursionError):
@@ -28,7 +28,7 @@ def parse(text: str) -> Page:
 
 
 def problem(client: process.Running, pages: Page) -> str | None:
-    """What went wrong with a flow, whose client has ended, by the JSON of its two ends; None: nothing."""
+    """Return the problem of a flow whose client has ended, from the JSON of its two ends, or None."""
     near, far = pages["client"], pages["server"]
     if "error" in near:
         return f"iperf3: {near['error']}"
@@ -43,10 +43,10 @@ def problem(client: process.Running, pages: Page) -> str | None:
 
 
 def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
-    """The sums over the flows that a row carries, from the JSON of both ends of each.
+    """Compute the columns of a row: sums over all flows, from the JSON of both ends of each.
 
-    iperf3_bps is what the receivers got; CPU-seconds are iperf3's own utilisation over the run without
-    the omitted part. Raises Failed when a page lacks what this version of iperf3 should have written.
+    iperf3_bps is the receivers' throughput. CPU seconds are iperf3's own utilisation over the run without
+    the omitted part. Raises Failed if a page lacks a value that this version of iperf3 should write.
     """
     try:
         ends = [page["client"]["end"] for page in pages]
@@ -69,8 +69,7 @@ def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
 
 
 def _udp(pages: Sequence[Page]) -> dict[str, Any]:
-    # What was lost is known at the server: the client's JSON (3.12) adds what was lost in the omitted
-    # seconds.
+    # Take the losses from the server: the client's JSON (3.12) also counts losses in the omitted seconds.
     servers = [page["server"]["end"] for page in pages]
     received = [end["sum_received"] for end in servers]
     arrived = sum(part["packets"] - part["lost_packets"] for part in received)
@@ -88,8 +87,10 @@ def _udp(pages: Sequence[Page]) -> dict[str, Any]:
 
 
 def _lost(sent: int, arrived: int, lost: int, most: float) -> int | None:
-    """The datagrams that were lost of those that were sent. Each end leaves out the omitted seconds by its own clock: a
-    late server counts what was lost in them, too. None where that makes a larger share than `most`."""
+    """Return how many of the sent datagrams were lost, or None if the counts differ by more than the share `most`.
+
+    Each end leaves out the omitted seconds by its own clock, so a late server also counts losses in them.
+    """
     if arrived + lost > sent * (1 + most):
         return None
     return max(0, min(lost, sent - arrived))

@@ -1,5 +1,8 @@
-"""ping: round-trip times. Closed-loop: the next request does not wait for its intended time when the last one
-is late."""
+"""ping as a traffic generator: round-trip times, closed-loop.
+
+Closed-loop: a late answer delays the next requests, so a stall of the path counts less often than it would at a fixed
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,19 @@ from labkit.measure.endpoints import Endpoint, FarPair, Pair
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import process
 
-# The kernel tells bridges of carriers 100 devices at a time, a second apart (net/core/link_watch.c): with hundreds of
-# new ports the last may be slow to forward.
+# The kernel reports carriers to bridges for 100 devices at a time, a second apart (net/core/link_watch.c): with
+# hundreds of new ports the last one may begin to forward late.
 PATIENCE_S = 15
-INTERVAL_S = 0.002  # the shortest that iputils allows without privilege
-STEP_S = 1e-6  # ping prints microseconds; the median is interpolated within one, or 4 µs against 5 µs would be 25 %
-_RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # a request counts once, however often it is answered
+INTERVAL_S = 0.002  # the shortest interval that iputils allows without privilege
+STEP_S = 1e-6  # ping prints whole microseconds; without interpolation 4 µs against 5 µs would look like 25 %
+_RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
 
 
 def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> str | None:
-    """None when every pair answers a ping that fills the MTU and must not be fragmented; else one sentence
-    about the first that does not."""
+    """Ping every pair with packets that fill the MTU and must not be fragmented.
+
+    Returns None if every pair answers, else one sentence about the first pair that does not.
+    """
     size = mtu_bytes - (28 if family == 4 else 48)
     programs = [
         _ping(pair.client, pair.server.address, ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{size}"])
@@ -45,7 +50,7 @@ def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> s
 
 
 def silent(pair: Pair | FarPair) -> bool:
-    """Whether small pings of one pair get no answer within 0.6 s."""
+    """Return whether small pings of one pair get no answer within 0.6 s."""
     return (
         process.run([*pair.client.prefix, *argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
         == 1
@@ -53,7 +58,7 @@ def silent(pair: Pair | FarPair) -> bool:
 
 
 def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
-    """Send so many pings with a payload of this length, 10 ms apart. Raises Failed unless each was answered in time."""
+    """Send `count` pings with this payload length, 10 ms apart. Raises Failed unless each is answered in time."""
     options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
     ended = process.run([*client.prefix, *argv(address, options)])
     if len(round_trip_times(ended.stdout)) < count:
@@ -61,10 +66,10 @@ def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> N
 
 
 def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
-    """Round-trip times of all pairs at once, a request every 2 ms each: count, and p50, p99 and maximum in
-    seconds.
+    """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
 
-    Raises Failed with ping's words when one of them fails or gets no answer at all.
+    Returns the count, and p50, p99 and maximum in seconds. Raises Failed with ping's error message if one of them
+    fails or gets no answer at all.
     """
     options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
     options += [f"-s{56 if length_bytes is None else length_bytes}"]
@@ -93,18 +98,18 @@ def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: in
 
 @errors.reading("the output of ping")
 def round_trip_times(text: str) -> list[float]:
-    """The round-trip times in seconds that ping printed (iputils)."""
+    """Parse the round-trip times that ping (iputils) printed; return them in seconds."""
     return [float(value) / 1e3 for value in _RTT.findall(text)]
 
 
 def _sent_by_all(texts: Iterable[str]) -> int | None:
-    """What all pings have sent; None where one was ended before it said so."""
+    """Return how many requests all pings sent, or None if one was ended before it printed its summary."""
     result = [re.search(r"(\d+) packets transmitted", text) for text in texts]
     return None if None in result else sum(int(one[1]) for one in result if one)
 
 
 def argv(address: str, options: list[str]) -> list[str]:
-    """The words of a ping, without those that say where it runs."""
+    """Return the command line of a ping, without the prefix that enters its namespace."""
     return ["ping", "-n", *options, address]
 
 
@@ -121,9 +126,9 @@ class Ping(LatencyGenerator):
     )
 
     def version(self) -> str:
-        """The version of ping. Raises Unsupported where it is missing."""
+        """Return the version of ping. Raises Unsupported if it is missing."""
         return process.output(["ping", "-V"]).split()[-1]
 
     def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
-        """The columns of a row: the round-trip times of all pairs at once."""
+        """Measure the round-trip times of all pairs at once; return columns of a row."""
         return latency(pairs, parameters.duration_s, parameters.length_bytes)

@@ -1,4 +1,4 @@
-"""Rates of frames: in packets and bits a second, in per cent of a link's rate, with the arithmetic of the line.
+"""Frame rates in packets per second, bits per second or per cent of a link's rate, and the bytes on the line.
 
 On an Ethernet line a frame takes its own bytes (with FCS), 7 bytes of preamble, 1 of start delimiter, and 12 of gap to
 the next (IEEE 802.3, clause 4): 84 bytes of a 64-byte frame, so 1.488 million frames a second fill 1 Gbit/s.
@@ -15,8 +15,8 @@ from labkit.common.units import si
 
 PREAMBLE_BYTES, GAP_BYTES = 8, 12
 TAGS_BYTES = {"vlan": 4, "vxlan": 50, "vxlan6": 70}  # IEEE 802.1Q; RFC 7348 over IPv4, over IPv6
-# Frames of a mix in turn, with FCS: 7, 4 and 1 of them, as the traffic generators' simple IMIX has them; the order
-# spreads the sizes.
+# Frame sizes of the mix in sending order, with FCS: 7, 4 and 1 frames, as in the simple IMIX of other generators. The
+# order spreads the sizes.
 IMIX = (64, 594, 64, 594, 64, 594, 64, 594, 64, 64, 64, 1518)
 MIXES = {"imix": IMIX}
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
@@ -25,26 +25,26 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)\s*(pps|bit/s|bps|%)", re.I)
 
 @dataclass(frozen=True)
 class Line:
-    """A link: its rate in bit/s (None: no limit is known), and what encapsulation adds to each frame on it."""
+    """A link: its rate in bit/s (None: no known limit), and the encapsulation of each frame on it."""
 
     rate_bps: float | None = None
     tag: str | None = None
 
     @property
     def tag_bytes(self) -> int:
-        """What encapsulation adds to a frame."""
+        """The bytes that encapsulation adds to a frame."""
         return 0 if self.tag is None else TAGS_BYTES[self.tag]
 
     def wire_bytes(self, frame_bytes: float) -> float:
-        """What a frame of this size takes on the line."""
+        """Return the bytes that a frame of this size takes on the line."""
         return frame_bytes + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
 
     def most_pps(self, frame_bytes: float) -> float | None:
-        """The frames of this size that fill the line in a second."""
+        """Return how many frames of this size per second fill the line, or None without a known rate."""
         return None if self.rate_bps is None else self.rate_bps / (8 * self.wire_bytes(frame_bytes))
 
     def arithmetic(self, frame_bytes: float) -> str:
-        """`64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`"""
+        """Explain `most_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
         tag = self.tag_bytes
         parts = [
             f"{frame_bytes:g}",
@@ -59,7 +59,7 @@ class Line:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """The sizes of frames that take turns: of a number one, of `imix` those of the mix. Raises BadInput."""
+    """Parse frame sizes: a number gives one size, `imix` the sizes of the mix in sending order. Raises BadInput."""
     if text in MIXES:
         return MIXES[text]
     if not (text.isascii() and text.isdigit() and len(text) < 6):
@@ -68,13 +68,15 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def mean_bytes(frame_bytes: Sequence[int]) -> float:
-    """The mean size of frames that take turns."""
+    """Return the mean of these frame sizes."""
     return sum(frame_bytes) / len(frame_bytes)
 
 
 def pps(name: str, text: str, frame_bytes: Sequence[int], line: Line) -> float:
-    """Frames a second of `100kpps`, `1Gbit/s` (bits of frames with FCS), `50%` (of the line's rate). Raises BadInput
-    for another form, for a share of a line whose rate is not known, and for more than the line carries."""
+    """Parse `100kpps`, `1Gbit/s` (bits of frames with FCS) or `50%` (of the line's rate); return frames per second.
+
+    Raises BadInput for another form, for a share of a line without a known rate, and for more than the line carries.
+    """
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise BadInput(f"{name}={text}: write for example 100kpps, 500Mbit/s or 50%")

@@ -15,14 +15,14 @@ PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in 
 
 
 def find(name: str) -> Generator:
-    """The generator `name`. Raises BadInput with the list of what there is."""
+    """Return the generator `name`. Raises BadInput with the list of generators if there is none."""
     if name not in GENERATORS:
         raise BadInput(f"generator={name}: there are {', '.join(GENERATORS)}")
     return GENERATORS[name]
 
 
 def speaking(protocol: str) -> Generator:
-    """The first generator that speaks this protocol. Raises BadInput with the list of protocols."""
+    """Return the first generator that supports this protocol. Raises BadInput with the list of protocols."""
     for one in GENERATORS.values():
         if protocol in one.capabilities.protocols:
             return one
@@ -30,7 +30,7 @@ def speaking(protocol: str) -> Generator:
 
 
 def find_trial(name: str) -> TrialGenerator:
-    """The generator `name`, which runs trials at a rate. Raises BadInput with the list of those that do."""
+    """Return the generator `name`, which must run trials at a rate. Raises BadInput with the list of those that do."""
     result = find(name)
     if not isinstance(result, TrialGenerator):
         able = [one.name for one in GENERATORS.values() if isinstance(one, TrialGenerator)]
@@ -41,7 +41,7 @@ def find_trial(name: str) -> TrialGenerator:
 
 
 def versions() -> dict[str, str | None]:
-    """The version of every generator that carries data, by name; None where it is not installed."""
+    """Return the version of every generator that carries data, by name; None if it is not installed."""
     return dict(_versions())
 
 
@@ -50,5 +50,5 @@ def _versions() -> Iterator[tuple[str, str | None]]:
         if isinstance(one, FlowGenerator):
             try:
                 yield name, one.version()
-            except LabkitError:  # others do without
+            except LabkitError:  # the other generators work without it
                 yield name, None

@@ -75,7 +75,10 @@ def test_times_by_bpf_are_doubted() -> None:
     ("reasons", "words"),
     [
         (["may panic: guest=debian,profile=tracing"], "guest_function_times recorded nothing: may panic"),
-        (["may panic", "may panic", "no tracer"], "guest_function_times recorded nothing: may panic; no tracer."),
+        (
+            ["may panic", "may panic", "no tracer"],
+            "guest_function_times recorded nothing: may panic; no tracer.",
+        ),
         ([], "Not measured: `observe=guest_function_times"),
     ],
 )
