@@ -43,10 +43,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def check(self) -> None:
-        """Raises BadInput for values that cannot be."""
+        """Raise BadInput for values that cannot be."""
 
     def check_programs(self) -> None:
-        """Raises Unsupported where a program that the experiment cannot do without is missing or too old."""
+        """Raise Unsupported where a program that the experiment cannot do without is missing or too old."""
 
     def asdict(self) -> dict[str, Any]:
         """Names and values, as JSON has them."""
@@ -73,20 +73,20 @@ def _value(name: str, given: Any, kind: Any) -> Any:
 
 
 def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:
-    """Raises BadInput unless value is absent or lies within the bounds."""
+    """Raise BadInput unless value is absent or lies within the bounds."""
     if value is not None and not least <= value <= most:
         because = f": {why}" if why else ""
         raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
 
 
 def left_out(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
-    """Raises BadInput, with the words of each, unless what nothing uses is as it is by itself."""
+    """Raise BadInput, with the words of each, unless what nothing uses is as it is by itself."""
     for name in names:
         if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
             raise BadInput(f"{name}={given}: {words[name]}")
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Raises BadInput with the list of what there is, unless value is in it."""
+    """Raise BadInput with the list of what there is, unless value is in it."""
     if value not in known:
         raise BadInput(f"{name}={value}: there are {', '.join(map(str, known))}")

@@ -66,7 +66,7 @@ def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
 
 
 class TwoHostConversation:
-    """The conversation with two processes (a process.Talk), as one with the clients'."""
+    """Both conversations of two hosts as one process.Conversing: that of the clients' host."""
 
     def __init__(
         self, near: process.Conversing, far: process.Conversing, peer: str, say: Callable[[str], None]

@@ -1,5 +1,7 @@
-"""What may be asked of a topology that stands: its state, to run programs at its endpoints, and what passes its
-interfaces, for as long as somebody asks. Requests come as JSON lines, each with a number that its answer has too."""
+"""Requests to a live topology: its state, programs at its endpoints, and packet captures.
+
+Requests are JSON lines, each with a number; its answer has the same number.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The process that an experiment is: PID 1 of its own namespaces. A request as a JSON line on standard input
-(which stays open for more), events as JSON lines on standard output.
+"""The process that runs an experiment, as PID 1 of its own namespaces.
+
+It reads its request as a JSON line on standard input (which stays open for more), and writes events as JSON lines on
+standard output.
 
 When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every program that it started and frees
 every interface.
@@ -32,13 +34,13 @@ BEFORE_S = (
 
 
 def say(event: dict[str, Any]) -> None:
-    """One event as one line, out at once."""
+    """Write one event as one line and flush it."""
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run an experiment: its events, between them nothing."""
+    """Run an experiment and yield its events."""
     result = experiments.find(request["experiment"])
     experiments.CHANGE_SOURCES.update(request.get("functions", {}))
     parameters = result.parameters.of(request["parameters"])
@@ -61,14 +63,14 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the other host of two, to which whoever started both carries it."""
+    """Return the answer of the other one of two hosts; the process that started both passes requests and answers on."""
     say({"event": "peer", "say": parameters})
     line = sys.stdin.buffer.readline()
     return msgspec.json.decode(line, type=dict[str, Any]) if line else {"gone": True}
 
 
 def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The servers' host of two: answers to what the clients' host asks."""
+    """Run the servers' host of two: answer the requests of the clients' host."""
     parameters = experiments.DatapathParameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
     details = request.get("details") or machine.details()
@@ -78,7 +80,7 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What this kernel and machine can do; a request that says `alone` is to a kernel that is thrown away."""
+    """Report what this kernel and machine can do; `alone` in the request: the kernel is discarded afterwards."""
     from labkit.measure import capabilities  # what only a doctor needs
 
     parameters = capabilities.capabilities(alone=request.get("alone", False))
@@ -93,7 +95,7 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
-    """The network of a request; without one, the first topology of its parameters with the first number of pairs."""
+    """Build the network of a request; without one, the first topology of its parameters, with their first `pairs`."""
     if "network" in request:
         with topologies.build_network(msgspec.convert(request["network"], topologies.Network)) as topology:
             yield topology
@@ -113,14 +115,14 @@ def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
 
 
 def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The state of a topology, which then goes."""
+    """Build a topology, report its state, and remove it."""
     with _built(request) as topology:
         yield {"event": "state", "state": topologies.state(topology)}
 
 
 def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The state of a topology that stands as long as standard input is open; there more may be asked of it."""
-    # An interrupt is meant for the programs that run in it; they would inherit that it is blocked, or SIG_IGN.
+    """Build a topology, report its state, and answer requests as long as standard input is open."""
+    # An interrupt is meant for the programs in the topology. A handler is not inherited; SIG_IGN or a block would be.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with _built(request) as topology:
@@ -202,7 +204,7 @@ REQUESTS = {
 
 
 def main() -> None:
-    """Answer one request."""
+    """Read one request and answer it."""
     # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

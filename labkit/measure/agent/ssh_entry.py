@@ -109,7 +109,7 @@ def _measuring(request: dict[str, Any], caller: Caller) -> None:
 
 
 def main() -> None:
-    """Answer one request."""
+    """Read one request and answer it."""
     say({"event": "hello", "labkit": __version__})
     line = sys.stdin.buffer.readline()
     code = 1

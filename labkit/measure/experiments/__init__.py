@@ -1,5 +1,4 @@
-"""One module per question. TABLE is the one place to add a new one: a name, its parameters, and what yields
-its rows."""
+"""The experiments, one module each. To add an experiment, add its name and an entry to TABLE."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ from labkit.measure.parameters import Parameters
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question: its parameters, the function that answers with events (rows, progress), and about how many seconds
-    that takes."""
+    """An experiment: its parameters, the function that yields its events (rows, progress), its estimated duration."""
 
     parameters: type[Parameters]
     help: dict[str, str]
@@ -85,7 +83,7 @@ TABLE = {
 
 
 def find(name: str) -> Experiment:
-    """The experiment `name`. Raises BadInput with the list of what there is."""
+    """Return the experiment `name`. Raises BadInput with the list of experiments if there is none."""
     if name not in TABLE:
         raise BadInput(f"there is no experiment {name}; there are: {', '.join(TABLE)}")
     return TABLE[name]()

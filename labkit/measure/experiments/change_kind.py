@@ -22,8 +22,10 @@ State = dict[str, str]  # settings of a place by name, as the kernel reports the
 
 @dataclass(frozen=True)
 class Place:
-    """A namespace, or an interface in it. `role`: client, server or between; `kernel`: that of a guest, None where it
-    is this one."""
+    """A namespace, or an interface in it.
+
+    `role`: client, server or between. `kernel`: a guest's kernel, or None for this host's kernel.
+    """
 
     role: str
     namespace: Namespace
@@ -53,8 +55,7 @@ class Place:
 
 
 class Files:
-    """The files that changes may name. With a `folder`, those in this folder and below it; without one, every file that
-    the user can read."""
+    """The files that changes may name: those in and below `folder`; without one, every file that the user can read."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -106,20 +107,23 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raises BadInput for options that cannot be, whoever wrote them."""
+        """Raise BadInput for invalid options, from whatever source."""
 
     @abc.abstractmethod
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        """What the kernel reports of what this kind changes. Raises Unsupported where the kernel lacks it."""
+        """Return the settings that this kind changes, as the kernel reports them.
+
+        Raises Unsupported if the kernel lacks them.
+        """
 
     @abc.abstractmethod
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        """Change it. Raises Unsupported for what the kernel lacks, Failed with its words for what it refuses."""
+        """Apply the change. Raises Unsupported if the kernel lacks the feature, Failed if it refuses the change."""
 
     def verify(  # noqa: B027  (most kinds have nothing to add to the difference of states)
         self, after: State, options: Mapping[str, Any], place: Place
     ) -> None:
-        """Raises Failed where the kernel reports something else than was asked for."""
+        """Raise Failed if the kernel reports another setting than the requested one."""
 
 
 FORBIDDEN = ("operation not permitted", "permission denied")
@@ -152,14 +156,14 @@ def digest(content: bytes) -> str:
 
 
 def refused(error: OSError, what: str) -> LabkitError:
-    """What it means that the kernel refuses to write a setting."""
+    """Return the error to raise when the kernel refuses to write a setting."""
     if error.errno in (errno.EPERM, errno.EACCES):
         return Unsupported(f"{what} needs root, also outside of a user namespace ({error.strerror})")
     return Failed(f"the kernel refuses {what} ({error.strerror})")
 
 
 def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
-    """Raises BadInput unless the options are exactly these, each a text."""
+    """Raise BadInput unless the options are exactly these, each a text."""
     if set(options) != set(names) or not all(isinstance(value, str) for value in options.values()):
         raise BadInput(
             f"{kind} takes {', '.join(names)}, each as a text; it was given {', '.join(options) or 'nothing'}"
@@ -167,7 +171,7 @@ def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
 
 
 def no_guest(kind: str, place: Place) -> None:
-    """Raises Unsupported for a place in the kernel of a guest."""
+    """Raise Unsupported for a place in the kernel of a guest."""
     if place.kernel is not None:
         raise Unsupported(
             f"{kind} cannot be changed inside a guest yet: sysctl can, and everything in namespaces and containers"

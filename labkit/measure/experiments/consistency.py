@@ -1,7 +1,7 @@
-"""Whether the numbers of a row can all be true at once.
+"""Consistency checks: can all numbers of a row be true at once?
 
-A row's numbers come from two sources: the kernel's counters, read around a window, and iperf3's or ping's own report.
-A row in which they contradict each other, or the link, is `invalid`: no conclusion may rest on it.
+A row's numbers come from two sources: the kernel's counters, read around a window, and the report of iperf3 or ping.
+A row is `invalid` if they contradict each other or exceed the link's rate. No conclusion uses such a row.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from labkit.measure.traffic.base import skew
 
-APART = 2.0  # iperf3's rate is of its whole time, the kernel's of the window: further apart they contradict each other
-ABOVE = 1.05  # of the link's rate; a token bucket lets a burst through
+APART = 2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
+ABOVE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 ROUNDING = 1e-6
 COUNTED = (
     "throughput_bps", "throughput_pps", "iperf3_bps", "window_s", "received_bytes", "received_count", "sent_bps",
@@ -22,8 +22,10 @@ COUNTED = (
 
 
 def contradiction(row: dict[str, Any]) -> str | None:
-    """What in a row cannot be true, in one sentence; None where nothing is wrong. Columns that are null or missing are
-    not judged."""
+    """Return one sentence about the first contradiction in a row, or None.
+
+    Columns that are null or missing are not checked.
+    """
     for name in COUNTED:
         value = row.get(name)
         if value is not None and not 0 <= value < math.inf:
@@ -32,13 +34,13 @@ def contradiction(row: dict[str, Any]) -> str | None:
 
 
 def _all(row: dict[str, Any], *names: str) -> list[Any] | None:
-    """The values of these columns; None unless all are known."""
+    """Return the values of these columns, or None if one is unknown."""
     values = [row.get(name) for name in names]
     return None if any(value is None for value in values) else values
 
 
 def _received(row: dict[str, Any]) -> str | None:
-    """Bytes against packets, in the kernel's window."""
+    """Compare bytes with packets in the kernel's window."""
     if (known := _all(row, "received_bytes", "received_count")) is None:
         return None
     size, count = known
@@ -53,8 +55,10 @@ def _received(row: dict[str, Any]) -> str | None:
 
 
 def _sent(row: dict[str, Any]) -> str | None:
-    """What arrived and was lost against what was sent. Slices are not judged: what was queued before a slice may arrive
-    in it."""
+    """Compare received and lost packets with sent ones.
+
+    Slices are not checked, because packets that were queued before a slice may arrive in it.
+    """
     if row.get("method") == "slice" or row.get("sent_count") is None:
         return None
     sent, lost = row["sent_count"], row.get("lost_count") or 0

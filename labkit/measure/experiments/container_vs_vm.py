@@ -48,7 +48,7 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
     profile_rounds: int = 3
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         left_out(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
@@ -61,11 +61,11 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
             self.of_load(load).check()
 
     def asdict(self) -> dict[str, Any]:
-        """Names and values, as JSON has them, without those that nothing uses."""
+        """Return names and values in JSON form, without those that nothing uses."""
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_load(self, load: str) -> DatapathParameters:
-        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        """Return the parameters of `datapaths` for one load. Raises BadInput if it is not a load."""
         return usual.of_load(self, load)
 
 
@@ -93,12 +93,12 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
 
 
 def planned_s(parameters: ContainerVsVm) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return measuring_loop.planned_s(plan(parameters, 0, {}))
 
 
 def run(parameters: ContainerVsVm, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
+    """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(
         plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
     )

@@ -1,4 +1,4 @@
-"""What an experiment says while it runs, and what it is told of its surroundings."""
+"""The context of a run, and the events that an experiment yields while it runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunContext:
-    """The experiment's name, the run's folder, the seed of every order, the machine as rows tell of it
-    (`machine.describe`), its own network namespace (None without privilege), the other host where there are two
-    nodes, and the points that are measured although they have rows, because some of those failed."""
+    """What an experiment knows about its run.
+
+    `experiment`: its name; `folder`: of the run; `seed`: of all random orders; `machine`: the columns of
+    `machine.describe`; `machine_netns`: a file descriptor of the machine's network namespace (None without privilege);
+    `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed.
+    """
 
     experiment: str
     folder: Path
@@ -27,20 +30,20 @@ class RunContext:
     again: frozenset[str] = frozenset()
 
     def done(self) -> set[str]:
-        """The points that need not be measured: they have rows."""
+        """Return the points that have rows and need no measurement."""
         return run_folder.finished_points(self.folder) - self.again
 
 
 def rows(point: str, content: list[dict[str, Any]]) -> Event:
-    """The rows of a finished point."""
+    """Make the event with the rows of a finished point."""
     return {"event": "rows", "point": point, "rows": content}
 
 
 def progress(what: str, done_s: float, total_s: float) -> Event:
-    """What is being measured now; done and total in planned seconds."""
+    """Make the event that says what is measured now; `done_s` and `total_s` are planned seconds."""
     return {"event": "progress", "what": what, "done_s": done_s, "total_s": total_s}
 
 
 def stopped(pairs: int, why: str) -> Event:
-    """Why no more is measured for a number of pairs."""
+    """Make the event that says why the measurement of a number of pairs ended."""
     return {"event": "stopped", "pairs": pairs, "why": why}

@@ -121,7 +121,7 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
         return super().of(given)
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         hosts.check(self.where)
         topologies.check_names(self.topology)
         for name, values in (("topology", self.topology), ("endpoint", self.endpoint), ("pairs", self.pairs)):
@@ -297,7 +297,7 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
         return registry.speaking(self.protocol) if self.generator is None else registry.find(self.generator)
 
     def check_programs(self) -> None:
-        """Raises Unsupported where the program that makes the load is missing or too old."""
+        """Raise Unsupported where the program that makes the load is missing or too old."""
         self.load_generator.version()
 
     @property

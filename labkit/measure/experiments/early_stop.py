@@ -1,7 +1,7 @@
-"""When to stop early: the half-width of every ratio to the baseline is small enough.
+"""The early stop: measuring ends when the half-width of every ratio to the baseline is small enough.
 
-A rule for stopping, not the verdict: that is computed by `labkit.analysis.stats` from the rows. This wing has no
-numpy, and needs none for a median.
+This rule only decides when to stop. `labkit.analysis.stats` computes the verdict from the rows. The measuring wing
+imports no numpy, and a median needs none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Seen = dict[tuple[int, int | None], dict[str, float]]
 
 
 class History:
-    """The log metric of every arm of every round and slice, and whether it is enough."""
+    """The logarithm of the metric of every arm, round and slice; decides whether these are enough."""
 
     def __init__(self, parameters: DatapathParameters, rows: list[dict[str, Any]]) -> None:
         self._asked = parameters
@@ -31,14 +31,17 @@ class History:
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Take in rows."""
+        """Add rows to the history."""
         for row in rows:
             value = row[self._asked.load_generator.capabilities.metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
 
     def enough(self, pairs: int) -> str | None:
-        """Why no more rounds are needed, or None. Never before eight rounds, never without a comparison."""
+        """Return why no more rounds are needed, or None.
+
+        None before LEAST_ROUNDS rounds, and without a comparison.
+        """
         seen = self._seen[pairs]
         rounds = len({number for number, _slice in seen})
         names = sorted({arm for arms in seen.values() for arm in arms})
@@ -54,7 +57,7 @@ class History:
 
     @staticmethod
     def _half_width(seen: Seen, name: str, both: tuple[str, str]) -> float:
-        """The wider of two: over all slices, and over rounds, which also differ by their set-up."""
+        """Return the wider of two half-widths: over all slices, and over rounds, which also differ by their set-up."""
         ratios: dict[int, list[float]] = defaultdict(list)
         for (number, _slice), arms in seen.items():
             if {name, *both} <= arms.keys():

@@ -51,7 +51,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
     duration_s: int = 1
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         if self.protocol == "tcp":
             raise BadInput(
                 "protocol=tcp: TCP cuts a stream as it likes; sizes are of datagrams (udp) and of pings"
@@ -71,7 +71,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
         super().check()
 
     def asdict(self) -> dict[str, Any]:
-        """Names and values, as JSON has them, without those that nothing uses."""
+        """Return names and values in JSON form, without those that nothing uses."""
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_size(self, size_bytes: int) -> DatapathParameters:
@@ -114,12 +114,12 @@ def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
 
 
 def planned_s(parameters: PacketSize) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return measuring_loop.planned_s(plan(parameters, 0, {}))
 
 
 def run(parameters: PacketSize, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
+    """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(
         plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
     )

@@ -1,7 +1,7 @@
-"""Profiles: whole runs of every arm under each observer, one observer at a time, after the rounds that measure.
+"""Profiles: whole runs of every arm under each observer, one observer at a time, after the measured rounds.
 
-They never enter a comparison (METHOD, "Profiles"). In the same rounds every arm also runs without an observer, so that
-what an observer cost stands beside what it saw.
+Profiles never enter a comparison (METHOD.md, "Profiles"). In the same rounds every arm also runs without an observer,
+so that each profile has the cost of its observer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from labkit.system import machine
 METHOD = "profile"
 UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
 Asked = TypeVar("Asked", bound=DatapathParameters)
-ARMING_S = 1.0  # about, and to read what was seen
-BETWEEN = 6  # namespaces between the ends whose settings are kept
-DISTURBED = 0.85  # of its throughput a tracer has to leave a flow
+ARMING_S = 1.0  # about how long an observer needs to arm and to report
+BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
+DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,30 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """`8-p3`, `400b-8-p3`"""
+        """The name of its point, for example `8-p3` or `400b-8-p3`."""
         return f"{self.prefix}{'-' if self.prefix else ''}{self.pairs}-p{self.round}"
 
     @property
     def what(self) -> str:
-        """The round in words, for progress."""
+        """The round in words, for the progress display."""
         words = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
         return f"{self.prefix}, {words}" if self.prefix else words
 
 
 def points(parameters: DatapathParameters) -> list[Profile]:
-    """All points, round by round."""
+    """Return all profiles, round by round."""
     rounds = parameters.profile_rounds if parameters.observe else 0
     return [Profile(pairs, number, parameters) for number in range(rounds) for pairs in parameters.pairs]
 
 
 def check(parameters: DatapathParameters) -> None:
-    """Raises Unsupported or BadInput, in one sentence, for an observer that cannot be used on this machine."""
+    """Raise Unsupported or BadInput, with one sentence, for an observer that cannot be used on this machine."""
     for name in parameters.observe:
         TABLE[name].check(parameters)
 
 
 def unusable(parameters: DatapathParameters) -> dict[str, str]:
-    """The observers that cannot be used on this machine, each with the reason."""
+    """Return the observers that cannot be used on this machine, each with the reason."""
     result = {}
     for name in parameters.observe:
         try:
@@ -80,27 +80,29 @@ def unusable(parameters: DatapathParameters) -> dict[str, str]:
 
 
 def without(parameters: Asked, blind: Collection[str]) -> Asked:
-    """The parameters without these observers."""
+    """Return the parameters without these observers."""
     left = tuple(name for name in parameters.observe if name not in blind)
     return msgspec.structs.replace(parameters, observe=left)
 
 
 def unobserved(blind: Mapping[str, str]) -> dict[str, list[run_folder.Row]]:
-    """The point whose rows say why observers cannot be used; none where all can."""
+    """Return the point whose rows say why observers cannot be used; empty if all can be used."""
     unseen = {"method": METHOD, "status": "unsupported"}
     rows = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
     return {UNOBSERVED: rows} if rows else {}
 
 
 def check_built(parameters: DatapathParameters) -> None:
-    """Raises BadInput for what can be known only once every arm has stood, which loads modules of the kernel: functions
-    that it cannot trace."""
+    """Raise BadInput for kernel functions that cannot be traced.
+
+    Call it after every arm was built once, because building loads kernel modules with further functions.
+    """
     for name in parameters.observe:
         TABLE[name].check_built(parameters)
 
 
 def planned_s(parameters: DatapathParameters, usable: list[Arm]) -> float:
-    """About how many seconds a point takes."""
+    """Estimate the duration of one profile in seconds."""
     runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
     return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)
 
@@ -108,7 +110,10 @@ def planned_s(parameters: DatapathParameters, usable: list[Arm]) -> float:
 def measure(
     run_context: RunContext, left: Sequence[Profile], usable: list[Arm], spent_of: tuple[float, float]
 ) -> Iterator[Event]:
-    """The rows of each point, with progress between; `spent_of` are planned seconds, until now and in all."""
+    """Measure these profiles; yield their rows and progress.
+
+    `spent_of` has the planned seconds spent until now and in total.
+    """
     spent, total = spent_of
     for point in left:
         parameters, result = point.parameters, list[Measured]()
@@ -128,7 +133,7 @@ def measure(
 def _measure(
     run_context: RunContext, point: Profile, usable: list[Arm], result: list[Measured]
 ) -> Iterator[str]:
-    """Measure one point: yields each stage as it begins."""
+    """Measure one profile and append its rows to `result`; yield each stage as it begins."""
     parameters = point.parameters
     rng = random.Random(f"{run_context.seed} {point.name}")
     observers: list[str | None] = [None, *parameters.observe]
@@ -144,8 +149,11 @@ def _measure(
 
 
 def _settings(live: LocalArm, folder: Path) -> str:
-    """The settings under which an arm stands, as a file of the run's folder: of the namespaces of its first pair and of
-    what lies between, by name. Arms that stand under the same ones have one file."""
+    """Write the settings of an arm into the run's folder and return the name of the file.
+
+    They are those of the namespaces of its first pair and between the ends, by name. Arms with equal settings share
+    one file.
+    """
     pair = live.topology.pairs[0]
     ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
     between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
@@ -165,7 +173,7 @@ def _settings(live: LocalArm, folder: Path) -> str:
 def _observed(
     parameters: DatapathParameters, live: LocalArm, observer: str | None, folder: Path, point: str
 ) -> Measured:
-    """One whole run of an arm under an observer, or under none."""
+    """Measure one whole run of an arm under an observer, or without one (None)."""
     artefacts = folder / "artefacts" / point
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
@@ -191,7 +199,7 @@ def _observed(
 
 
 def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> None:
-    """What each observer left of the throughput (of the rate of pings) that its arm had without one in this round."""
+    """Add to each row the share of the throughput (or ping rate) that its observer left to the arm in this round."""
     without = {
         arm.label: _speed(parameters, metrics)
         for arm, metrics in result

@@ -1,6 +1,6 @@
 """The servers' side of a whole run: whether every flow carries data, and what arrived while all of them ran.
 
-It may be on this host or on another; a run asks for the same of both (`There`).
+The servers may be on this host or on another one; `ServerSide` is the interface of both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from labkit.system import machine
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What the servers' host counted in so many seconds of its own clock, and the CPU time of the host that this is
-    told to (`There`) in them."""
+    """The counts of the servers' host in `window_s` seconds of its own clock.
+
+    The CPU time in it is that of the host that runs the clients.
+    """
 
     window_s: float
     received_bytes: int
@@ -35,23 +37,23 @@ class ServerSide(Protocol):
     """The servers of a run, and the counters of what they receive."""
 
     def idle(self) -> bool:
-        """Whether no flow has carried data yet."""
+        """Return whether no flow has carried data yet."""
 
     def carrying(self, within_s: float) -> bool:
-        """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
+        """Wait until data arrives on every flow; return False if it is late or a flow ends."""
 
     def window(self, until: float) -> Window:
-        """Count until then (time.monotonic()), or until all flows have ended; CPU time is this host's."""
+        """Count until `until` (time.monotonic()) or until all flows end; the CPU time is that of this host."""
 
     def pages(self) -> list[Page]:
         """The servers' own JSON, after their ends."""
 
     def report(self) -> dict[str, Any]:
-        """What of the window goes into columns of its own."""
+        """Return further columns of the row for the window."""
 
 
 class LocalServer:
-    """The servers of these flows are on this host."""
+    """Servers that are on this host."""
 
     def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
         self._flows, self._counters, self._ends = flows, counters, ends
@@ -67,10 +69,10 @@ class LocalServer:
         return carrying(self._counters, self._before, within_s, lambda: bool(self._flows.early_end()))
 
     def window(self, until: float) -> Window:
-        """Count until then (time.monotonic()), or until all flows have ended.
+        """Count until `until` (time.monotonic()) or until all flows end.
 
-        Guests are slow to answer while they are busy: they are asked within the window, which does not wait for them.
-        Raises Failed when that alone took until then: the flows may have ended meanwhile.
+        Busy guests answer slowly, so labkit asks them within the window and does not extend it. Raises Failed if
+        their answers take until the end of the window, because the flows may have ended meanwhile.
         """
         begun = time.monotonic()
         used: list[Callable[[float], dict[str, Any]]] = []
@@ -91,15 +93,16 @@ class LocalServer:
         return self._flows.server_pages()
 
     def report(self) -> dict[str, Any]:
-        """The CPU time of guests, as their own kernels tell it; this machine's the run reads itself."""
+        """Return the CPU time of guests as their kernels report it; the run reads this machine's CPU time itself."""
         return self._used
 
 
 def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
-    """From now on, the CPU time that guests' own kernels tell of: what is called afterwards, with the seconds that
-    counted, gives columns.
+    """Begin to measure the CPU time that the guests' own kernels report.
 
-    Each guest answers at a moment of its own, and what it used between its answers is scaled to those seconds."""
+    Returns a function. Call it with the length of the measured window in seconds; it returns columns of the row. Each
+    guest answers at its own moment, so its CPU time between two answers is scaled to the window.
+    """
     boxes = {end.box.name: end for end in ends if end.box is not None and end.box.kernel is not None}
     files = [end.open("/proc/stat") for end in boxes.values()]  # once for a guest that ends share
     if not files:
@@ -117,7 +120,7 @@ def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
 
 
 def _moment(file: Reading) -> tuple[float, machine.CpuTimes]:
-    """When it was answered (time.monotonic()), to half of what asking took, and the answer."""
+    """Return the CPU times of a guest and their moment (time.monotonic()): the middle of the request."""
     before = time.monotonic()
     text = file.read()
     return (before + time.monotonic()) / 2, machine.cpu_times_of(text.splitlines()[0])
@@ -134,7 +137,7 @@ def carrying(counters: Receivers, before: list[int], within_s: float, ended: Cal
 
 
 def window(counters: Receivers, wait: Callable[[float], object], until: float) -> Window:
-    """Count until then (time.monotonic()); `wait` sleeps until a time, or less when there is nothing to wait for."""
+    """Count until `until` (time.monotonic()); `wait` sleeps until a time, or less if all flows have ended."""
     times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
     wait(until)
     now, end, total = machine.cpu_times(), time.monotonic(), counters.read()

@@ -66,7 +66,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
     duration_s: int = 2
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         left_out(self, (*UNUSED, "nodes"), HELP)
         for name in self.topology:
             one_of("topology", name, tuple(NAMES))
@@ -84,7 +84,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
             self.of_load(load).check()
 
     def asdict(self) -> dict[str, Any]:
-        """Names and values, as JSON has them, without those that nothing uses."""
+        """Return names and values in JSON form, without those that nothing uses."""
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     @property
@@ -123,7 +123,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
 
 
 def plan(parameters: VirtualTap, seed: int) -> Plan:
-    """What is measured, with the seed of its order."""
+    """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = [
         Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
@@ -137,10 +137,10 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
 
 
 def planned_s(parameters: VirtualTap) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return measuring_loop.planned_s(plan(parameters, 0))
 
 
 def run(parameters: VirtualTap, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
+    """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)

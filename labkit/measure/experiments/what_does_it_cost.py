@@ -61,7 +61,7 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
     duration_s: int = 1
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         left_out(self, UNUSED, HELP)
         if len(self.topology) > 1 or len(self.endpoint) > 1:
             raise BadInput(
@@ -74,12 +74,12 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
             self.of_load(load).check()
 
     def of_load(self, load: str) -> DatapathParameters:
-        """The parameters of `datapaths` for one load. Raises BadInput for what is no load."""
+        """Return the parameters of `datapaths` for one load. Raises BadInput if it is not a load."""
         return usual.of_load(self, load)
 
 
 def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
-    """What is measured, with the seed of its order."""
+    """Return the plan of the experiment; `seed` decides the random orders."""
     of_loads = {name: parameters.of_load(name) for name in parameters.loads}
     points = []
     for pairs, number in datapaths.rounds(parameters, seed):
@@ -98,10 +98,10 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
 
 
 def planned_s(parameters: WhatDoesItCost) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return measuring_loop.planned_s(plan(parameters, 0))
 
 
 def run(parameters: WhatDoesItCost, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
+    """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)

@@ -1,5 +1,4 @@
-"""Kernels that an experiment can be sent to: `here`, `vm:KERNEL`, `ssh:NAME`. A host gives a conversation with one
-labkit process on it."""
+"""Hosts: where an experiment runs, `here`, `vm:KERNEL` or `ssh:NAME`. labkit talks to one labkit process on a host."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ KINDS = "here (the running kernel), vm:KERNEL (a lab VM), ssh:NAME (another mach
 
 
 def check(where: str) -> None:
-    """Raises BadInput, with what there is, unless `where` names a host that can be asked. Starts nothing."""
+    """Raise BadInput, with the allowed forms, unless `where` names a host. Starts nothing."""
     if where == "here":
         return
     if where.startswith("vm:"):
@@ -31,8 +30,10 @@ def check(where: str) -> None:
 
 
 def check_tracing(where: str) -> None:
-    """Raises BadInput where a tracer would rewrite the kernel's code under packets that another emulated CPU carries: a
-    lab VM panics or hangs by that now and then."""
+    """Raise BadInput for a lab VM that cannot be traced safely.
+
+    A tracer rewrites the kernel's code while another emulated CPU executes it, so the lab VM may panic or hang.
+    """
     from labkit.system.qemu import kvm
 
     if where.startswith("vm:"):
@@ -45,8 +46,11 @@ def check_tracing(where: str) -> None:
 
 
 def resolved(where: str) -> str:
-    """`where` with the release of the lab VM's kernel in the place of a name that may mean another one tomorrow; as it
-    is otherwise. Raises as `check`, and BadInput when this machine has no such kernel. Starts nothing."""
+    """Replace the kernel name of a lab VM in `where` by the kernel's release; other hosts stay as they are.
+
+    A name such as `debian` may mean another kernel tomorrow. Raises the errors of `check`, and BadInput if this machine
+    has no such kernel. Starts nothing.
+    """
     check(where)
     if not where.startswith("vm:"):
         return where
@@ -57,7 +61,7 @@ def resolved(where: str) -> str:
 
 
 def identified(where: str) -> str:
-    """As `resolved`, with the digest of the lab VM's kernel image behind it: images of one release differ in it."""
+    """Return `resolved` and the digest of the lab VM's kernel image, because images of one release may differ."""
     result = resolved(where)
     if not where.startswith("vm:"):
         return result
@@ -70,9 +74,10 @@ def identified(where: str) -> str:
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None], wire: Any = None
 ) -> Iterator[process.Conversing]:
-    """A labkit process on `where` that was told the request; it has ended when the block ends. `say` hears, in
-    a sentence each, what takes long before; `wire` is a lab VM's NIC (of `joined`). Raises as `check`, and what the
-    host raises when it cannot be had.
+    """Start a labkit process on `where` and send it the request; it ends with the block.
+
+    `say` gets one sentence for each slow step of the start. `wire` is a lab VM's NIC (from `joined`). Raises the errors
+    of `check`, and those of a host that cannot be started or reached.
     """
     check(where)
     if where == "here":
@@ -80,7 +85,7 @@ def conversation(
     elif where.startswith("ssh:"):
         chosen = ssh.conversation(where, request, say)
     else:
-        from labkit.measure.hosts import vm  # what only lab VMs need
+        from labkit.measure.hosts import vm  # imported here because only lab VMs need it
 
         chosen = vm.conversation(where, request, say, wire)
     with chosen as talk:
@@ -89,7 +94,7 @@ def conversation(
 
 @contextmanager
 def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Any, Any]]:
-    """A cable between two lab VMs: the NIC of each, for `conversation`; of other hosts (None, None)."""
+    """Lay a cable between two lab VMs; yield the NIC of each for `conversation`, or (None, None) for other hosts."""
     if not all(where.startswith("vm:") for where in nodes):
         yield None, None
         return
@@ -102,17 +107,22 @@ def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iter
 def measuring_lock(
     nodes: Sequence[str], say: Callable[[str], None], command: str | None = None
 ) -> AbstractContextManager[None]:
-    """One measurement at a time on the machine that these hosts are on; what is reached through ssh takes its own, or
-    this one, if it is this machine and does it for the same `command`."""
+    """Take the lock that allows one measurement at a time on this machine.
+
+    A host reached through ssh takes the lock of its own machine. If that is this machine, a host of the same `command`
+    shares the lock.
+    """
     far = all(where.startswith("ssh:") for where in nodes)
     return nullcontext() if far else local.measuring_lock(say, command)
 
 
 @contextmanager
 def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], bool]]:
-    """A function that has the host of a `where` ready for the processes that are started next, all of which write into
-    `folder`: one boot of a lab VM serves all points of a sweep that run on it. It tells whether one had to be booted
-    anew, because the one before went or was left suspect."""
+    """Yield a function that prepares the host of a `where` for the processes that are started next.
+
+    One boot of a lab VM serves all points of a sweep that run on it; their processes write into `folder`. The function
+    returns whether it booted a lab VM again because the previous one ended or is suspect.
+    """
     from labkit.measure.hosts import vm_lease
 
     with vm_lease.lending(folder, say) as lend:
@@ -133,7 +143,7 @@ __all__ = [
 
 
 def lent_scratch() -> str | None:
-    """The folder of the lab VM that a sweep lends to this process; the words of its QEMU name it. None without one."""
+    """Return the folder of the lab VM that a sweep shares with this process (its QEMU command line has it), or None."""
     from labkit.measure.hosts import vm
 
     result: str | None = json.loads(os.environ.get(vm.LENT) or "{}").get("scratch")

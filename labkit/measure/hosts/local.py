@@ -1,5 +1,4 @@
-"""The running kernel: the prefix that makes a process PID 1 of its own namespaces, and the machine's
-measuring lock."""
+"""The host `here`: a process that is PID 1 of its own namespaces on the running kernel, and the measuring lock."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ LOCK = b"\0labkit-measuring"
 
 
 def privileged() -> bool:
-    """Whether namespaces can be made without a user namespace (CAP_SYS_ADMIN)."""
+    """Return whether this process can make namespaces without a user namespace (CAP_SYS_ADMIN)."""
     with open("/proc/self/status") as file:
         effective = next(line for line in file if line.startswith("CapEff"))
     return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 def limits() -> str | None:
-    """What cannot work without privilege, in one sentence; None with it."""
+    """Return one sentence about what does not work without privilege, or None with it."""
     if privileged():
         return None
     return (
@@ -42,19 +41,21 @@ def limits() -> str | None:
 
 
 def prefix() -> list[str]:
-    """unshare(1) with everything that makes the kernel collect what the process leaves; a user namespace when
-    not privileged."""
+    """Return the unshare(1) command line that starts a process as PID 1 of its own namespaces.
+
+    When the process ends, the kernel removes everything that it made. Without privilege this includes a user namespace.
+    """
     user = [] if privileged() else ["--user", "--map-root-user"]
     return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
 
 
 @contextmanager
 def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
-    """A labkit process, PID 1 of its own namespaces, that was told the request and what it cannot see from in there.
+    """Start a labkit process as PID 1 of its own namespaces, and send it the request.
 
-    Many sysctls of the machine (net.core.*) cannot be read from a network namespace of its own; a NIC of the machine
-    is reached by a descriptor of the machine's network namespace (None without privilege). One that traces gets a
-    guard.
+    The request also has what the process cannot see from its namespaces: many sysctls of the machine (net.core.*), and
+    a file descriptor of the machine's network namespace (None without privilege), through which it reaches NICs of the
+    machine. A process that traces gets a guard.
     """
     with ExitStack() as stack:
         report: dict[str, Any] = {}
@@ -82,12 +83,14 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
 def measuring_lock(
     say: Callable[[str], None], command: str | None = None, patience_s: float = math.inf
 ) -> Iterator[None]:
-    """One measurement at a time on this machine; a second one waits, after it has said for whom. Raises Failed when it
-    has waited for `patience_s`.
+    """Hold the lock that allows one measurement at a time on this machine.
 
-    `command` tells a command with two hosts from all others: where both are one machine, the second has the lock of the
-    first. The lock is an abstract unix socket (unix(7)): it leaves no file, the kernel frees it with its holder
-    however that ends, and a waiter's connection tells who holds it (SO_PEERCRED) and breaks when it is free.
+    If another process holds it, `say` gets a sentence with its name, and this function waits. Raises Failed after
+    `patience_s` seconds. `command` identifies a command with two hosts: if both are the same machine, the second host
+    shares the lock of the first.
+
+    The lock is an abstract unix socket (unix(7)). It leaves no file, and the kernel frees it however its holder ends. A
+    waiter's connection shows who holds it (SO_PEERCRED) and breaks when the lock is free.
     """
     report: dict[str, None] = {}
     deadline = time.monotonic() + patience_s
@@ -112,7 +115,7 @@ def measuring_lock(
 
 
 def _bound(name: bytes) -> socket.socket | None:
-    """A socket that has this name; None when another one has it."""
+    """Bind a socket to this abstract name; return None if another socket has it."""
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock.bind(name)
@@ -126,13 +129,13 @@ def _bound(name: bytes) -> socket.socket | None:
 
 
 def _wait(say: Callable[[str], None], report: dict[str, None]) -> None:
-    """Say who holds the lock, once, and wait until that one lets go or half a second has passed."""
+    """Say once who holds the lock, and wait until the holder releases it or half a second has passed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiter:
         waiter.setblocking(False)
         try:
             waiter.connect(LOCK)
         except OSError:
-            time.sleep(0.1)  # it has just been let go, or a crowd waits
+            time.sleep(0.1)  # the lock was just released, or many processes wait
             return
         pid = struct.unpack(
             "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -1,7 +1,7 @@
-"""Another machine through ssh(1), with the user's own configuration and keys: labkit is brought along, and what the
-experiment writes over there comes back.
+"""Another machine through ssh(1), with the user's own configuration and keys.
 
-Python over there runs hosts/there.py first, which is sent to it, then labkit.measure.agent.ssh_entry.
+labkit copies itself to that machine and brings back the files that the experiment writes there. The remote Python first
+runs hosts/ssh_bootstrap.py, which labkit sends to it, then labkit.measure.agent.ssh_entry.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FIRST = (
 
 
 def check(where: str) -> None:
-    """Raises BadInput unless `where` is of the form."""
+    """Raise BadInput unless `where` has the form ssh:NAME."""
     name = where.removeprefix("ssh:")
     if not re.fullmatch(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}@)?[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", name):
         raise BadInput(f"where={where}: a machine is asked for as {FORM}")
@@ -66,10 +66,10 @@ def check(where: str) -> None:
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[process.Conversing]:
-    """A labkit process on that machine that was told the request; it has ended when the block ends.
+    """Start a labkit process on that machine and send it the request; it ends with the block.
 
-    Raises Failed in ssh's own words when there is no connection, and Unsupported when Python there is too old or
-    lacks what cannot be brought along.
+    Raises Failed with ssh's error message if there is no connection. Raises Unsupported if the remote Python is too old
+    or lacks a package that labkit cannot copy to it.
     """
     with ExitStack() as stack:
         far = SshConversation(
@@ -94,7 +94,7 @@ def _sent(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Found(msgspec.Struct):
-    """What hosts/there.py finds: versions of packages, wheels that were brought before, and its Python."""
+    """What hosts/ssh_bootstrap.py finds: versions of packages, wheels that were copied before, and its Python."""
 
     versions: dict[str, str | None]
     there: list[str]
@@ -116,7 +116,7 @@ class Brought(msgspec.Struct):
 
 
 class SshConversation:
-    """The conversation through ssh (a process.Talk). Files that come back are written into `folder`."""
+    """The conversation through ssh (a process.Conversing). It writes files that come back into `folder`."""
 
     def __init__(self, name: str, folder: Path | None) -> None:
         if shutil.which("ssh") is None:
@@ -216,7 +216,7 @@ class SshConversation:
                 self._talk.tell("")
 
     def tell(self, line: str) -> None:
-        """Tell it one more line."""
+        """Send it one more line."""
         self._talk.tell(line)
 
     def lines(self) -> Iterator[bytes]:

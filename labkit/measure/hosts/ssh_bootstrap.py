@@ -1,7 +1,8 @@
-"""What another machine's Python runs first: this source is sent to it, and makes there what labkit runs from.
+"""The first program of the remote Python: labkit sends this source to it, and it installs what labkit needs there.
 
-Standard library only. JSON lines: what is asked for comes in, what there is goes out, what is missing comes in; then
-labkit.measure.agent.ssh_entry has the conversation. Wheels are unpacked into `~/.cache/labkit/DIGEST`, once.
+Standard library only. It talks in JSON lines: it receives the list of needed packages, reports which ones are there,
+and receives the missing ones. Then labkit.measure.agent.ssh_entry takes over. Wheels are unpacked once, into
+`~/.cache/labkit/DIGEST`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LabVm:
 
 
 class VmConversation:
-    """A conversation with one process in a lab VM (see process.Talk). Raises Failed when the lab VM is not there."""
+    """A conversation with one process in a lab VM (a process.Conversing). Raises Failed if the lab VM has ended."""
 
     def __init__(self, guest: LabVm, deadline: float) -> None:
         self._guest = guest
@@ -100,7 +100,7 @@ class VmConversation:
                 time.sleep(0.01)
 
     def _still(self, deadline: float, words: str) -> None:
-        """Raises Failed when the lab VM has ended or it is too late."""
+        """Raise Failed when the lab VM has ended or it is too late."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
         if panic := console.panic(self._guest.scratch / "console"):  # some stay there instead of ending
@@ -130,7 +130,7 @@ class VmConversation:
         return None
 
     def tell(self, line: str) -> None:
-        """Tell it one more line."""
+        """Send it one more line."""
         with suppress(OSError):
             self._socket.sendall(line.encode() + b"\n")
 

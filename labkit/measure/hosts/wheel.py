@@ -100,7 +100,7 @@ def installed_wheel(name: str) -> Wheel:
 
 
 def platform() -> tuple[str | None, str]:
-    """What compiled parts are made for, as hosts/there.py tells it of its Python."""
+    """Return what compiled parts of this Python are made for, in the form that hosts/ssh_bootstrap.py reports."""
     import sysconfig
 
     return sysconfig.get_config_var("SOABI"), sysconfig.get_platform()

@@ -52,7 +52,7 @@ class Switched:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Nothing begins or ends here: all packets are counted, also those before the window that is measured."""
+        """Do nothing: a switch counts all packets, also those before the measured window."""
         yield
 
     def report(self) -> Observation:
@@ -74,7 +74,7 @@ class Switched:
 
 @contextmanager
 def switched(switch: Switch | None) -> Iterator[Switched]:
-    """The counters of a switch, read now; `told` reads them again. Of no switch there are none."""
+    """Read the counters of a switch now; `report` reads them again. Without a switch (None) there are no counters."""
     yield Switched(switch)
 
 

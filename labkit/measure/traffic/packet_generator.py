@@ -41,7 +41,7 @@ QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # nothing more is on its way when n
 
 
 def check_mix(mix: Mix, mtu_bytes: int) -> None:
-    """Raises BadInput for frames that cannot be sent on such an interface, and for flows that cannot be told apart."""
+    """Raise BadInput for frames that cannot be sent on such an interface, and for flows that cannot be told apart."""
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
         if not LEAST_FRAME <= size <= min(LARGEST_FRAME, most):
@@ -76,7 +76,7 @@ class PacketGenerator(TrialGenerator):
         return labkit.__version__
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raises BadInput: it runs trials, no flows of an experiment that compares."""
+        """Raise BadInput: it runs trials, no flows of an experiment that compares."""
         raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
 
     @contextmanager

@@ -16,9 +16,11 @@ LEAST_SHARE = 0.005  # of the time of all CPUs
 
 
 class Background:
-    """The processes of now; `told` says later what others than this one and its children did since.
+    """The running processes at its creation; `report` returns what other programs did since then.
 
-    A process that began and ended between the two is not seen; perf's samples know how much those took."""
+    This process and its children do not count. A process that began and ended in between is not seen; perf's samples
+    show how much CPU time such processes took.
+    """
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}

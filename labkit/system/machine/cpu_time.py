@@ -1,4 +1,4 @@
-"""What the whole machine's CPUs did, by the kernel's own accounting."""
+"""CPU time of the whole machine, from the kernel's own accounting (/proc/stat)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from labkit.common import errors, units
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # USER_HZ, the unit of /proc/stat (proc(5)): 100 on most machines
-STEAL_LIMIT = 0.05  # of the time of all CPUs together
+STEAL_LIMIT = 0.05  # the share of the time of all CPUs above which a row gets a doubt
 
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """CPU-seconds of all CPUs together since boot; the kernel tells them in steps of 10 ms.
+    """CPU seconds of all CPUs together since boot, in the kernel's steps of 10 ms.
 
-    busy is user, nice, system, interrupts and softirqs (what guests of this machine used is in user); idle is idle and
-    waiting for a disk.
+    busy is user, nice, system, interrupts and softirqs (the CPU time of guests on this machine is in user); idle is
+    idle and waiting for a disk.
     """
 
     busy_s: float
@@ -35,23 +35,23 @@ class CpuTimes:
 
 
 def cpu_times() -> CpuTimes:
-    """The CPU times now; takes 10 µs."""
+    """Return the current CPU times; this takes 10 µs."""
     with open("/proc/stat", "rb") as file:
         return cpu_times_of(file.readline().decode())
 
 
 @errors.reading("/proc/stat")
 def cpu_times_of(line: str) -> CpuTimes:
-    """The first line of /proc/stat (proc(5))."""
+    """Parse the first line of /proc/stat (proc(5))."""
     numbers = (int(word) / TICKS_PER_S for word in line.split()[1:9])
     user, nice, system, idle, iowait, irq, softirq, steal = numbers
     return CpuTimes(user + nice + system + irq + softirq, softirq, steal, idle + iowait)
 
 
 def stolen(steal_s: float, window_s: float) -> list[str]:
-    """A doubt when the hypervisor ran something else for more than 5 % of the time of all CPUs.
+    """Return a doubt if the hypervisor took more than 5 % of the time of all CPUs for something else.
 
-    In a short window one or two of the kernel's steps are more than that already, and tell nothing: they are let pass.
+    In a short window one or two of the kernel's 10 ms steps already exceed 5 %. They prove nothing and give no doubt.
     """
     share = steal_s / (window_s * (os.cpu_count() or 1))
     if share <= STEAL_LIMIT or steal_s <= 2.5 / TICKS_PER_S:
@@ -60,8 +60,10 @@ def stolen(steal_s: float, window_s: float) -> list[str]:
 
 
 def busy_share(window_s: float) -> float:
-    """The share, 0 to 1, of the time of all CPUs in which they were busy during the next `window_s` seconds; it waits
-    for these. Time that the hypervisor took is not theirs."""
+    """Wait `window_s` seconds and return the share (0 to 1) of the time of all CPUs in which they were busy.
+
+    Time that the hypervisor took does not count.
+    """
     before = cpu_times()
     time.sleep(window_s)
     passed = cpu_times() - before
@@ -70,5 +72,5 @@ def busy_share(window_s: float) -> float:
 
 
 def load1() -> float:
-    """The load average of the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]

@@ -1,5 +1,7 @@
-"""What this machine did while a lab VM on it measured. The guest cannot see it: an emulated CPU that waits for a real
-one reports no steal."""
+"""The load of this machine while a lab VM on it measures.
+
+The guest cannot see this load, because an emulated CPU that waits for a real one reports no steal.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,13 @@ def host_times(scratch: str | None = None) -> HostTimes:
 
 @errors.reading("/proc/PID/schedstat")
 def schedstat(text: str) -> tuple[float, float]:
-    """Seconds on a CPU, and seconds ready to run but waiting for one (Documentation/scheduler/sched-stats.rst)."""
+    """Parse the seconds on a CPU, and those ready but waiting for one (Documentation/scheduler/sched-stats.rst)."""
     ran, waited, _ = text.split()
     return int(ran) / 1e9, int(waited) / 1e9
 
 
 def _family(scratch: str | None) -> Iterator[tuple[int, float]]:
-    """Number and seconds of CPU of each process of the command."""
+    """Yield the pid and the CPU seconds of each process of the command."""
     ours, result = {os.getpid()}, []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
@@ -74,7 +76,7 @@ def _qemu_tasks(pid: int) -> list[Path]:
 
 
 class HostLoad:
-    """What goes into each row of a lab VM. It begins when it is made; `row` tells of the time since the row before."""
+    """The host's load as columns for each row of a lab VM. `columns` covers the time since its previous call."""
 
     def __init__(self, scratch: str | None = None) -> None:
         self._scratch = scratch
@@ -90,7 +92,7 @@ class HostLoad:
 
 
 def shares(before: HostTimes, now: HostTimes, cpus_count: int) -> dict[str, float | None]:
-    """host_foreign_share and host_waiting_share between two times."""
+    """Compute host_foreign_share and host_waiting_share between two times."""
     capacity_s = max(now.at_s - before.at_s, 1e-3) * cpus_count
     ours_s = sum(used - before.ours_s.get(pid, 0.0) for pid, used in now.ours_s.items())
     foreign_s = max(0.0, now.busy_s - before.busy_s - ours_s)
@@ -104,7 +106,7 @@ def shares(before: HostTimes, now: HostTimes, cpus_count: int) -> dict[str, floa
 
 
 def host_doubts(columns: dict[str, Any]) -> list[str]:
-    """A sentence for each share that is above its limit."""
+    """Return a sentence for each share above its limit."""
     result = []
     if columns["host_foreign_share"] > FOREIGN_LIMIT:
         share = units.percent(columns["host_foreign_share"])
@@ -118,6 +120,6 @@ def host_doubts(columns: dict[str, Any]) -> list[str]:
 
 
 def with_host_load(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """A row with the columns and their doubts, behind those that it has."""
+    """Return the row with these columns, and their doubts appended to its own."""
     doubts = "; ".join(filter(None, [row.get("doubts"), *host_doubts(columns)])) or None
     return {**row, **columns, "doubts": doubts}

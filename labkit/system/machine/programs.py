@@ -1,4 +1,4 @@
-"""Programs of the machine: where they are, and which version."""
+"""Programs of the machine: their paths and versions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.system import process
 
-# Debian keeps ethtool and tc where an ordinary user's PATH does not look, and virtiofsd where nobody's does.
+# On Debian, ethtool and tc are in folders outside an ordinary user's PATH, and virtiofsd is outside everybody's.
 _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
 _VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V"}
 
 
 def program(name: str) -> str:
-    """The path of a program, also where an ordinary user's PATH does not look; the bare name when it is nowhere."""
+    """Return the path of a program, also from folders outside the PATH; return `name` if it is nowhere."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_MORE_PATH])
     return shutil.which(name, path=path) or name
 
 
 def needed(name: str, package: str) -> str:
-    """The path of a program. Raises Unsupported, naming Debian's package, where there is none."""
+    """Return the path of a program. Raises Unsupported, with the name of Debian's package, if it is not installed."""
     path = program(name)
     if not os.path.isabs(path):
         raise Unsupported(f"there is no {name} here: install Debian's package {package}")
@@ -32,7 +32,7 @@ def needed(name: str, package: str) -> str:
 
 
 def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:
-    """The version that each program tells, asked all at once; None of one that is not here, "?" of a silent one."""
+    """Ask all programs at once for their versions; None if a program is not installed, "?" if it prints none."""
     with asking_versions(names, deadline_s) as answers:
         return answers()
 
@@ -41,8 +41,10 @@ def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | N
 def asking_versions(
     names: Iterable[str], deadline_s: float = 2.0
 ) -> Iterator[Callable[[], dict[str, str | None]]]:
-    """Start every program for its version, so that they run while the caller does something else. Yields a function
-    that waits for them and returns what `versions` returns."""
+    """Start every program for its version, so that they run while the caller does something else.
+
+    Yields a function that waits for them and returns the same as `versions`.
+    """
     result: dict[str, str | None] = {}
     begun = time.monotonic()
     running: dict[str, process.Running] = {}
@@ -66,6 +68,6 @@ def asking_versions(
 
 
 def version_in(text: str) -> str | None:
-    """The first thing in a program's answer that looks like a version: 6.1, 3.12.1, or a date as iputils has it."""
+    """Return the first text that looks like a version: 6.1, 3.12.1, or a date as in iputils."""
     result = re.search(r"\d+(?:\.\d+)+|\b20\d{6}\b", text)
     return result[0] if result else None

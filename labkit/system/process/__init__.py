@@ -1,5 +1,4 @@
-"""Programs: the only user of subprocess. argv lists, deadlines, CPU time; every program ends with whoever
-started it."""
+"""Programs: argv lists, deadlines, CPU time. Only this package uses subprocess; a program ends with its starter."""
 
 from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked

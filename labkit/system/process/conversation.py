@@ -1,4 +1,4 @@
-"""Conversations: a program that is told lines and answers in lines."""
+"""Conversations: a program that receives lines and answers in lines."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from typing import Protocol
 from labkit.common.errors import Failed
 from labkit.system.process.programs import DIE_WITH_US, content_of, startable
 
-# What unshare (2.38) says when its child was killed: it wants to end by the same signal, and cannot by that one.
+# The message of unshare (2.38) when its child was killed: it cannot end itself with the same signal.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
 
-LONGEST_LINE = 128 << 20  # bytes, of what is said in a conversation
+LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
 
 
 class Conversing(Protocol):
-    """A conversation with a labkit process on some host: told JSON lines, it answers in JSON lines."""
+    """A conversation with a labkit process on some host, in JSON lines."""
 
     def tell(self, line: str) -> None:
         """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
 
     def lines(self) -> Iterator[bytes]:
-        """Its answers as they come, until it ends; whoever stops listening may ask again and hears those after."""
+        """Yield its answers as they come, until it ends. A later call continues with the next answer."""
 
     def words(self) -> str:
-        """After its end without an answer: how it ended, to follow "the experiment's process"."""
+        """Say how it ended without an answer; the text follows "the experiment's process"."""
 
     def end(self) -> None:
         """End it now, if it has not."""
 
 
 class Conversation:
-    """A program that is told lines on standard input and answers in lines; it dies with us.
+    """A program that receives lines on standard input and answers in lines; the kernel kills it when this process ends.
 
-    `request` is its first line; None leaves that to the caller.
+    `request` is its first line; with None the caller sends it.
     """
 
     def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
@@ -59,7 +59,7 @@ class Conversation:
             self.tell(request)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when it has answered or ended."""
+        """Return a descriptor that becomes readable when the program answers or ends."""
         assert self._popen.stdout is not None
         return self._popen.stdout.fileno()
 
@@ -71,8 +71,10 @@ class Conversation:
             self._popen.stdin.flush()
 
     def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:
-        """Its answers as they come, until it closes its output or nothing came for so long. Raises Failed for a line
-        that has no end."""
+        """Yield its answers as they come, until it closes its output or is silent for `silence_s` seconds.
+
+        Raises Failed for a line longer than LONGEST_LINE.
+        """
         assert self._popen.stdout is not None
         descriptor, seen = self._popen.stdout.fileno(), 0
         poll = select.poll()
@@ -95,14 +97,16 @@ class Conversation:
             yield bytes(self._heard)
 
     def words(self) -> str:
-        """After its end: how it ended, and the last line that it wrote on standard error."""
+        """Say how it ended, with the last line that it wrote on standard error."""
         if self._silent_s is not None:
             return f"said nothing for {self._silent_s:g} s"
         returncode = self._popen.wait()
         last = content_of(self._said).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:
             return f"was killed by signal {signal.SIGKILL:d}"
-        killed = returncode < 0 or 128 < returncode < 193  # a shell's way, and unshare's, to tell of a signal
+        killed = (
+            returncode < 0 or 128 < returncode < 193
+        )  # a shell and unshare report a signal as 128 + its number
         how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
         return f"{how}{': ' if last else ''}{''.join(last)}"
 

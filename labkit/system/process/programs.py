@@ -1,4 +1,4 @@
-"""Programs that run to an end: deadlines, CPU time, their own words."""
+"""Programs that run to their end: deadlines, CPU time, error messages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from typing import IO
 
 from labkit.common.errors import Failed, Unsupported
 
-MOST_BYTES = 64 << 20  # of what a program prints: a broken one may fill the disk, but not the memory
-# Numbers and messages are parsed: a program must not write them as the person's language has them.
+MOST_BYTES = (
+    64 << 20
+)  # how much of a program's output is read, so that a broken program cannot fill the memory
+# labkit parses numbers and messages, so programs must not write them in the user's language.
 LOCALE = "C.UTF-8"
 
-# setpriv(1) sets the parent-death signal before the program starts, which no call after the start could do
-# without a race.
+# setpriv(1) sets the parent-death signal before the program starts; a call after the start would be a race.
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
 
 
 def python(*words: str) -> list[str]:
-    """The command line that runs this Python with these words, without the current folder on its path: a random.py
-    there, which may be anybody's, is not Python's. PYTHONPATH keeps its absolute folders only."""
+    """Return the command line that runs this Python with these arguments, without the current folder on its path.
+
+    A random.py in the current folder could otherwise replace Python's module. PYTHONPATH keeps only absolute folders.
+    """
     own = os.environ.get("PYTHONPATH", "")
     kept = os.pathsep.join(folder for folder in own.split(os.pathsep) if os.path.isabs(folder))
     return [*([] if kept == own else ["env", f"PYTHONPATH={kept}"]), sys.executable, "-P", *words]
@@ -36,18 +39,20 @@ def python(*words: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that has ended: what it said, how it ended, and the CPU-seconds it took (user + system,
-    itself and waited-for children)."""
+    """A program that has ended: its output, its return code, and the CPU seconds that it used.
+
+    CPU seconds are user and system time of the program and of its children that it waited for.
+    """
 
     argv: Sequence[str]
-    returncode: int  # negative: the signal that ended it
+    returncode: int  # negative: the number of the signal that ended it
     stdout: str
     stderr: str
     cpu_s: float
     timed_out: bool = False
 
     def words(self) -> str:
-        """The program's own words about what went wrong, in one line."""
+        """Return the program's error message in one line."""
         lines = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         if self.timed_out:
             how = "did not end in time and was killed"
@@ -55,19 +60,18 @@ class Ended:
             how = f"was ended by {signal.Signals(-self.returncode).name}"
         else:
             how = f"ended with {self.returncode}"
-        # the words in front of "--" say where it ran
+        # the arguments before "--" only say where it ran
         name = self.argv[len(self.argv) - self.argv[::-1].index("--")] if "--" in self.argv else self.argv[0]
         return f"{name} {how}" + (f": {lines[:300]}" if lines else "")
 
 
 def parsed_environment() -> dict[str, str]:
-    """The environment of a program whose output is parsed: this one's, with LOCALE in the place of the person's."""
+    """Return this process's environment with LOCALE, for a program whose output labkit parses."""
     return {**os.environ, "LC_ALL": LOCALE}
 
 
 class Running:
-    """A program that was started; its output goes to unnamed files, so that no pipe can fill and nothing is
-    left behind."""
+    """A started program. Its output goes to unnamed files, so that no pipe can fill up and no file remains."""
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class Running:
         stops: signal.Signals = signal.SIGSTOP,
     ) -> None:
         self.argv = list(argv)
-        self._stops = stops  # another one where the program stands for one that is elsewhere
+        self._stops = stops  # another signal if the program is a client of one that runs elsewhere
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         try:
@@ -104,7 +108,7 @@ class Running:
         self._err.close()
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when the program ends (pidfd_open(2))."""
+        """Return a descriptor that becomes readable when the program ends (pidfd_open(2))."""
         return self._pidfd
 
     def signal(self, number: int) -> None:
@@ -114,11 +118,11 @@ class Running:
                 signal.pidfd_send_signal(self._pidfd, signal.Signals(number))
 
     def hold(self) -> None:
-        """Stop it where it is, until `go`."""
+        """Stop the program until `go`."""
         self.signal(self._stops)
 
     def held(self, deadline: float) -> bool:
-        """Wait until it has stopped; False when it has ended, or not in time (time.monotonic())."""
+        """Wait until it is stopped. Return False if it has ended, or is late (`deadline` is a time.monotonic())."""
         while time.monotonic() < deadline and not self.poll():
             if os.waitid(os.P_PIDFD, self._pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
                 return True
@@ -126,11 +130,11 @@ class Running:
         return False
 
     def go(self) -> None:
-        """Let it go on."""
+        """Continue the program."""
         self.signal(signal.SIGCONT)
 
     def poll(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the program has ended."""
         if self._status is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
@@ -139,11 +143,11 @@ class Running:
         return self._status is not None
 
     def lines(self) -> str:
-        """Standard output up to now."""
+        """Return its standard output so far."""
         return content_of(self._out) if self._ended is None else self._ended.stdout
 
     def ended(self, timed_out: bool = False) -> Ended:
-        """The outcome; waits for the end if it has not come, so call it after `wait` or after a kill."""
+        """Return the outcome. It waits for the end without a limit, so call it after `wait` or `kill`."""
         if self._ended is None:
             wait([self], math.inf)
             assert self._status is not None
@@ -160,20 +164,22 @@ class Running:
         return self._ended
 
     def ended_within(self, patience_s: float) -> Ended:
-        """The outcome; it is killed when it does not end in time."""
+        """Return the outcome; kill the program if it does not end within `patience_s` seconds."""
         late = bool(wait([self], time.monotonic() + patience_s))
         if late:
             self.kill()
         return self.ended(timed_out=late)
 
     def kill(self) -> None:
-        """End it at once, also when it is stopped."""
+        """Kill the program, also if it is stopped."""
         self.signal(signal.SIGKILL)
 
 
 class Outliving:
-    """A program in a session of its own that does not die with us: its standard input ends when the last process does
-    that has our end of it, and then it does its work."""
+    """A program that outlives this process, in its own session.
+
+    Its standard input ends when the last process ends that holds the other end of it; then the program does its work.
+    """
 
     def __init__(self, argv: Sequence[str]) -> None:
         quiet = subprocess.DEVNULL
@@ -183,24 +189,24 @@ class Outliving:
             )
 
     def fileno(self) -> int:
-        """The descriptor of our end, to be passed on to those that it is to outlive."""
+        """Return the descriptor of this end, to pass on to the processes that the program must outlive."""
         assert self._popen.stdin is not None
         return self._popen.stdin.fileno()
 
     def release(self) -> None:
-        """Let go of our end; those that it was passed on to have theirs."""
+        """Close this end; processes that received it still hold theirs."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
 
     def ended(self) -> None:
-        """Let go, and wait until it has done its work."""
+        """Close this end and wait until the program has done its work."""
         self.release()
         self._popen.wait()
 
 
 @contextlib.contextmanager
 def startable(argv: Sequence[str]) -> Iterator[None]:
-    """What goes wrong with the start of a program is raised as Unsupported, in one sentence."""
+    """Raise Unsupported, with one sentence, if a program cannot be started within the block."""
     try:
         yield
     except OSError as error:
@@ -213,13 +219,13 @@ def startable(argv: Sequence[str]) -> Iterator[None]:
 
 
 def content_of(file: IO[bytes]) -> str:
-    """What a file holds, wherever it was read or written last; of one that is larger than MOST_BYTES the beginning."""
+    """Return the content of a file from its beginning, up to MOST_BYTES."""
     size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
 def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
-    """Wait for all of them until `deadline` (time.monotonic()); returns those still running then."""
+    """Wait for all programs until `deadline` (time.monotonic()); return those that still run."""
     poll = select.poll()
     left = {program.fileno(): program for program in programs if not program.poll()}
     for descriptor in left:
@@ -236,7 +242,7 @@ def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
 
 
 def first(programs: Sequence[Running]) -> Running:
-    """The first of them to end; waits for it."""
+    """Wait until one of the programs ends, and return it."""
     poll = select.poll()
     for program in programs:
         poll.register(program.fileno(), select.POLLIN)
@@ -248,7 +254,7 @@ def first(programs: Sequence[Running]) -> Running:
 
 
 def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
-    """Run a program to its end, killed after `timeout_s`. Raises Unsupported when it is not there."""
+    """Run a program to its end; kill it after `timeout_s`. Raises Unsupported if it is not installed."""
     program = Running(argv)
     try:
         return program.ended_within(timeout_s)
@@ -259,8 +265,10 @@ def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
 
 
 def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
-    """What a program prints. Raises Failed with its words when it does not end with 0, Unsupported when it is
-    not there."""
+    """Run a program and return its output.
+
+    Raises Failed with its error message if its exit code is not 0, Unsupported if it is not installed.
+    """
     ended = run(argv, timeout_s)
     if ended.returncode != 0:
         raise Failed(ended.words())
@@ -269,7 +277,7 @@ def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
 
 @contextlib.contextmanager
 def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
-    """Whatever happens inside, none of the programs in the list runs afterwards."""
+    """Kill all programs of the list that still run when the block ends, in every case."""
     try:
         yield programs
     finally:
@@ -280,10 +288,10 @@ def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
 
 
 def ahead_of_load(pid: int = 0) -> bool:
-    """Let this process, or the one with this number, run before those that it starts and before the load (SCHED_FIFO,
-    not inherited); False without the privilege.
+    """Give this process (or `pid`) priority over its children and the load (SCHED_FIFO, not inherited).
 
-    Who holds and releases 256 busy programs on two CPUs would else wait for each in turn: a slice took 3.5 s.
+    Returns False without the privilege. Without priority, a process that holds and releases 256 busy programs on two
+    CPUs would wait for each in turn: a slice took 3.5 s.
     """
     try:
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -295,7 +303,7 @@ def ahead_of_load(pid: int = 0) -> bool:
 def interactive(
     argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
-    """Run a program on this terminal until it ends, and with us; returns its exit code."""
+    """Run a program on this terminal until it ends; return its exit code. It is killed if this process ends."""
     with startable(DIE_WITH_US):
         return subprocess.run(
             [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
@@ -304,9 +312,9 @@ def interactive(
 
 @contextlib.contextmanager
 def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
-    """What a program prints, to be read while it runs; afterwards it has ended, also when not all was read.
+    """Yield the output of a program as a file, to read while it runs; kill the program when the block ends.
 
-    Raises Failed with its words when it does not end with 0 although all was read.
+    Raises Failed with its error message if its exit code is not 0 although all output was read.
     """
     with tempfile.TemporaryFile() as lines, startable(argv):
         popen = subprocess.Popen(

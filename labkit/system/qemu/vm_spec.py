@@ -1,4 +1,4 @@
-"""What a lab VM is asked to be, as one word: its kernel, and options behind commas."""
+"""The description of a lab VM in one word: its kernel, and options after commas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORM = "vm:KERNEL[,cpus=N][,memory_mib=N][,profile=traffic|tracing][,append=WORD
 
 @dataclass(frozen=True)
 class Shape:
-    """A lab VM that is asked for.
+    """The description of a lab VM.
 
     `kernel`: debian, a release, or the path of an image. `profile`: traffic (as many threads as CPUs), or tracing (one
     thread for all CPUs, in which arming tracers is safe under emulation). `append`: words for the kernel's command
@@ -77,7 +77,7 @@ FIELDS: dict[str, Read] = {
 
 
 def parse(where: str) -> Shape:
-    """The shape that a `where` asks for. Raises BadInput in one sentence for what is none."""
+    """Parse `where` into the shape of a lab VM. Raises BadInput, with one sentence, if it is invalid."""
     kernel, given = read(
         f"where={where}", "a lab VM", where.removeprefix("vm:"), {**FIELDS, "fresh": None}, FORM
     )
@@ -85,28 +85,31 @@ def parse(where: str) -> Shape:
 
 
 def read(
-    lines: str, what: str, text: str, fields: Mapping[str, Read | None], form: str
+    source: str, what: str, text: str, fields: Mapping[str, Read | None], form: str
 ) -> tuple[str, dict[str, object]]:
-    """The kernel and the options of a word of this form; an option that is None takes no value. `said` is what was
-    said, and `what` it is, for the error. Raises BadInput in one sentence."""
+    """Parse a kernel and its options from `text`; an option whose reader is None takes no value.
+
+    `source` is the whole parameter as the user wrote it and `what` its kind; both appear in error messages. Raises
+    BadInput with one sentence.
+    """
     kernel, *rest = text.split(",")
     if not re.fullmatch(r"[A-Za-z0-9_.+~/-]+", kernel):
-        raise BadInput(f"{lines}: {what} is asked for as {form}")
+        raise BadInput(f"{source}: {what} is asked for as {form}")
     given: dict[str, object] = {}
     for word in rest:
         name, equals, value = word.partition("=")
         if name in given:
-            raise BadInput(f"{lines}: {name} is given twice")
+            raise BadInput(f"{source}: {name} is given twice")
         if name not in fields or bool(equals) != (fields[name] is not None):
-            raise BadInput(f"{lines}: {word!r} is none of {', '.join(fields)}; the form is {form}")
+            raise BadInput(f"{source}: {word!r} is none of {', '.join(fields)}; the form is {form}")
         reads = fields[name]
         try:
             given[name] = True if reads is None else reads(value)
         except ValueError as error:
-            raise BadInput(f"{lines}: {name} takes {error}") from None
+            raise BadInput(f"{source}: {name} takes {error}") from None
     return kernel, given
 
 
 def check(where: str) -> None:
-    """Raises BadInput unless `where` is of the form."""
+    """Raise BadInput unless `where` describes a lab VM."""
     parse(where)

@@ -63,7 +63,7 @@ class QemuGuest:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in it."""
+        """The command line prefix that runs a program in it."""
         return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
 
     @property
@@ -89,7 +89,7 @@ class QemuGuest:
         return f"the guest {self.name} did not boot: {self._qemu.ended().words()}{last}"
 
     def _still(self, deadline: float) -> None:
-        """Raises Failed when it has ended, or it is too late."""
+        """Raise Failed when it has ended, or it is too late."""
         if words := self.gone():
             raise Failed(words)
         path = self.folder / "console"

@@ -31,7 +31,7 @@ class Room:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in it."""
+        """The command line prefix that runs a program in it."""
         return [*self.guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
 
     @property

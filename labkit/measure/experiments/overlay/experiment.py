@@ -66,7 +66,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
     outage_s: float = 5.0
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be measured."""
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
             if value != usual_value:
                 raise BadInput(
@@ -101,7 +101,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         build.check(self.network(self.routes[0]))
 
     def check_programs(self) -> None:
-        """Raises Unsupported where the program that makes the load is missing; only the cost needs one."""
+        """Raise Unsupported where the program that makes the load is missing; only the cost needs one."""
         if "cost" in self.part:
             super().check_programs()
 
@@ -167,7 +167,7 @@ def stages(parameters: Overlay) -> list[Stage]:
 
 
 def planned_s(parameters: Overlay) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     return sum(stage.planned_s for stage in stages(parameters)) + _cost_s(parameters)
 
 

@@ -75,7 +75,7 @@ def points(parameters: Throughput, seed: int) -> list[Point]:
 
 
 def planned_s(parameters: Throughput) -> float:
-    """About how many seconds all of it takes."""
+    """Estimate the duration of the whole experiment in seconds."""
     usable = survey.planned(parameters)
     return survey.survey_s(parameters) + sum(
         _point_s(parameters, point, usable) for point in points(parameters, 0)
@@ -97,7 +97,7 @@ def _search_s(parameters: Throughput) -> float:
 
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
+    """Measure every point that has no rows yet; yield rows and progress."""
     done = run_context.done()
     usable, refused = survey.survey(parameters, run_context)
     yield from survey.refused_rows([parameters], run_context, refused, done)
@@ -163,7 +163,7 @@ def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measu
 
 
 def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[Measured]) -> None:
-    """The same, into `found`: what was measured before something failed is kept."""
+    """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
             live.topology.pairs, parameters.mix(point.frame, point.flows)

@@ -71,7 +71,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     latency: bool = True
 
     def check(self) -> None:
-        """Raises BadInput in one sentence for what cannot be searched."""
+        """Raise BadInput in one sentence for what cannot be searched."""
         left_out(self, UNUSED, HELP)
         for name in ("frame_bytes", "flows", "loss"):
             values = getattr(self, name)
@@ -145,7 +145,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         return least, rates.pps("most_rate", self.most_rate, sizes, self.line())
 
     def asdict(self) -> dict[str, Any]:
-        """Names and values, as JSON has them, without those that nothing uses."""
+        """Return names and values in JSON form, without those that nothing uses."""
         return {
             name: value for name, value in super().asdict().items() if name not in (*UNUSED, "profile_rounds")
         }

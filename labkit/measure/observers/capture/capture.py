@@ -140,7 +140,7 @@ def _check(hops: Sequence[CapturePoint]) -> None:
 
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
-    """Raises BadInput for the first limit of a capture that cannot be one."""
+    """Raise BadInput for the first limit of a capture that cannot be one."""
     if not LEAST_SNAP_BYTES <= snap_bytes <= MOST_SNAP_BYTES:
         wanted = f"{LEAST_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MOST_SNAP_BYTES}"
         raise BadInput(f"snap_bytes={snap_bytes} cannot be: {wanted}")
@@ -178,8 +178,8 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
 def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderReport:
     """What the recorder tells when it is told to stop. Raises Failed."""
     try:
-        lines = forked.stop(settle_s + DRAIN_S + WRITE_S)
-        report = msgspec.json.decode(lines, type=RecorderReport)
+        reply = forked.stop(settle_s + DRAIN_S + WRITE_S)
+        report = msgspec.json.decode(reply, type=RecorderReport)
     except (Failed, msgspec.DecodeError) as error:
         raise Failed(f"the recorder of packets {error}; what it wrote until then is in {path}") from None
     if report.error:

@@ -53,19 +53,18 @@ class Counters:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Nothing begins or ends here: all packets are counted, also those before the window that is measured."""
+        """Do nothing: the kernel counts all packets, also those before the measured window."""
         yield
 
     def report(self) -> Observation:
-        """What has changed since it was armed, nested by place; what has not is left out."""
+        """Return the counters that changed since the observer was armed, nested by place."""
         result = changes(self._before, read(*self._places))
         return Observation(result | {"not_read": NOT_READ} if self._places[1] else result)
 
 
 @contextmanager
 def counters(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Iterator[Counters]:
-    """The counters of these namespaces and of this machine's CPUs, and of ends in guests those of their kernels, read
-    now; `told` reads them again."""
+    """Read the counters of these namespaces, this machine's CPUs and the guests' kernels; `report` reads them again."""
     yield Counters(namespaces, ends)
 
 

@@ -1,5 +1,4 @@
-"""What the receiving ends have got, by the kernel's own counters, cheap enough to read around a slice of 100
-ms."""
+"""The kernel's counters of the receiving ends, cheap enough to read around a slice of 100 ms."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class ReceiveCounts:
     fragments_count: int | None = None
 
     def __sub__(self, other: ReceiveCounts) -> ReceiveCounts:
-        # Of a server with a tunnel the count may be late by a few (`_of_load`), but nothing is taken back.
+        # With a tunnel in the server's namespace the count may lag by a few (`_of_load`), but it must not go backwards.
         return ReceiveCounts(
             max(0, self.received_bytes - other.received_bytes),
             max(0, self.received_count - other.received_count),
@@ -64,7 +63,7 @@ class Receivers:
         self._outside = [_outside(server) if protocol == "udp" else [] for server in servers]
 
     def read(self) -> ReceiveCounts:
-        """The sums over all pairs, now."""
+        """Return the current sums over all pairs."""
         if self._protocol == "udp":
             assert self._length_bytes is not None
             counts = self.each()
@@ -79,7 +78,7 @@ class Receivers:
         return ReceiveCounts(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
     def each(self) -> list[int]:
-        """What every server has got: bytes of its interface, or datagrams."""
+        """Return what each server has received: bytes of its interface (TCP) or datagrams (UDP)."""
         if self._protocol == "udp":
             ends = zip(self._servers, self._files, self._outside, strict=True)
             return [_of_load(server, file, outside) for server, file, outside in ends]

@@ -68,7 +68,7 @@ class Times:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Calls that end while this is open are counted."""
+        """Count the calls that end within the block."""
         _rename(f"{self._mark}1")
         begun = time.monotonic()
         try:
@@ -106,7 +106,7 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
 
 
 def check() -> None:
-    """Raises Unsupported, in one sentence, where it cannot be done: it is done for a moment."""
+    """Raise Unsupported, in one sentence, where it cannot be done: it is done for a moment."""
     with bpf_times({"ip_rcv": ["ip_rcv"]}):
         pass
 

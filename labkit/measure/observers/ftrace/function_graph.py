@@ -58,7 +58,7 @@ class Graph:
         self._session, self._roots, self._text = session, roots, text
 
     def counting(self) -> AbstractContextManager[None]:
-        """It traces while this is open, until its buffer is full."""
+        """Trace until the block ends or the buffer is full."""
         return self._session.counting()
 
     def report(self) -> Observation:
@@ -138,7 +138,7 @@ def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
 @contextmanager
 def function_graph(text: Path, roots: Sequence[str]) -> Iterator[Graph]:
     """function_graph, armed for the calls of these functions and all that they call, before traffic; use `counting`
-    around it, and `told` afterwards, which writes the calls to `text`.
+    around it, and `report` afterwards, which writes the calls to `text`.
 
     Raises what `tracefs.session` raises.
     """

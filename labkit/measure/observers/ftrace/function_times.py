@@ -101,7 +101,7 @@ class Times:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Calls that end while this is open are counted."""
+        """Count the calls that end within the block."""
         files = [file.fileno() for file in self._files.values()]
         work = functools.partial(_read, self._pipes, files, self._layout.page_bytes)
         reader = process.Forked(work, [*self._pipes, *files])
@@ -154,7 +154,7 @@ class Times:
 def function_times(
     names: Sequence[str] = FUNCTIONS, *, buffer_kib: int = BUFFER_KIB, tracer: str | None = None
 ) -> Iterator[ArmedObserver]:
-    """The times of these functions, armed before the traffic; use `counting` around it, and `told` afterwards.
+    """Arm function_times for these functions, before the traffic; use `counting` around it, and `report` afterwards.
 
     `tracer` is function_graph or bpf; None: the former where the kernel has it. Raises Unsupported as `check` does,
     BadInput for functions that cannot be traced.

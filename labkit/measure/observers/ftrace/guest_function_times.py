@@ -41,13 +41,13 @@ for cpu in sys.argv[1:]:
 
 
 class Machine(Protocol):
-    """A guest, as far as this asks it."""
+    """The part of a guest that this module uses."""
 
     name: str
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in it."""
+        """The command line prefix that runs a program in it."""
 
     def read(self, path: str) -> bytes:
         """The content of a file in it."""
@@ -67,7 +67,7 @@ class GuestTimes:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Calls that end while this is open are counted."""
+        """Count the calls that end within the block."""
         begun = self._switched(b"1")
         try:
             yield

@@ -20,7 +20,7 @@ KALLSYMS = Path("/proc/kallsyms")
 
 
 def check_names(names: Sequence[str], parameter: str = "functions") -> None:
-    """Raises BadInput for what cannot be the name of a function."""
+    """Raise BadInput for what cannot be the name of a function."""
     for name in names:
         if not re.fullmatch(NAME, name):
             raise BadInput(f"{parameter}: {name!r} is no name of a kernel function; there are no patterns")

@@ -59,7 +59,7 @@ class Session:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """It traces while this is open."""
+        """Trace until the block ends."""
         switch = self.folder / "tracing_on"
         switch.write_text("1")
         try:
@@ -116,7 +116,7 @@ def functions() -> list[str]:
 
 
 def check() -> None:
-    """Raises Unsupported, in one sentence, where a session cannot be had: it is had for a moment."""
+    """Raise Unsupported, in one sentence, where a session cannot be had: it is had for a moment."""
     _check(place())
     with session(filters=functions()[:1], buffer_kib=64):
         pass

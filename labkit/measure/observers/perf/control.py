@@ -49,7 +49,7 @@ WHOLE_MACHINE = Scope()
 
 
 def check_cpus(scope: Scope) -> None:
-    """Raises BadInput for CPUs that are not there, of which perf says only that it cannot count."""
+    """Raise BadInput for CPUs that are not there, of which perf says only that it cannot count."""
     absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
     if absent:
         raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: there are {os.cpu_count()}")
@@ -116,7 +116,7 @@ class Controlled:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """It counts while this is open."""
+        """Count until the block ends."""
         self.say("enable")
         try:
             yield

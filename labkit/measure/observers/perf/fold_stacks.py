@@ -134,7 +134,7 @@ class Folding:
             self._spill()
 
     def _weight(self, first: bytes) -> int:
-        """Raises ValueError for a line that does not end in a period."""
+        """Raise ValueError for a line that does not end in a period."""
         return max(1, int(first.rsplit(None, 1)[-1])) if self.weighted else 1
 
     def _between(self, first: bytes, stack: list[bytes]) -> tuple[bytes, list[bytes]]:

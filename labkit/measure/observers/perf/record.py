@@ -48,7 +48,7 @@ class Record:
         self._control, self._data, self._folded, self._about, self._keep = control, data, folded, about, keep
 
     def counting(self) -> AbstractContextManager[None]:
-        """It samples while this is open."""
+        """Sample until the block ends."""
         return self._control.counting()
 
     def report(self) -> Observation:
@@ -80,8 +80,9 @@ class Record:
 def perf_record(
     folded: Path, scope: Scope = WHOLE_MACHINE, *, frequency_hz: int = FREQUENCY_HZ, keep: bool = False
 ) -> Iterator[Record]:
-    """perf record, ready before the traffic; use `counting` around it, and `told` afterwards, which writes the folded
-    stacks to `folded` (NAME.folded.gz), and with `keep` leaves NAME.perf.data beside it.
+    """Start perf record before the traffic, not yet sampling; use `counting` around it, and `report` afterwards.
+
+    `report` writes the folded stacks to `folded` (NAME.folded.gz); with `keep` it also leaves NAME.perf.data.
 
     Raises what `check` raises.
     """

@@ -44,7 +44,7 @@ class Stat:
         self._control, self._events, self._refused, self._scope = control, events, refused, scope
 
     def counting(self) -> AbstractContextManager[None]:
-        """It counts while this is open."""
+        """Count until the block ends."""
         return self._control.counting()
 
     def report(self) -> Observation:
@@ -65,7 +65,7 @@ class Stat:
 
 @contextmanager
 def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> Iterator[Stat]:
-    """perf stat, ready before the traffic; use `counting` around it, and `told` afterwards.
+    """Start perf stat before the traffic, not yet counting; use `counting` around it, and `report` afterwards.
 
     Raises what `check` raises.
     """
@@ -85,7 +85,7 @@ def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> I
 
 @functools.cache
 def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
-    """The events that cannot even be asked for on this machine, as `told` tells them; perf is tried with the others.
+    """Return the events that this machine cannot count, in the form of `report`; try perf with the others.
 
     Raises Unsupported without perf or the privilege, BadInput for a name that perf does not know, with near ones.
     """
@@ -112,7 +112,7 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
 
 
 def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
-    """An event while next to nothing happens, as `told` tells it: whether it counts at all.
+    """Count an event while the machine is almost idle, in the form of `report`, to see whether it counts at all.
 
     Raises Unsupported without perf or the privilege.
     """

@@ -32,7 +32,7 @@ PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
 
 
 def check(network: Network) -> None:
-    """Raises BadInput, in one sentence, for the first thing of a network that cannot be built as it is described."""
+    """Raise BadInput, in one sentence, for the first thing of a network that cannot be built as it is described."""
     validate.check(network)
 
 

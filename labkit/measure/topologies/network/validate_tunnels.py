@@ -22,7 +22,7 @@ TOO_LARGE = {
 
 
 def check(described: Described) -> None:
-    """Raises BadInput for the first tunnel that cannot be, or that would get what is for another."""
+    """Raise BadInput for the first tunnel that cannot be, or that would get what is for another."""
     for one in described.tunnels:
         assert isinstance(one.part, Tunnel)
         if one.kind not in KINDS:

@@ -135,7 +135,7 @@ def _value(name: str, key: str, text: str) -> Any:
 
 
 def _check(name: str, parameters: SwitchOptions) -> None:
-    """Raises BadInput for options that do not go together."""
+    """Raise BadInput for options that do not go together."""
     plain = SwitchOptions()
     for key in ("select", "output", "readers", "snaplen"):
         if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):
