@@ -1,4 +1,4 @@
-"""A machine behind a real sshd, in the network namespace of a world, with keys and a home of its own."""
+"""A machine behind a real sshd, in the network namespace of a sandbox, with keys and a home of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from worlds import LABKIT, MARK, World, until, world
+from sandbox import LABKIT, MARK, Sandbox, sandbox, until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 # sshd wants a folder of its own in /run (sshd(8)): here it is in a mount namespace that nobody else sees.
@@ -45,11 +45,11 @@ Host lab
 """
 
 
-class Lab(World):
-    """A world with an sshd: `lab` is its name, and `there` is what belongs to it: its home, and programs that its PATH
+class Lab(Sandbox):
+    """A sandbox with an sshd. `lab` is its name; `there` is what belongs to it: its home, and programs that its PATH
     has first."""
 
-    def __init__(self, made: World) -> None:
+    def __init__(self, made: Sandbox) -> None:
         self.__dict__ = made.__dict__
         self.there = self.folder / "there"
         self.home, self.bin = self.there / "home", self.there / "bin"
@@ -109,8 +109,8 @@ class Lab(World):
 
 @contextmanager
 def lab(folder: Path, nics: Sequence[str] = ()) -> Iterator[Lab]:
-    """A world with an sshd, as root."""
-    with world(folder, user=False, nics=nics) as made:
+    """A sandbox with an sshd, as root."""
+    with sandbox(folder, user=False, nics=nics) as made:
         result = Lab(made)
         try:
             yield result

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from worlds import World, one_sentence, until, world
+from sandbox import Sandbox, one_sentence, sandbox, until
 
 from labkit.commands import attach
 from labkit.commands.attach import Wanted
@@ -28,10 +28,10 @@ exit 1
 
 
 class Machine:
-    """A world with a bridge br0 (10.9.0.1), a NIC nic0, and containers web, db that run, and idle that does not."""
+    """A sandbox with a bridge br0 (10.9.0.1), a NIC nic0, and containers web, db that run, and idle that does not."""
 
-    def __init__(self, made: World) -> None:
-        self.world = made
+    def __init__(self, made: Sandbox) -> None:
+        self.sandbox = made
         self.engine = made.folder / "bin/docker"
         self.engine.parent.mkdir()
         self.engine.write_text(ENGINE)
@@ -50,7 +50,7 @@ class Machine:
 
     def attach(self, *words: str, code: int = 0) -> str:
         """What labkit attach says."""
-        done = self.world.labkit("attach", *words, PATH=f"{self.engine.parent}:{os.environ['PATH']}")
+        done = self.sandbox.labkit("attach", *words, PATH=f"{self.engine.parent}:{os.environ['PATH']}")
         if code:
             return one_sentence(done, code)
         assert done.returncode == 0, done.stderr
@@ -66,12 +66,12 @@ class Machine:
         for program in self.programs.values():
             program.kill()
             program.communicate()
-        assert until(lambda: not [name for name in self.world.interfaces() if name.startswith("lk")], 20)
+        assert until(lambda: not [name for name in self.sandbox.interfaces() if name.startswith("lk")], 20)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    with world(tmp_path, user=False) as made:
+    with sandbox(tmp_path, user=False) as made:
         result = Machine(made)
         yield result
         result.end()
@@ -101,7 +101,7 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
         "start 10.9.0.50\nend 10.9.0.60\ninterface br0\noption subnet 255.255.255.0\noption router 10.9.0.1\n"
         f"lease_file {tmp_path / 'leases'}\npidfile {tmp_path / 'pid'}\n"
     )
-    machine.programs["server"] = machine.world.start("busybox", "udhcpd", "-f", str(lease))
+    machine.programs["server"] = machine.sandbox.start("busybox", "udhcpd", "-f", str(lease))
     assert until((tmp_path / "pid").exists, 20)
     assert machine.attach("db", "--veth", "br0", "--address", "dhcp").startswith("db: eth1 10.9.0.")
     assert "default via 10.9.0.1" in machine.inside("db", "ip", "route")
@@ -114,7 +114,7 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
 @pytest.mark.needs("root", "bridge")
 def test_failed_attach_leaves_nothing(machine: Machine) -> None:
     machine.attach("db", "--veth", "br0")
-    before = machine.world.interfaces()
+    before = machine.sandbox.interfaces()
     unreachable = ("--address", "1.2.3.4/24", "--gateway", "9.9.9.9")
     for words, says in (
         (("nosuch", "--veth", "br0"), "no container nosuch"),
@@ -126,7 +126,7 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
         (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "route to default via 9.9.9.9"),
     ):
         assert says in machine.attach(*words, code=2)
-    assert machine.world.interfaces() == before
+    assert machine.sandbox.interfaces() == before
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
     assert names == {"lo", "eth1"}
 

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import overlays
+import overlay_checks
 import pytest
 from conftest import ROOT
-from overlays import PORTS
-from worlds import printed
+from overlay_checks import PORTS
+from sandbox import printed
 
 from labkit.common import packets
 from labkit.common.packets import Layer
@@ -19,7 +19,7 @@ from labkit.common.packets import Layer
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
-# Every interface that a request from cs1 to cs5 passes, as `BY_HAND` of captured.py names some of them.
+# Every interface that a request from cs1 to cs5 passes, as `BY_HAND` of capture_scenarios.py names some of them.
 WAY = [
     "cs1:cs1_br1 out", "con_ns1:br1_cs1 in", "con_ns1:vxlan-cont out", "con_ns1:br1_lc1 out", "lc1:lc1_br1 in",
     "lc1:lc1_sc2 out", "sc2:sc2_lc1 in", "sc2:sc2_lc2 out", "lc2:lc2_sc2 in", "lc2:lc2_br3 out", "con_ns3:br3_lc2 in",
@@ -28,8 +28,8 @@ WAY = [
 
 
 def tried(what: str, folder: Path, *words: str) -> Any:
-    """What captured.py finds."""
-    program = Path(__file__).with_name("captured.py")
+    """What capture_scenarios.py finds."""
+    program = Path(__file__).with_name("capture_scenarios.py")
     return printed(program, what, str(folder), timeout_s=240, through=words)
 
 
@@ -108,13 +108,13 @@ class TestOverlay:
         assert len(files) == 5
         for file in files:
             ours = [(one.length_bytes, one.data) for one in frames if one.hop == file.stem]
-            theirs = overlays.pcap(file.read_bytes())
+            theirs = overlay_checks.pcap(file.read_bytes())
             assert len(ours) >= 14, file.stem  # 7 requests, 7 replies
             begins = [at for at in range(len(theirs)) if theirs[at : at + len(ours)] == ours]
             assert begins, file.stem
             # tcpdump began before and ended after labkit: then a kernel may have said something (IGMP, ARP), not ping
             rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
-            assert not any(overlays.is_ping(data) for data in rest), file.stem
+            assert not any(overlay_checks.is_ping(data) for data in rest), file.stem
             assert report["counts"][file.stem]["captured_count"] == len(ours)
 
     @pytest.mark.needs("tshark")
@@ -153,7 +153,7 @@ class TestOverlay:
 @pytest.mark.needs("tshark")
 def test_same_tunnel_headers_in_tshark() -> None:
     """VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, IPIP: taken in a lab VM."""
-    frames = overlays.pcap(SAMPLE.read_bytes())
+    frames = overlay_checks.pcap(SAMPLE.read_bytes())
     theirs = [line[3:] for line in tshark(SAMPLE)]
     assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
 

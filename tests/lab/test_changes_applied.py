@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import Row, World, world
+from sandbox import Row, Sandbox, sandbox
 
 from labkit.common import run_folder
 
@@ -35,13 +35,13 @@ CHANGES = [
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def rows(machine: World, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+def rows(machine: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """One short round of all changes on one topology."""
     folder = tmp_path_factory.mktemp("rules")
     files = {
@@ -127,7 +127,7 @@ def test_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
     assert [row["role"] for row in rows if row["arm"] == "veth_bridge (again)"] == ["control"]
 
 
-def test_profiles_have_the_same_arms(machine: World) -> None:
+def test_profiles_have_the_same_arms(machine: Sandbox) -> None:
     change = "change=filter: sysctl net.ipv4.conf.all.rp_filter=1 at server"
     result = machine.rows(change, "observe=counters", "profile_rounds=1", "duration_s=1", "omit_s=0")
     seen = {
@@ -146,7 +146,7 @@ def test_steering_needs_root(rows: list[Row]) -> None:
 
 @pytest.mark.needs("root")
 def test_steering_and_channels(tmp_path: Path) -> None:
-    with world(tmp_path, user=False) as machine:
+    with sandbox(tmp_path, user=False) as machine:
         change = "change=steer: rps 0 at server; queues: channels rx 2 tx 2 at client"
         result = machine.rows(change, "slices=1", "whole_runs=0")
     assert effects(result, "steer") == [("server", "rps rx-0", "0", "1")]
@@ -161,7 +161,7 @@ def test_steering_and_channels(tmp_path: Path) -> None:
         ("x: sysctl net.ipv4.nothing=1 at server", "this kernel has no sysctl net.ipv4.nothing"),
     ],
 )
-def test_bad_change_is_one_sentence(machine: World, change: str, words: str) -> None:
+def test_bad_change_is_one_sentence(machine: Sandbox, change: str, words: str) -> None:
     done = machine.labkit("run", "datapaths", f"change={change}", "duration_s=1", "omit_s=0")
     assert done.returncode in (0, 2)
     assert words in " ".join((done.stderr + done.stdout).split())
@@ -181,7 +181,7 @@ run.measure("datapaths", {"change": [forward], "slices": 1, "whole_runs": 0}, Pa
 """
 
 
-def test_topology_function_as_a_change(machine: World, tmp_path: Path) -> None:
+def test_topology_function_as_a_change(machine: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(FUNCTION)
     done = machine.run(sys.executable, str(script), str(tmp_path / "run"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from worlds import LABKIT, Done, World, one_sentence, only_run, until, world
+from sandbox import LABKIT, Done, Sandbox, one_sentence, only_run, sandbox, until
 
 from labkit import __version__
 from labkit.common import run_folder
@@ -25,8 +25,8 @@ SHORT = ("duration_s=1", "omit_s=0")
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
 
 
@@ -40,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(machine: World) -> Path:
+def run(machine: Sandbox) -> Path:
     """The folder of a run of two topologies."""
     folder = machine.data / "datapaths" / "first"
     words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0", "--folder", str(folder))
@@ -91,27 +91,27 @@ BAD_RUNS = [
 
 
 @pytest.mark.parametrize(("line", "sentence"), BAD_RUNS, ids=[line for line, _ in BAD_RUNS])
-def test_bad_input_is_one_sentence(line: str, sentence: str, machine: World) -> None:
+def test_bad_input_is_one_sentence(line: str, sentence: str, machine: Sandbox) -> None:
     done = machine.labkit(*shlex.split(line))
     assert sentence in one_sentence(done)
     assert done.stdout == "" or "congestion" in line
 
 
 def test_bad_input_leaves_no_run_behind(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         machine.labkit("run", "datapaths", "pairs=0")
         machine.labkit("run", "nothing")
         assert not machine.data.exists()
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["run"], ["run", "--nothing"], ["sweep"]])
-def test_usage(words: list[str], machine: World) -> None:
+def test_usage(words: list[str], machine: Sandbox) -> None:
     done = machine.labkit(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: labkit")
 
 
-def test_help_lists_parameters_topologies_and_commands(machine: World) -> None:
+def test_help_lists_parameters_topologies_and_commands(machine: Sandbox) -> None:
     done = machine.labkit("run", "--help")
     assert done.returncode == 0
     for word in ("datapaths", "pairs=1", "mtu_bytes=1500", "rate_bps=none", *TABLE):
@@ -121,7 +121,7 @@ def test_help_lists_parameters_topologies_and_commands(machine: World) -> None:
     assert all(f"  {name} " in commands for name in ("doctor", "run", "sweep", "report", "compare", "shell"))
 
 
-def test_doctor_as_json(machine: World) -> None:
+def test_doctor_as_json(machine: Sandbox) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -145,7 +145,7 @@ def half_written(folder: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("command", ["report", "compare"])
 def test_half_written_run_folder(
-    command: str, run: Path, machine: World, tmp_path: Path, project: Path
+    command: str, run: Path, machine: Sandbox, tmp_path: Path, project: Path
 ) -> None:
     for name, path in half_written(tmp_path).items():
         words = [command, str(path), *([str(run)] if command == "compare" else [])]
@@ -164,7 +164,7 @@ SWEEPS = {  # test_sweep_file.py has more
 
 
 @pytest.mark.parametrize("content", SWEEPS)
-def test_invalid_sweep_file(content: str, machine: World, project: Path) -> None:
+def test_invalid_sweep_file(content: str, machine: Sandbox, project: Path) -> None:
     path = project / "params" / "bad.yaml"
     path.write_text(content)
     before = set(machine.data.rglob("*"))
@@ -174,7 +174,7 @@ def test_invalid_sweep_file(content: str, machine: World, project: Path) -> None
     assert set(machine.data.rglob("*")) == before
 
 
-def test_compare(run: Path, machine: World) -> None:
+def test_compare(run: Path, machine: Sandbox) -> None:
     same = machine.labkit("compare", str(run), str(run))
     assert same.returncode in (0, 2), same.stderr
     other = machine.data / "datapaths" / "second"
@@ -188,7 +188,7 @@ def test_compare(run: Path, machine: World) -> None:
     assert one_sentence(machine.labkit("compare", str(run), str(ping)))
 
 
-def test_report_command(run: Path, machine: World, project: Path) -> None:
+def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
     done = machine.labkit("report", str(run), cwd=project)
     assert done.returncode == 0, done.stderr
     page = run / "report.html"
@@ -200,7 +200,7 @@ def test_report_command(run: Path, machine: World, project: Path) -> None:
     assert again.stdout == done.stdout
 
 
-def in_a_shell(machine: World, script: str, *words: str) -> Done:
+def in_a_shell(machine: Sandbox, script: str, *words: str) -> Done:
     """What `labkit shell` says to commands on its standard input."""
     argv = [*machine.prefix, *LABKIT, "shell", *words]
     return subprocess.run(
@@ -214,7 +214,7 @@ def names_in_run() -> list[str]:
     return sorted([*os.listdir("/run"), *(str(path) for path in Path("/run/netns").glob("*"))])
 
 
-def test_shell(machine: World) -> None:
+def test_shell(machine: Sandbox) -> None:
     before = machine.interfaces(), names_in_run()
     script = "ip -br addr; ping -c1 $LABKIT_SERVER; ip netns exec server0 ip -br addr; ip netns list; exit 3"
     done = in_a_shell(machine, script, "veth_bridge")
@@ -230,7 +230,7 @@ def test_shell(machine: World) -> None:
     assert until(machine.only_namespace, 3)
 
 
-def test_shell_takes_parameters(machine: World) -> None:
+def test_shell_takes_parameters(machine: Sandbox) -> None:
     script = "ip netns list; ip -6 -br addr show dev eth0; ip link show dev eth0"
     done = in_a_shell(machine, script, "veth", "pairs=2", "family=6", "mtu_bytes=9000")
     assert done.returncode == 0, done.stderr
@@ -238,13 +238,13 @@ def test_shell_takes_parameters(machine: World) -> None:
         assert word in done.stdout
 
 
-def test_shell_of_an_isolated_topology(machine: World) -> None:
+def test_shell_of_an_isolated_topology(machine: Sandbox) -> None:
     assert "macvlan passthru takes one device on a parent" in one_sentence(
         in_a_shell(machine, "", "macvlan_passthru")
     )
 
 
-def test_json_rows_alone_on_standard_output(machine: World, tmp_path: Path) -> None:
+def test_json_rows_alone_on_standard_output(machine: Sandbox, tmp_path: Path) -> None:
     done = machine.labkit(
         "run", "datapaths", "topology=veth", *SHORT, "--json", "--folder", str(tmp_path / "run")
     )
@@ -254,7 +254,7 @@ def test_json_rows_alone_on_standard_output(machine: World, tmp_path: Path) -> N
 
 
 def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         del machine.environment["LABKIT_DATA"]
         done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0")
         machine.data = tmp_path / "here" / "data"

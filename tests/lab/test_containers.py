@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, World, until, world
+from sandbox import LABKIT, Sandbox, sandbox, until
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import oci_container
@@ -20,8 +20,8 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, user=False) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path, user=False) as made:
         yield made
         assert until(lambda: not made.processes(), 20), made.processes()
 
@@ -73,7 +73,7 @@ CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscal
 
 
 @pytest.mark.needs("root", "veth", "runc", "ping")
-def test_programs_run_in_a_container(machine: World) -> None:
+def test_programs_run_in_a_container(machine: Sandbox) -> None:
     parameters = (
         "hostname",
         "unshare --net true",
@@ -108,7 +108,7 @@ def test_programs_run_in_a_container(machine: World) -> None:
 
 
 @pytest.mark.needs("root", "bridge", "runc", "iperf3")
-def test_containers_and_namespaces_are_compared(machine: World) -> None:
+def test_containers_and_namespaces_are_compared(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=namespace,container", "duration_s=2", "slices=3")
     rows = machine.rows(*words, timeout=200)
     arms = {row["arm"]: row for row in rows}
@@ -124,7 +124,7 @@ def test_containers_and_namespaces_are_compared(machine: World) -> None:
 
 
 @pytest.mark.needs("root", "bridge", "runc", "ping")
-def test_a_killed_run_leaves_no_container(machine: World) -> None:
+def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")
     before = groups()  # of other experiments
     process = machine.start(*LABKIT, "run", "datapaths", *words, "duration_s=60")

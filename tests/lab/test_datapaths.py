@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import Row, World, only_run, rows_on_disk, world
+from sandbox import Row, Sandbox, only_run, rows_on_disk, sandbox
 
 from labkit.common import run_folder
 from labkit.measure.experiments.early_stop import LEAST_ROUNDS
@@ -34,15 +34,15 @@ SHORT = ("duration_s=1", "omit_s=0")
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
 
 
 class Run:
     """A run that was made once, for many tests."""
 
-    def __init__(self, machine: World, name: str, *words: str) -> None:
+    def __init__(self, machine: Sandbox, name: str, *words: str) -> None:
         self.folder = machine.data / "datapaths" / name
         done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder))
         assert done.returncode == 0, done.stderr
@@ -54,14 +54,14 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def tcp(machine: World) -> Run:
+def tcp(machine: Sandbox) -> Run:
     """Two rounds of three arms with two pairs, each with slices and whole runs."""
     words = ("topology=veth,veth_bridge", "pairs=2", "rounds=2", "slices=2", "seed=5", *SHORT)
     return Run(machine, "tcp", *words)
 
 
 @pytest.fixture(scope="module")
-def udp(machine: World) -> Run:
+def udp(machine: Sandbox) -> Run:
     return Run(
         machine,
         "udp",
@@ -75,12 +75,12 @@ def udp(machine: World) -> Run:
 
 
 @pytest.fixture(scope="module")
-def ping(machine: World) -> Run:
+def ping(machine: Sandbox) -> Run:
     return Run(machine, "ping", "protocol=ping", "topology=veth", "pairs=2", *SHORT)
 
 
 @pytest.fixture(scope="module")
-def paced(machine: World) -> Run:
+def paced(machine: Sandbox) -> Run:
     return Run(
         machine, "paced", "protocol=udp", "topology=veth,vxlan", "rate_bps=10e6", "length_bytes=500", *SHORT
     )
@@ -148,7 +148,7 @@ def test_whole_run_order_is_balanced(tcp: Run) -> None:
     assert orders[0] == orders[1][::-1]
 
 
-def test_seed_determines_the_order(machine: World) -> None:
+def test_seed_determines_the_order(machine: Sandbox) -> None:
     words = ("topology=veth,veth_bridge", "pairs=1,2", "rounds=1", "slices=3", "whole_runs=0")
     orders = [
         [(row["point"], row["slice"], row["arm"]) for row in machine.rows(*words, f"seed={seed}")]
@@ -264,7 +264,7 @@ print(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
 """
 
 
-def test_throughput_agrees_with_iperf3_by_hand(machine: World) -> None:
+def test_throughput_agrees_with_iperf3_by_hand(machine: Sandbox) -> None:
     """Not a test of speed: a factor of two would be bits for bytes, one stream for two, or one window for another."""
     prefix = [*local.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
     ratios = []
@@ -279,7 +279,7 @@ def test_throughput_agrees_with_iperf3_by_hand(machine: World) -> None:
         pytest.fail(f"{ratios}")
 
 
-def test_unreachable_rate_is_generator_limited(machine: World) -> None:
+def test_unreachable_rate_is_generator_limited(machine: Sandbox) -> None:
     rows = machine.rows("protocol=udp", "topology=veth", "rate_bps=1e12", *SHORT)
     assert [row["status"] for row in rows] == ["invalid"]
     assert rows[0]["reason"].startswith("generator-limited: ")
@@ -287,7 +287,7 @@ def test_unreachable_rate_is_generator_limited(machine: World) -> None:
     assert rows[0]["throughput_bps"] > 0
 
 
-def test_different_offloads_are_a_doubt(machine: World) -> None:
+def test_different_offloads_are_a_doubt(machine: Sandbox) -> None:
     """loopback has generic receive offload on, a veth has not."""
     rows = machine.rows("topology=veth,loopback", "slices=1", "whole_runs=0")
     doubts = {row["arm"]: row["doubts"] for row in rows}
@@ -296,7 +296,7 @@ def test_different_offloads_are_a_doubt(machine: World) -> None:
     assert "offloads" not in str(doubts["veth"])
 
 
-def test_early_stop_gives_its_reason(machine: World) -> None:
+def test_early_stop_gives_its_reason(machine: Sandbox) -> None:
     folder = machine.data / "datapaths" / "early"
     words = ("topology=veth,veth_bridge", "pairs=1", "rounds=30", "slices=1", "whole_runs=0", "half_width=1")
     rows = machine.rows(*words, "--folder", str(folder))
@@ -306,7 +306,7 @@ def test_early_stop_gives_its_reason(machine: World) -> None:
     assert why == {"1": f"every half-width was below 100 % after {len(rounds)} of 30 rounds"}
 
 
-def test_refused_arms_are_rows(machine: World) -> None:
+def test_refused_arms_are_rows(machine: Sandbox) -> None:
     words = ("topology=macvlan_private,veth,macvlan_passthru", "pairs=1,2", *SHORT)
     rows = machine.rows(*words)
     refused = [row for row in rows if row["status"] == "isolated"]
@@ -322,7 +322,7 @@ def test_refused_arms_are_rows(machine: World) -> None:
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
-def test_protocols_and_families_at_mtu_9000(protocol: str, family: int, machine: World) -> None:
+def test_protocols_and_families_at_mtu_9000(protocol: str, family: int, machine: Sandbox) -> None:
     rows = machine.rows(
         f"protocol={protocol}", f"family={family}", "mtu_bytes=9000", "topology=veth_routed", *SHORT
     )
@@ -331,7 +331,7 @@ def test_protocols_and_families_at_mtu_9000(protocol: str, family: int, machine:
         assert rows[0]["length_bytes"] == 9000 - {4: 28, 6: 48}[family]
 
 
-def test_iperf3_options(machine: World) -> None:
+def test_iperf3_options(machine: Sandbox) -> None:
     cpu = min(os.sched_getaffinity(0))
     words = ("topology=veth", "mss_bytes=536", "congestion=reno", "zerocopy=true", f"affinity={cpu},{cpu}",
              "length_bytes=1000", "streams=3", *SHORT)  # fmt: skip
@@ -346,7 +346,7 @@ def test_iperf3_options(machine: World) -> None:
 
 
 def test_default_run_folder(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         done = machine.labkit("run", "datapaths", "topology=veth", *SHORT)
         assert f"labkit: the run is in {only_run(machine)}\n" in done.stderr
         assert "waiting" not in done.stderr

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 from conftest import Need
+from sandbox import Sandbox, one_sentence, sandbox, until
 from test_topologies import OF_PAIRS, require_kind
-from worlds import World, one_sentence, until, world
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
 
 
-def drawn(machine: World, *words: str) -> str:
+def drawn(machine: Sandbox, *words: str) -> str:
     done = machine.labkit("draw", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -28,7 +28,7 @@ def drawn(machine: World, *words: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in OF_PAIRS if name != "macvlan_passthru"])
-def test_tree_of_every_topology(name: str, machine: World, need: Need) -> None:
+def test_tree_of_every_topology(name: str, machine: Sandbox, need: Need) -> None:
     require_kind(name, need)
     lines = drawn(machine, name).splitlines()
     assert lines[0].startswith(f"{name}, 1 pair, Linux ")
@@ -36,7 +36,7 @@ def test_tree_of_every_topology(name: str, machine: World, need: Need) -> None:
     assert set(lines) >= {"client0", "server0"} or name == "loopback"
 
 
-def test_dot_mermaid_and_json(machine: World) -> None:
+def test_dot_mermaid_and_json(machine: Sandbox) -> None:
     assert '"client1/eth0" -- "between/port2" [style=solid' in drawn(
         machine, "veth_bridge", "pairs=2", "--dot"
     )
@@ -51,7 +51,7 @@ def test_dot_mermaid_and_json(machine: World) -> None:
     assert "fd00::1:1/64" in eth0["client0"]["addresses"]
 
 
-def test_figure_of_many_pairs_as_file(machine: World, tmp_path: Path) -> None:
+def test_figure_of_many_pairs_as_file(machine: Sandbox, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert drawn(machine, "veth_bridge", "pairs=128", "--html", str(page)) == f"drawing: {page}\n"
     text = page.read_text()
@@ -72,13 +72,13 @@ def test_figure_of_many_pairs_as_file(machine: World, tmp_path: Path) -> None:
         ("veth --html /proc/nothing/page.html", "cannot write /proc/nothing/page.html"),
     ],
 )
-def test_bad_input_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+def test_bad_input_is_one_sentence(words: str, sentence: str, machine: Sandbox) -> None:
     done = machine.labkit("draw", *words.split())
     assert one_sentence(done).startswith(sentence)
     assert done.stdout == ""
 
 
-def test_draw_leaves_nothing(machine: World) -> None:
+def test_draw_leaves_nothing(machine: Sandbox) -> None:
     before = machine.interfaces()
     drawn(machine, "veth_bridge", "pairs=4")
     assert machine.interfaces() == before

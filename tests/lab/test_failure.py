@@ -24,7 +24,7 @@ ROUTES = ("static", "metric", "ecmp")
 @functools.cache
 def rows() -> dict[tuple[str, str, bool], Row]:
     """By routes, way of failing, and the sysctl. The three networks stand at the same time: they do not meet."""
-    program = str(Path(__file__).with_name("failing.py"))
+    program = str(Path(__file__).with_name("fail_spines.py"))
     started = {
         routes: subprocess.Popen(
             [*local.prefix(), sys.executable, program, json.dumps([routes, ASKED])],

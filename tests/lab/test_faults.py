@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, Done, Row, World, one_sentence, only_run, rows_on_disk, until, world
+from sandbox import LABKIT, Done, Row, Sandbox, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.analysis import verdicts
 
@@ -31,12 +31,12 @@ LISTENS = (
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path) as made:
         yield made
 
 
-def false_iperf3(machine: World, *lines: str) -> None:
+def false_iperf3(machine: Sandbox, *lines: str) -> None:
     """From now on iperf3 is this shell script in the machine."""
     folder = machine.folder / "bin"
     folder.mkdir(exist_ok=True)
@@ -45,12 +45,12 @@ def false_iperf3(machine: World, *lines: str) -> None:
     machine.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
 
 
-def run(machine: World, *words: str) -> tuple[Done, list[Row]]:
+def run(machine: Sandbox, *words: str) -> tuple[Done, list[Row]]:
     done = machine.labkit("run", "datapaths", *words, "--json")
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_iperf3_is_missing(machine: World) -> None:
+def test_iperf3_is_missing(machine: Sandbox) -> None:
     folder = machine.folder / "bin"
     folder.mkdir()
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname", "sh"):
@@ -62,21 +62,21 @@ def test_iperf3_is_missing(machine: World) -> None:
     assert rows == []
 
 
-def test_ping_needs_no_iperf3(machine: World) -> None:
+def test_ping_needs_no_iperf3(machine: Sandbox) -> None:
     false_iperf3(machine, "exit 1")
     done, rows = run(machine, *SHORT, "protocol=ping")
     assert done.returncode == 0, done.stderr
     assert [(row["status"], row["iperf3"]) for row in rows] == [("ok", None)]
 
 
-def test_iperf3_is_too_old(machine: World) -> None:
+def test_iperf3_is_too_old(machine: Sandbox) -> None:
     false_iperf3(machine, "echo 'iperf 3.1.3'")
     done, rows = run(machine, *SHORT)
     assert one_sentence(done).startswith("iperf3 3.1.3 is too old: labkit reads the JSON of 3.12 and newer")
     assert rows == []
 
 
-def test_iperf3_without_version(machine: World) -> None:
+def test_iperf3_without_version(machine: Sandbox) -> None:
     false_iperf3(machine, "echo no such library >&2; exit 127")
     done, _rows = run(machine, *SHORT)
     assert one_sentence(done) == "iperf3 ended with 127: no such library"
@@ -103,7 +103,7 @@ FAULTS = {
     ("name", "method"),
     [*((name, "whole") for name in FAULTS), ("half", "slice"), ("refused", "slice"), ("dies", "slice")],
 )
-def test_iperf3_fails(name: str, method: str, machine: World) -> None:
+def test_iperf3_fails(name: str, method: str, machine: Sandbox) -> None:
     lines, words = FAULTS[name]
     false_iperf3(machine, VERSION, *lines)
     done, rows = run(machine, *SHORT, *(["slices=2", "whole_runs=0"] if method == "slice" else []))
@@ -138,7 +138,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, floa
         started = {}
         begin = time.monotonic()
         for name, (lines, _words) in HANGS.items():
-            machine = stack.enter_context(world(tmp_path_factory.mktemp("machine")))
+            machine = stack.enter_context(sandbox(tmp_path_factory.mktemp("machine")))
             false_iperf3(machine, VERSION, *lines)
             started[name] = machine, machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json")
         for name, (machine, process) in started.items():
@@ -173,7 +173,7 @@ WORDS_OF_A_KILL = [
 
 @pytest.mark.parametrize("end", ["-c", "-s"])
 @pytest.mark.parametrize("method", ["whole", "slice"])
-def test_killed_iperf3_end(end: str, method: str, machine: World) -> None:
+def test_killed_iperf3_end(end: str, method: str, machine: Sandbox) -> None:
     """The other arms' rows are kept, and so is what else was asked for."""
     words = ["topology=veth,veth_bridge", "duration_s=1", "omit_s=0", "seed=3"]
     words += ["slices=10", "whole_runs=0"] if method == "slice" else []
@@ -194,11 +194,11 @@ def test_killed_iperf3_end(end: str, method: str, machine: World) -> None:
     assert len(others) == (2 if method == "whole" else len(others))
 
 
-def iperf3(machine: World, end: str) -> list[int]:
+def iperf3(machine: Sandbox, end: str) -> list[int]:
     return machine.pids(lambda words: words[0] == "iperf3" and end in words)
 
 
-def test_failed_baseline_is_one_sentence(machine: World) -> None:
+def test_failed_baseline_is_one_sentence(machine: Sandbox) -> None:
     """The table, too, copes with a comparison that has nothing to compare with."""
     false_iperf3(machine, VERSION, IS_CLIENT, "exit 1")
     done = machine.labkit("run", "datapaths", "topology=veth,veth_bridge", "duration_s=1", "omit_s=0")
@@ -219,7 +219,7 @@ exit $code
 
 
 @pytest.mark.parametrize("kilobytes", [8, 120])
-def test_full_disk_is_one_sentence(kilobytes: int, machine: World, tmp_path: Path) -> None:
+def test_full_disk_is_one_sentence(kilobytes: int, machine: Sandbox, tmp_path: Path) -> None:
     machine.data.mkdir()
     words = ["unshare", "--mount", "sh", "-c", FULL, "sh", f"{kilobytes}k", str(machine.data)]
     parameters = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
@@ -238,7 +238,7 @@ def test_full_disk_is_one_sentence(kilobytes: int, machine: World, tmp_path: Pat
         assert report == set()
 
 
-def test_unwritable_folder_is_one_sentence(machine: World) -> None:
+def test_unwritable_folder_is_one_sentence(machine: Sandbox) -> None:
     machine.data.write_text("a file where the folder should be")
     done, _rows = run(machine, *SHORT)
     assert one_sentence(done).startswith("cannot write ")

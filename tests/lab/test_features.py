@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ethtool", "veth")
 
 @pytest.mark.parametrize("topology", ["veth", "veth_bridge"])
 def test_features_and_qdisc_are_those_of_the_programs(topology: str) -> None:
-    script = str(Path(__file__).with_name("featured.py"))
+    script = str(Path(__file__).with_name("change_offloads.py"))
     done = subprocess.run(
         [*local.prefix(), sys.executable, script, topology],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,

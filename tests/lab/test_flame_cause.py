@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from worlds import printed
+from sandbox import printed
 
 from labkit.analysis import flame
 
@@ -21,7 +21,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
     folder = tmp_path_factory.mktemp("profiles")
     words = (str(folder), str(ROUNDS), str(RULES))
     result: dict[str, list[flame.Round]] = {"without": [], "with": []}
-    for one in printed(Path(__file__).with_name("ruled.py"), *words, timeout_s=400):
+    for one in printed(Path(__file__).with_name("profile_nft_rules.py"), *words, timeout_s=400):
         result[one["arm"]].append(flame.Round(flame.read(Path(one["folded"])), **one["work"]))
     return {
         name: flame.Arm(f"{name} rules", rounds, one["event"]).only(FLOW) for name, rounds in result.items()

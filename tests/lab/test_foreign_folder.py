@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import v4
-from worlds import Done, World, world
+from sandbox import Done, Sandbox, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth")
 
@@ -27,13 +27,13 @@ NAMES = (
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path / "machine") as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path / "machine") as made:
         yield made
 
 
 @pytest.fixture
-def trap(machine: World) -> Path:
+def trap(machine: Sandbox) -> Path:
     """The folder, with modules that note who imported them, and a project of somebody else's."""
     folder = machine.folder / "trap"
     text = (
@@ -50,7 +50,7 @@ def trap(machine: World) -> Path:
     return folder
 
 
-def checked(machine: World, done: Done, code: int = 0) -> str:
+def checked(machine: Sandbox, done: Done, code: int = 0) -> str:
     assert not (machine.folder / "ran").exists(), (machine.folder / "ran").read_text()
     assert done.returncode == code, done.stderr
     return done.stderr
@@ -59,12 +59,12 @@ def checked(machine: World, done: Done, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "words", [["doctor"], ["draw", "veth"], ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"]]
 )
-def test_current_folder_is_not_imported(words: list[str], machine: World, trap: Path) -> None:
+def test_current_folder_is_not_imported(words: list[str], machine: Sandbox, trap: Path) -> None:
     machine.environment["LABKIT_DATA"] = str(machine.data)
     checked(machine, machine.labkit(*words, cwd=trap))
 
 
-def test_foreign_notebook_is_not_executed(machine: World, trap: Path) -> None:
+def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Path) -> None:
     done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap)
     checked(machine, done)
     [run] = (machine.data / "datapaths").iterdir()
@@ -75,7 +75,7 @@ def test_foreign_notebook_is_not_executed(machine: World, trap: Path) -> None:
     assert "LABKIT_PROJECT=" in lines
 
 
-def test_executed_notebook_does_not_import_its_folder(machine: World) -> None:
+def test_executed_notebook_does_not_import_its_folder(machine: Sandbox) -> None:
     project = machine.project()
     (project / "notebooks/random.py").write_text(
         f"open({str(machine.folder / 'ran')!r}, 'w').write('random')"

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 from conftest import Need
-from worlds import (
+from sandbox import (
     LABKIT,
     ORDINARY,
     Process,
-    World,
+    Sandbox,
     one_sentence,
     only_run,
     rows_on_disk,
+    sandbox,
     until,
-    world,
 )
 
 from labkit.common import run_folder
@@ -38,8 +38,8 @@ SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().ran
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ CHAIN = {
 }
 
 
-def nothing_left(machine: World, before: object) -> None:
+def nothing_left(machine: Sandbox, before: object) -> None:
     """No process, no network namespace, no interface, no file."""
     assert until(lambda: not machine.processes(), GONE_S), machine.processes()
     assert until(machine.only_namespace, 5), "network namespaces are left"
@@ -63,7 +63,7 @@ def nothing_left(machine: World, before: object) -> None:
     assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
 
-def finished(machine: World, folder: Path) -> bool:
+def finished(machine: Sandbox, folder: Path) -> bool:
     return "finished" in run_folder.read_json(folder / "run.json")
 
 
@@ -73,7 +73,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
     """Ten kills (twenty with both), each of them at another moment of a run that is gone on with."""
     rng = random.Random(f"{SEED} {words}")
     print(f"LABKIT_TEST_SEED={SEED}")
-    with world(tmp_path, words) as machine:
+    with sandbox(tmp_path, words) as machine:
         before = machine.interfaces()
         folder = machine.data / "datapaths" / "killed"
         kept: dict[str, bytes] = {}
@@ -95,7 +95,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
         nothing_left(machine, before)
 
 
-def kill(machine: World, process: Process, target: str, moment: float) -> None:
+def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None:
     """Kill one process of the chain, so many seconds after the start or as soon as it is there."""
     time.sleep(moment)
     result: list[int] = []
@@ -118,7 +118,7 @@ def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("whom", ["group", "labkit alone"])
-def test_interrupt_ends_everything(whom: str, machine: World) -> None:
+def test_interrupt_ends_everything(whom: str, machine: Sandbox) -> None:
     """Ctrl-C goes to the whole process group; a notebook's or a script's interrupt to one process."""
     before = machine.interfaces()
     process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
@@ -130,13 +130,13 @@ def test_interrupt_ends_everything(whom: str, machine: World) -> None:
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
-    sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted; ")]
+    sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted: ")]
     assert sentences == [err.splitlines()[-1]]
     nothing_left(machine, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_termination_ends_everything(number: int, machine: World) -> None:
+def test_termination_ends_everything(number: int, machine: Sandbox) -> None:
     before = machine.interfaces()
     process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 10)
@@ -145,7 +145,7 @@ def test_termination_ends_everything(number: int, machine: World) -> None:
     nothing_left(machine, before)
 
 
-def test_closed_output_pipe(machine: World) -> None:
+def test_closed_output_pipe(machine: Sandbox) -> None:
     """`labkit run … --json | head -1` ends without a complaint."""
     before = machine.interfaces()
     line = f"{' '.join(LABKIT)} run datapaths {' '.join(RUN)} --json | head -c 10"
@@ -156,7 +156,7 @@ def test_closed_output_pipe(machine: World) -> None:
     nothing_left(machine, before)
 
 
-def test_second_measurement_waits_for_the_lock(machine: World) -> None:
+def test_second_measurement_waits_for_the_lock(machine: Sandbox) -> None:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=2", "omit_s=0", "--json")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
     second = machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0", "topology=veth", "--json")
@@ -171,7 +171,7 @@ def test_second_measurement_waits_for_the_lock(machine: World) -> None:
     assert "labkit.cli run datapaths duration_s=2 omit_s=0" in lines
 
 
-def test_waiting_for_the_lock_can_be_interrupted(machine: World) -> None:
+def test_waiting_for_the_lock_can_be_interrupted(machine: Sandbox) -> None:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)
     waits = [machine.start(*LABKIT, "run", "datapaths", "duration_s=1", "omit_s=0") for _ in range(2)]
@@ -188,10 +188,10 @@ def test_waiting_for_the_lock_can_be_interrupted(machine: World) -> None:
     assert waits[1].returncode == 0, err
 
 
-def test_concurrent_experiments_are_isolated(machine: World, need: Need) -> None:
+def test_concurrent_experiments_are_isolated(machine: Sandbox, need: Need) -> None:
     """With no lock between them: one has the address that would be the other's next, where the other finds nobody."""
     need("bridge")
-    look = Path(__file__).with_name("built.py")
+    look = Path(__file__).with_name("build_topologies.py")
     asks = [
         json.dumps([{"name": "veth_bridge", "pairs": pairs, "meets": True} for _ in range(6)])
         for pairs in (1, 3)
@@ -203,7 +203,7 @@ def test_concurrent_experiments_are_isolated(machine: World, need: Need) -> None
         assert json.loads(out) == [{"stranger": None}] * 6
 
 
-def test_finished_run_is_not_repeated(machine: World) -> None:
+def test_finished_run_is_not_repeated(machine: Sandbox) -> None:
     words = ("topology=veth", "duration_s=1", "omit_s=0", "--json")
     first = machine.labkit("run", "datapaths", *words)
     folder = only_run(machine)

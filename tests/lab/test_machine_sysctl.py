@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import World, world
+from sandbox import Sandbox, sandbox
 
 from labkit.common.errors import Unsupported
 from labkit.system import netlink
@@ -34,22 +34,22 @@ pytestmark = pytest.mark.needs("root", "iperf3", "ip", "ping", "veth", "bridge")
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine"), user=False) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
         yield made
 
 
-def value(machine: World) -> str:
+def value(machine: Sandbox) -> str:
     return machine.run("sysctl", "-n", NAME).stdout.strip()
 
 
-def test_refused_unless_allowed_by_name(machine: World) -> None:
+def test_refused_unless_allowed_by_name(machine: Sandbox) -> None:
     done = machine.labkit("run", "datapaths", CHANGE)
     assert done.returncode == 2
     assert "LABKIT_ALLOW=machine_sysctl" in done.stderr
 
 
-def test_set_during_its_arm_and_restored(machine: World) -> None:
+def test_set_during_its_arm_and_restored(machine: Sandbox) -> None:
     before = value(machine)
     words = (CHANGE, "slices=1", "whole_runs=0")
     rows = machine.rows(*words, LABKIT_ALLOW="machine_sysctl")
@@ -60,7 +60,7 @@ def test_set_during_its_arm_and_restored(machine: World) -> None:
 
 
 def test_next_run_restores_a_killed_owners_value(
-    machine: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, before = tmp_path / "journal", value(machine)
     held = machine.start(sys.executable, "-c", HELD, str(journal), NAME)
@@ -81,7 +81,7 @@ def test_next_run_restores_a_killed_owners_value(
     assert sysctl_journal.put_back_left() == []
 
 
-def test_guard_restores_after_a_killed_run(machine: World) -> None:
+def test_guard_restores_after_a_killed_run(machine: Sandbox) -> None:
     before = value(machine)
     words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0"]
     run = machine.start(sys.executable, "-m", "labkit.cli", *words, LABKIT_ALLOW="machine_sysctl")

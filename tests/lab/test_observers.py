@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import LABKIT, ORDINARY, World, one_sentence, only_run, printed, until, world
+from sandbox import LABKIT, ORDINARY, Sandbox, one_sentence, only_run, printed, sandbox, until
 
 from labkit.analysis import load
 from labkit.measure.observers.perf import control
@@ -20,12 +20,12 @@ from labkit.measure.observers.perf import stat as perf_stat
 from labkit.system import process
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
-SENT = 3000  # of lossy.py
+SENT = 3000  # of lose_datagrams.py
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, user=False) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path, user=False) as made:
         yield made
 
 
@@ -33,7 +33,7 @@ def machine(tmp_path: Path) -> Iterator[World]:
 def losses() -> list[dict[str, Any]]:
     requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
     requests += [["veth_bridge", 4, 2, 4000], ["vxlan", 4, 2]]  # fragments, a tunnel
-    program = Path(__file__).with_name("lossy.py")
+    program = Path(__file__).with_name("lose_datagrams.py")
     result: list[dict[str, Any]] = printed(program, json.dumps(requests), timeout_s=120)
     return result
 
@@ -94,7 +94,7 @@ def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.needs("perf", "macvlan")
-def test_observed_arms_and_observer_cost(machine: World) -> None:
+def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
     words += ["omit_s=0", "observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
     rows = machine.rows(*words)
@@ -132,7 +132,7 @@ def test_observed_arms_and_observer_cost(machine: World) -> None:
     if not late:
         done = machine.labkit("why", str(folder))
         assert done.returncode == 0, done.stderr
-        assert "a single round has no spread" in done.stdout
+        assert "a single profiled round has no spread" in done.stdout
         assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
 
 
@@ -194,7 +194,7 @@ def test_perf_watches_only_its_target() -> None:
 
 @pytest.mark.needs("perf")
 @pytest.mark.parametrize("observer", ["perf_stat", "perf_record"])
-def test_killed_run_leaves_no_perf(observer: str, machine: World) -> None:
+def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
     words = ["duration_s=4", "whole_runs=0", "slices=1", f"observe={observer}"]
     running = machine.start(*LABKIT, "run", "datapaths", *words)
     # It may be the run without an observer that comes first.
@@ -217,7 +217,7 @@ def test_killed_run_leaves_no_perf(observer: str, machine: World) -> None:
         (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe watches one host"),
     ],
 )  # fmt: skip
-def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: World) -> None:
+def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: Sandbox) -> None:
     sentence = one_sentence(machine.labkit("run", "datapaths", *words))
     assert lines in sentence
     assert not list(machine.data.rglob("*.jsonl"))
@@ -226,7 +226,7 @@ def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machi
 @pytest.mark.needs("perf", "user namespaces")
 def test_observers_without_privilege(tmp_path: Path) -> None:
     """Not perf, which says so first; but the counters of what is ours."""
-    with world(tmp_path, ORDINARY) as machine:
+    with sandbox(tmp_path, ORDINARY) as machine:
         if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 0:
             for observer in ("perf_stat", "perf_record"):
                 sentence = one_sentence(machine.labkit("run", "datapaths", f"observe={observer}"))

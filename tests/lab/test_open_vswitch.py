@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from worlds import LABKIT, one_sentence, only_run, rows_on_disk, until, world
+from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
@@ -26,7 +26,7 @@ PINGS = 50
 
 def ask(*names: str, **spec: Any) -> list[Answer]:
     requests = [{"name": name, **spec} for name in names]
-    program = str(Path(__file__).with_name("switched.py"))
+    program = str(Path(__file__).with_name("build_switches.py"))
     done = subprocess.run(
         [*local.prefix(), sys.executable, program, json.dumps(requests)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
@@ -116,7 +116,7 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
         "protocol=udp",
         "length_bytes=512",
     )
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         rows = machine.rows("topology=veth_bridge,ovs_netdev,ovs_netdev+mirrors=2", *words)
         assert until(machine.only_namespace, 5)
     assert {row["arm"] for row in rows} == {
@@ -132,7 +132,7 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
 
 
 def test_killed_run_leaves_nothing(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         before = machine.interfaces()
         words = ("topology=ovs_netdev+mirrors=2+readers=count", "rounds=50", "slices=2", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
@@ -154,7 +154,7 @@ def test_killed_run_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         assert sentence in one_sentence(machine.labkit("run", "datapaths", words))
 
 
@@ -172,7 +172,7 @@ def test_switch_observer(tmp_path: Path) -> None:
         "rounds=1",
         "slices=0",
     )
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         rows = machine.rows(*words, "duration_s=1", "omit_s=0", "observe=switch", "profile_rounds=1")
     seen = {row["arm"]: row["observed"] for row in rows if row["observer"] == "switch"}
     assert seen["veth_bridge"] == {}
@@ -188,7 +188,7 @@ def test_switch_observer(tmp_path: Path) -> None:
 
 
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
     assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
 
@@ -206,7 +206,7 @@ def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
 )
 @pytest.mark.needs("qemu")
 def test_unsupported_guests_on_a_switch(words: list[str], sentence: str, tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         done = machine.labkit("run", "datapaths", "topology=ovs_netdev", *words)
     assert done.returncode == 2
     assert sentence in done.stderr
@@ -214,7 +214,7 @@ def test_unsupported_guests_on_a_switch(words: list[str], sentence: str, tmp_pat
 
 @pytest.mark.needs("runc", "root")
 def test_containers_on_a_switch(tmp_path: Path) -> None:
-    with world(tmp_path, user=False) as machine:
+    with sandbox(tmp_path, user=False) as machine:
         words = (
             "endpoint=container",
             "rounds=1",
@@ -255,7 +255,7 @@ def test_drawing_of_a_switch_tunnel() -> None:
 
 
 def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
         # The survey builds a switch as well; the one that lives on is that of the first round.
@@ -279,7 +279,7 @@ def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
     """Open vSwitch drops them, the flow itself goes on, and no counter of the switch tells."""
     name = "ovs_netdev+mirrors=1+output=gre+uplink_mtu=1500"
     words = ("protocol=ping", "rounds=1", "duration_s=1")
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         fits, large = (
             machine.rows(f"topology={name}", f"length_bytes={size}", *words)[0] for size in (1400, 1472)
         )

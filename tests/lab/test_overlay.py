@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import overlays
+import overlay_checks
 import pytest
 from conftest import met
-from worlds import LABKIT, Done, World, one_sentence, until, world
+from sandbox import LABKIT, Done, Sandbox, one_sentence, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.topologies.network import leaf_spine_overlay
@@ -26,22 +26,22 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
 
 
-def run(machine: World, folder: Path, *words: str) -> Done:
+def run(machine: Sandbox, folder: Path, *words: str) -> Done:
     return machine.labkit("run", "overlay", *words, "--folder", str(folder), timeout=240)
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World) -> Path:
+def folder(machine: Sandbox) -> Path:
     return machine.folder / "seen"
 
 
 @pytest.fixture(scope="module")
-def killed(machine: World, folder: Path) -> tuple[bytes, int]:
+def killed(machine: Sandbox, folder: Path) -> tuple[bytes, int]:
     """The rows of the first part, and when they were written, of a run that was killed in the second one."""
     before, path = machine.interfaces(), folder / "rows" / "path-metric.jsonl"
     process = machine.start(*LABKIT, "run", "overlay", *ASKED, "--folder", str(folder))
@@ -57,7 +57,7 @@ def killed(machine: World, folder: Path) -> tuple[bytes, int]:
 
 
 @pytest.fixture(scope="module")
-def lines(machine: World, folder: Path, killed: tuple[bytes, int]) -> str:
+def lines(machine: Sandbox, folder: Path, killed: tuple[bytes, int]) -> str:
     """What the same command says in the terminal when it has gone on to the end."""
     done = run(machine, folder, *ASKED)
     assert done.returncode == 0, done.stderr
@@ -82,8 +82,8 @@ def test_killed_run_keeps_finished_parts(killed: tuple[bytes, int], lines: str, 
 
 
 def test_packets_match_the_expected_paths(rows: Rows, folder: Path) -> None:
-    overlays.as_promised(rows, ROUTED)
-    seen = overlays.seen(rows, "cs1 > cs5 echo request", "sc2:sc2_lc1")
+    overlay_checks.as_promised(rows, ROUTED)
+    seen = overlay_checks.seen(rows, "cs1 > cs5 echo request", "sc2:sc2_lc1")
     assert seen["stack"].startswith(
         "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP 20.0.0.1"
     )
@@ -123,7 +123,7 @@ def test_spine_failure_rows(rows: Rows) -> None:
 
 def test_terminal_output(lines: str, rows: Rows) -> None:
     text = " ".join(lines.split())
-    first = next(row for row in overlays.way(rows, "cs1 > cs5 echo request"))
+    first = next(row for row in overlay_checks.way(rows, "cs1 > cs5 echo request"))
     assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
     assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of additional headers." in text
     assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 took an expected path" in text
@@ -134,7 +134,7 @@ def test_terminal_output(lines: str, rows: Rows) -> None:
 
 
 @pytest.mark.needs("iperf3", "ethtool")
-def test_header_and_cost_rows(machine: World, folder: Path, lines: str) -> None:
+def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> None:
     """The parts that compare tunnels, for those that this kernel has; compared with themselves, and with nothing."""
     cost = machine.folder / "cost"
     done = run(machine, cost, *COST)
@@ -175,20 +175,20 @@ def test_header_and_cost_rows(machine: World, folder: Path, lines: str) -> None:
         ("parent=eth0", "parent=eth0: the overlay stands on one host, on no NIC of it; leave it out"),
     ],
 )
-def test_bad_input_is_refused_early(machine: World, words: str, sentence: str) -> None:
+def test_bad_input_is_refused_early(machine: Sandbox, words: str, sentence: str) -> None:
     folder = machine.folder / "refused"
     assert one_sentence(run(machine, folder, *words.split())) == sentence
     assert not folder.exists()
 
 
-def test_provider_depends_on_gre(machine: World) -> None:
+def test_provider_depends_on_gre(machine: Sandbox) -> None:
     """A part that this kernel cannot show is a row that says why, and so does the command."""
     folder = machine.folder / "gre"
     done = run(machine, folder, "part=path", "routes=static")
     rows = run_folder.read_rows(folder)
     if met("gre"):
         assert done.returncode == 0, done.stderr
-        overlays.as_promised(rows, leaf_spine_overlay.seed())
+        overlay_checks.as_promised(rows, leaf_spine_overlay.seed())
         return
     sentence = one_sentence(done)
     [row] = rows

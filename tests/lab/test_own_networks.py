@@ -6,11 +6,11 @@ import json
 import math
 from pathlib import Path
 
+import example_networks
 import msgspec
-import networks
 import pytest
 from conftest import met
-from worlds import one_sentence, world
+from sandbox import one_sentence, sandbox
 
 from labkit import live
 from labkit.common.errors import BadInput, Failed
@@ -41,7 +41,9 @@ def interfaces(net: live.LiveTopology, node: str) -> list[InterfaceState]:
 
 @pytest.mark.parametrize("learning", [True, False])
 def test_vxlan_over_a_router(learning: bool) -> None:
-    with live.build(networks.routed({"kind": "vxlan", "id": 30, "port": 4900, "learning": learning})) as net:
+    with live.build(
+        example_networks.routed({"kind": "vxlan", "id": 30, "port": 4900, "learning": learning})
+    ) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["c1", "c2"]
         assert "ttl=64" in ping(net, "c1", "10.0.0.2", 1450 - 28)
         with pytest.raises(Failed, match=r"(?i)message too long"):
@@ -60,7 +62,7 @@ def test_vxlan_over_a_router(learning: bool) -> None:
 def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
     to = ("239.1.1.1" if outside == 4 else "ff0e::1:1") if group else None
     own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"
-    with live.build(networks.switched(to, outside=outside)) as net:
+    with live.build(example_networks.switched(to, outside=outside)) as net:
         mtu_bytes = 1450 if outside == 4 else 1430
         for source, target in (("c1", "10.0.0.2"), ("c1", "10.0.0.3"), ("c3", "10.0.0.2")):
             assert "ttl=64" in ping(net, source, target, mtu_bytes - 28)
@@ -69,8 +71,8 @@ def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
 
 
 def test_network_from_a_file(tmp_path: Path) -> None:
-    described = msgspec.to_builtins(networks.routed({"kind": "vxlan", "id": 30}))
-    with world(tmp_path) as machine:
+    described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
+    with sandbox(tmp_path) as machine:
         for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400})):
             (tmp_path / "here" / f"{name}.yaml").write_text(json.dumps(text))  # JSON is YAML
         drawn = machine.labkit("draw", "good.yaml")
@@ -87,7 +89,7 @@ def test_network_from_a_file(tmp_path: Path) -> None:
 
 
 def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         done = machine.labkit("draw", "overlay")
         if met("gre"):
             assert (

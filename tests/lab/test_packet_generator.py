@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import printed
+from sandbox import printed
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "nft", "veth")
 
 
 def tried(what: str, *words: str) -> Any:
-    """What generated.py finds."""
-    return printed(Path(__file__).with_name("generated.py"), what, *words, timeout_s=120)
+    """What generate_packets.py finds."""
+    return printed(Path(__file__).with_name("generate_packets.py"), what, *words, timeout_s=120)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import require
-from worlds import printed
+from sandbox import printed
 
 Rows = list[dict[str, Any]]
 CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the description
@@ -18,7 +18,9 @@ CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the descript
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     require("namespaces", "ping", "veth", "bridge", "vxlan")
     folder = tmp_path_factory.mktemp("run") / "artefacts"
-    rows: dict[str, Rows] = printed(Path(__file__).with_name("reaching.py"), str(folder), timeout_s=150)
+    rows: dict[str, Rows] = printed(
+        Path(__file__).with_name("check_reachability.py"), str(folder), timeout_s=150
+    )
     return rows
 
 

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import ORDINARY, World, one_sentence, world
+from sandbox import ORDINARY, Sandbox, one_sentence, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine"), ORDINARY, nics=["nic0"]) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine"), ORDINARY, nics=["nic0"]) as made:
         yield made
 
 
-def test_machine_is_without_privilege(machine: World) -> None:
+def test_machine_is_without_privilege(machine: Sandbox) -> None:
     """Else the tests below would show nothing."""
     done = machine.run("ip", "link", "add", "one", "type", "dummy")
     assert (done.returncode, "Operation not permitted" in done.stderr) == (2, True)
@@ -27,7 +27,7 @@ def test_machine_is_without_privilege(machine: World) -> None:
 
 @pytest.mark.needs("macvlan", "vxlan")
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
-def test_topologies_work_in_a_user_namespace(protocol: str, machine: World) -> None:
+def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
     words = [
         "topology=veth_bridge,macvlan_bridge,vxlan,veth_routed,loopback",
         f"protocol={protocol}",
@@ -46,7 +46,7 @@ def test_topologies_work_in_a_user_namespace(protocol: str, machine: World) -> N
         assert row["sysctl_digest"]
 
 
-def test_packets_are_captured(machine: World) -> None:
+def test_packets_are_captured(machine: Sandbox) -> None:
     program = (
         "from labkit import live\n"
         "with live.build('veth') as net:\n"
@@ -58,7 +58,7 @@ def test_packets_are_captured(machine: World) -> None:
     assert (done.returncode, done.stdout) == (0, "6 6 None 12\n"), done.stderr
 
 
-def test_unsupported_parameters_are_refused(machine: World) -> None:
+def test_unsupported_parameters_are_refused(machine: Sandbox) -> None:
     done = machine.labkit("run", "datapaths", "slices=1", "whole_runs=0")
     assert done.returncode == 0, done.stderr
     [lines] = [line for line in done.stderr.splitlines() if "not root" in line]
@@ -66,7 +66,7 @@ def test_unsupported_parameters_are_refused(machine: World) -> None:
 
 
 @pytest.mark.needs("macvlan")
-def test_nic_as_parent_is_refused(machine: World) -> None:
+def test_nic_as_parent_is_refused(machine: Sandbox) -> None:
     before = machine.interfaces()
     done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
     assert (
@@ -76,7 +76,7 @@ def test_nic_as_parent_is_refused(machine: World) -> None:
     assert machine.interfaces() == before
 
 
-def test_doctor_reports_the_privilege(machine: World) -> None:
+def test_doctor_reports_the_privilege(machine: Sandbox) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
     report = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
@@ -86,7 +86,7 @@ def test_doctor_reports_the_privilege(machine: World) -> None:
 def test_no_namespaces_is_one_sentence(tmp_path: Path) -> None:
     """As in a container, or where a system's settings forbid user namespaces."""
     nothing = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--"]
-    with world(tmp_path, nothing) as machine:
+    with sandbox(tmp_path, nothing) as machine:
         done = machine.labkit("run", "datapaths")
         sentence = one_sentence(done)
         assert "unshare" in sentence

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sandbox import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
 from sshd import Lab, lab
-from worlds import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
 
 from labkit.common import run_folder
 from labkit.system import machine as this

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import Need
+from sandbox import printed
 from test_topologies import IPV4_ALONE, OF_PAIRS, require_kind
-from worlds import printed
 
 from labkit.measure.topologies import State
 
@@ -22,7 +22,9 @@ SPECS = [(1, 4), (3, 6)]  # pairs and family
 
 
 def ask(*requests: tuple[str, int, int, str | None]) -> list[Answer]:
-    result: list[Answer] = printed(Path(__file__).with_name("told.py"), json.dumps(requests), timeout_s=120)
+    result: list[Answer] = printed(
+        Path(__file__).with_name("dump_states.py"), json.dumps(requests), timeout_s=120
+    )
     return result
 
 

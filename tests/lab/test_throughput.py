@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, Row, one_sentence, until, world
+from sandbox import LABKIT, Row, one_sentence, sandbox, until
 
 from labkit.common import run_folder
 
@@ -20,7 +20,7 @@ LIMIT_PPS = 40e6 / 8 / 508  # tbf counts frames without FCS
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """The rows of one search of a bridge as it is, and of one whose port is limited."""
-    with world(tmp_path_factory.mktemp("searched"), user=False) as made:
+    with sandbox(tmp_path_factory.mktemp("searched"), user=False) as made:
         folder = made.folder / "run"
         words = ["frame_bytes=512", "rounds=1", "sum_s=1", "limit_s=30", LIMITED, "--folder", str(folder)]
         done = made.labkit("run", "throughput", *words, timeout=300)
@@ -73,12 +73,12 @@ def test_every_trial_is_a_row(searched: list[Row]) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
-    with world(tmp_path) as made:
+    with sandbox(tmp_path) as made:
         assert sentence in one_sentence(made.labkit("run", "throughput", *words))
 
 
 def test_killed_search_leaves_nothing(tmp_path: Path) -> None:
-    with world(tmp_path) as made:
+    with sandbox(tmp_path) as made:
         folder = made.folder / "run"
         running = made.start(*LABKIT, "run", "throughput", "rounds=1", "--folder", str(folder))
         # The command, the experiment, and copies of it that send.

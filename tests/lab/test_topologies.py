@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Need
-from worlds import one_sentence, until, world
+from sandbox import one_sentence, sandbox, until
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
@@ -35,7 +35,12 @@ TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_p
 
 def built(requests: list[Answer]) -> list[str]:
     """The command that answers these requests."""
-    return [*local.prefix(), sys.executable, str(Path(__file__).with_name("built.py")), json.dumps(requests)]
+    return [
+        *local.prefix(),
+        sys.executable,
+        str(Path(__file__).with_name("build_topologies.py")),
+        json.dumps(requests),
+    ]
 
 
 def ask(requests: list[Answer]) -> list[Answer]:
@@ -253,7 +258,7 @@ def test_unknown_topology_and_unusable_parent() -> None:
 @pytest.mark.needs("macvlan", "iperf3")
 def test_nic_as_parent(tmp_path: Path) -> None:
     """All arms stand on it at once, and modes that want it for themselves find it free."""
-    with world(tmp_path, nics=["nic0", "other"]) as machine:
+    with sandbox(tmp_path, nics=["nic0", "other"]) as machine:
         before = machine.interfaces()
         words = (
             "topology=macvlan_passthru,macvlan_bridge,macvlan_private",
@@ -277,7 +282,7 @@ def test_nic_as_parent(tmp_path: Path) -> None:
 def test_two_arms_on_one_nic_are_isolated(tmp_path: Path) -> None:
     """They have the same IP addresses on the same wire; each client talks to its own server all the same."""
     request = {"name": "macvlan_bridge", "parent": "nic0", "machine_netns": 3, "counts": True}
-    with world(tmp_path, nics=["nic0"]) as machine:
+    with sandbox(tmp_path, nics=["nic0"]) as machine:
         script = f"exec 3</proc/self/ns/net; exec {shlex.join(built([request]))}"
         done = machine.run("bash", "-c", script)
         assert done.returncode == 0, done.stderr
@@ -287,7 +292,7 @@ def test_two_arms_on_one_nic_are_isolated(tmp_path: Path) -> None:
 
 @pytest.mark.needs("macvlan")
 def test_missing_nic_is_refused(tmp_path: Path) -> None:
-    with world(tmp_path, nics=["nic0"]) as machine:
+    with sandbox(tmp_path, nics=["nic0"]) as machine:
         done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic7")
         assert one_sentence(done) == (
             "parent=nic7: the machine has no such interface; it has far-nic0, lo, nic0"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sandbox import LABKIT, Process, Sandbox, one_sentence, only_run, sandbox, until
 from sshd import lab
-from worlds import LABKIT, Process, World, one_sentence, only_run, until, world
 
 from labkit.common import run_folder
 
@@ -32,23 +32,23 @@ ARMS = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, nics=["nic0"]) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path, nics=["nic0"]) as made:
         yield made
 
 
-def ip(machine: World, *lines: str) -> None:
+def ip(machine: Sandbox, *lines: str) -> None:
     for line in lines:
         done = machine.run("ip", *line.split())
         assert done.returncode == 0, done.stderr
 
 
-def agents(machine: World) -> list[int]:
+def agents(machine: Sandbox) -> list[int]:
     """The processes of the two hosts, the servers' first: it is started first."""
     return machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
 
 
-def running(machine: World, *words: str) -> Process:
+def running(machine: Sandbox, *words: str) -> Process:
     """A run whose load has begun."""
     process = machine.start(*LABKIT, "run", "datapaths", *TWO, CABLE, *words, "duration_s=600", "rounds=2")
     parameters = ["iperf3", "-J", "-c"]
@@ -56,7 +56,7 @@ def running(machine: World, *words: str) -> Process:
     return process
 
 
-def test_tcp_rows(machine: World) -> None:
+def test_tcp_rows(machine: Sandbox) -> None:
     before = machine.interfaces()
     rows = machine.rows(*TWO, CABLE, BOTH, "pairs=1,8", *SHORT)
     assert until(lambda: machine.interfaces() == before, 5), machine.interfaces()
@@ -81,7 +81,7 @@ def test_tcp_rows(machine: World) -> None:
     assert all({"start", "end"} <= page[side].keys() for page in pages for side in ("client", "server"))
 
 
-def test_udp_and_ping_rows(machine: World) -> None:
+def test_udp_and_ping_rows(machine: Sandbox) -> None:
     udp = machine.rows(*TWO, CABLE, BOTH, "protocol=udp", "rate_bps=4e6", *SHORT)
     ping = machine.rows(*TWO, CABLE, BOTH, "protocol=ping", *SHORT, "family=6")
     for rows in (udp, ping):
@@ -98,7 +98,7 @@ def test_udp_and_ping_rows(machine: World) -> None:
 
 def test_path_mtu_too_small_is_reported(tmp_path: Path) -> None:
     """Both NICs take 9000, and a switch between them drops what is longer than 1500."""
-    with world(tmp_path, nics=["nic0", "nic1"]) as machine:
+    with sandbox(tmp_path, nics=["nic0", "nic1"]) as machine:
         ip(machine, "link add switch type bridge", "link set switch up", "link set nic0 mtu 9000",
            "link set nic1 mtu 9000", "link set far-nic0 master switch", "link set far-nic1 master switch")  # fmt: skip
         rows = machine.rows(
@@ -110,7 +110,7 @@ def test_path_mtu_too_small_is_reported(tmp_path: Path) -> None:
         assert row["status"] in MEASURED
 
 
-def test_unusable_nics_are_refused(machine: World) -> None:
+def test_unusable_nics_are_refused(machine: Sandbox) -> None:
     def refused(*words: str) -> str:
         return one_sentence(machine.labkit("run", "datapaths", *TWO, CABLE, *SHORT, *words))
 
@@ -125,7 +125,7 @@ def test_unusable_nics_are_refused(machine: World) -> None:
 
 
 @pytest.mark.parametrize("whose", [0, 1])
-def test_killed_process_of_one_host(whose: int, machine: World) -> None:
+def test_killed_process_of_one_host(whose: int, machine: Sandbox) -> None:
     before = machine.interfaces()
     process = running(machine, "topology=macvlan_bridge")
     os.kill(agents(machine)[whose], signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_killed_process_of_one_host(whose: int, machine: World) -> None:
     assert until(lambda: machine.interfaces() == before, 10)
 
 
-def test_interrupt_returns_the_nics(machine: World) -> None:
+def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
     """A bridge takes the NICs from the machine; Ctrl-C gives them back."""
     before = machine.interfaces()
     process = running(machine, "topology=veth_bridge")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import World, untouched
+from sandbox import Sandbox, clean_sandbox
 
 from labkit.analysis import endpoint_kinds, load, verdicts
 from labkit.analysis.findings import container_vs_vm
@@ -26,14 +26,14 @@ grid:
 
 
 @pytest.fixture(scope="module")
-def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with untouched(tmp_path_factory.mktemp("machine")) as made:
+def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with clean_sandbox(tmp_path_factory.mktemp("machine")) as made:
         made.project(container_vs_vm=SMALL.format(kernel=lab_kernel))
         yield made
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World) -> Path:
+def folder(machine: Sandbox) -> Path:
     done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=900)
     assert done.returncode == 0, done.stderr
     [result] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")

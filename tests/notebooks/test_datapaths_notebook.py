@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import made_rows
 import nbformat
 import pytest
+import synthetic_rows
 from conftest import ROOT
-from made_rows import HOSTS, save
-from worlds import Done, World, only_run, rows_on_disk, world
+from sandbox import Done, Sandbox, only_run, rows_on_disk, sandbox
+from synthetic_rows import HOSTS, save
 
 from labkit.common import run_folder
 
@@ -26,13 +26,13 @@ SMALL = {"topology": "veth,veth_bridge,ipvlan_l2", "pairs": "1", "rounds": "1", 
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
         yield made
 
 
-def papermill(machine: World, out: str, parameters: dict[str, str]) -> Done:
+def papermill(machine: Sandbox, out: str, parameters: dict[str, str]) -> Done:
     """`papermill 01_datapaths.ipynb OUT -p name value …`, typed in the folder of the notebooks."""
     words = [word for name, value in parameters.items() for word in ("-p", name, value)]
     words = ["01_datapaths.ipynb", str(machine.folder / out), *words, "--no-progress-bar"]
@@ -54,14 +54,14 @@ def figure_titles(path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def executed(machine: World) -> Path:
+def executed(machine: Sandbox) -> Path:
     """The notebook, executed with all its parameters as papermill's -p has them: some of them texts."""
     done = papermill(machine, "out.ipynb", SMALL)
     assert done.returncode == 0, done.stderr
     return machine.folder / "out.ipynb"
 
 
-def test_rows_of_the_executed_notebook(executed: Path, machine: World) -> None:
+def test_rows_of_the_executed_notebook(executed: Path, machine: Sandbox) -> None:
     folder = only_run(machine)
     rows = run_folder.read_rows(folder)
     assert run_folder.read_json(folder / "run.json")["parameters"]["topology"] == [
@@ -78,7 +78,7 @@ def test_rows_of_the_executed_notebook(executed: Path, machine: World) -> None:
     assert {row["seed"] for row in rows} == {9}
 
 
-def test_prose_matches_the_rows(executed: Path, machine: World) -> None:
+def test_prose_matches_the_rows(executed: Path, machine: Sandbox) -> None:
     prose = texts(executed)
     rows = run_folder.read_rows(only_run(machine))
     ok = [row for row in rows if row["status"] == "ok"]
@@ -105,7 +105,7 @@ def test_figures_and_no_failed_cell(executed: Path) -> None:
     assert all(line.startswith("labkit: ") for line in lines.splitlines()), lines
 
 
-def test_existing_run_is_shown(executed: Path, machine: World) -> None:
+def test_existing_run_is_shown(executed: Path, machine: Sandbox) -> None:
     folder = only_run(machine)
     before = rows_on_disk(folder), (folder / "run.json").read_bytes()
     done = papermill(machine, "again.ipynb", SMALL | {"folder": str(folder)})
@@ -115,7 +115,7 @@ def test_existing_run_is_shown(executed: Path, machine: World) -> None:
     assert texts(machine.folder / "again.ipynb") == texts(executed)
 
 
-def test_several_hosts_side_by_side(machine: World) -> None:
+def test_several_hosts_side_by_side(machine: Sandbox) -> None:
     """A sweep that has measured two kernels of one node, one of them emulated, and two nodes, shown as one report."""
     sweep = machine.folder / "hosts"
     points: dict[str, dict[str, Any]] = {
@@ -124,7 +124,7 @@ def test_several_hosts_side_by_side(machine: World) -> None:
     for name, changes in points.items():
         counts = {"rounds": 3, "slices": 4, "whole": 3} | changes
         parameters = {"protocol": "tcp", "mtu_bytes": 1500, "where": changes.get("where", "here")}
-        save(sweep / name, made_rows.rows(**counts, run=name), parameters=parameters)
+        save(sweep / name, synthetic_rows.rows(**counts, run=name), parameters=parameters)
     (sweep / "sweep.json").write_text(json.dumps({"points": list(points)}))
     done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
     assert done.returncode == 0, done.stderr
@@ -144,7 +144,7 @@ def test_several_hosts_side_by_side(machine: World) -> None:
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
 
 
-def test_bad_value_stops_the_notebook(machine: World) -> None:
+def test_bad_value_stops_the_notebook(machine: Sandbox) -> None:
     before = set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()
     done = papermill(machine, "bad.ipynb", SMALL | {"mtu_bytes": "20"})
     assert done.returncode != 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import ARGUMENTS
-from made_states import bridged, overlay, tunnelled
+from example_states import bridged, overlay, tunnelled
 
 from labkit.analysis.drawing import figure
 from labkit.measure.topologies import State

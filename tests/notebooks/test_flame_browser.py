@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import made_profiles as made
 import nbformat
 import pytest
+import synthetic_profiles as made
 from browser import chromium, watched
 from nbformat import v4
-from worlds import until
+from sandbox import until
 
 from labkit.analysis import flame, report
 

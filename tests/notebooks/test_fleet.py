@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from clusters import PATIENCE_S, RESOURCE, Cluster, Sweep
 from conftest import ROOT
-from worlds import Done, World, one_sentence, rows_on_disk, until, world
+from dask_cluster import PATIENCE_S, RESOURCE, Cluster, Sweep
+from sandbox import Done, Sandbox, one_sentence, rows_on_disk, sandbox, until
 
 from labkit import __version__
 from labkit.analysis import verdicts
@@ -47,8 +47,8 @@ with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         sweeps = dict.fromkeys(("killed", "scheduler", "unreached"), SMALL)
         alone = SMALL.replace("1400, 1500, 9000", "1500")
         nic = LONG.replace("[veth, veth_bridge]", "[macvlan_bridge], parent: nic7")
@@ -57,32 +57,32 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def cluster(machine: World) -> Iterator[Cluster]:
+def cluster(machine: Sandbox) -> Iterator[Cluster]:
     with Cluster(machine, "one") as made:
         for name in ("worker-1", "worker-2"):
             made.worker(name, *RESOURCE)
         yield made
 
 
-def folder(machine: World, name: str) -> Path:
+def folder(machine: Sandbox, name: str) -> Path:
     [result] = (machine.data / "datapaths").glob(f"{name}-*")
     return result
 
 
-def finished(machine: World, name: str) -> dict[str, dict[str, bytes]]:
+def finished(machine: Sandbox, name: str) -> dict[str, dict[str, bytes]]:
     """The rows of the points of a sweep that are finished."""
     result = machine.data.glob(f"datapaths/{name}-*/*/notebook.ipynb")
     return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
-def measuring(machine: World) -> list[int]:
+def measuring(machine: Sandbox) -> list[int]:
     """What measures for a worker: the point's process, the notebook's, the experiment's."""
     names = {"labkit.runner.cluster.point_process", "ipykernel_launcher", "labkit.measure.agent.main"}
     return machine.pids(lambda words: bool(names & set(words)))
 
 
 @pytest.fixture(scope="module")
-def killed(machine: World, cluster: Cluster) -> Done:
+def killed(machine: Sandbox, cluster: Cluster) -> Done:
     """What a sweep says one of whose two workers was killed when it had measured a part of its point."""
     sweep = Sweep(machine, "killed", cluster.address)
     sweep.waits(r"point (\S+) is measured by ")
@@ -96,7 +96,7 @@ def killed(machine: World, cluster: Cluster) -> Done:
     return sweep.done()
 
 
-def test_all_points_after_a_killed_worker(killed: Done, machine: World) -> None:
+def test_all_points_after_a_killed_worker(killed: Done, machine: Sandbox) -> None:
     assert killed.returncode == 0, killed.stderr
     [(address, point)] = re.findall(
         r"^labkit: the worker (\S+) is lost; its point (\S+) is measured again$", killed.stderr, re.MULTILINE
@@ -120,7 +120,7 @@ def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
     return files, columns, set(run_folder.read_run(folder)["parameters"])
 
 
-def test_point_matches_a_local_point(killed: Done, machine: World) -> None:
+def test_point_matches_a_local_point(killed: Done, machine: Sandbox) -> None:
     here = machine.labkit("sweep", "params/alone.yaml", cwd=machine.folder / "project", timeout=PATIENCE_S)
     assert here.returncode == 0, here.stderr
     point = folder(machine, "killed") / "tcp-1500"
@@ -134,7 +134,7 @@ def test_point_matches_a_local_point(killed: Done, machine: World) -> None:
         assert path.read_bytes().count(b".fleet-") == (path.name == "notebook.ipynb"), path
 
 
-def test_no_leftover_files_or_processes(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_no_leftover_files_or_processes(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     assert {path.name for path in folder(machine, "killed").iterdir()} == {
         "tcp-1400", "tcp-1500", "tcp-9000", "sweep.json", "notebook.ipynb", "report.html",
     }  # fmt: skip
@@ -149,14 +149,14 @@ def test_no_leftover_files_or_processes(killed: Done, machine: World, cluster: C
     assert [list(tmp.iterdir()), list(here.iterdir())] == [[], []]
 
 
-def test_finished_sweep_needs_no_cluster(killed: Done, machine: World) -> None:
+def test_finished_sweep_needs_no_cluster(killed: Done, machine: Sandbox) -> None:
     again = Sweep(machine, "killed", "tcp://127.0.0.1:9").done()
     assert again.returncode == 0, again.stderr
     assert "all 3 points were measured before" in again.stderr
     assert again.stdout == killed.stdout
 
 
-def test_interrupt_releases_the_worker(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     """Also the worker that was lost: its place is taken, and what it left on its disk is removed."""
     lost = next(f"worker-{n}" for n, one in enumerate(cluster.workers.values(), 1) if one.poll() is not None)
     for living in (one for one in cluster.workers.values() if one.poll() is None):
@@ -176,7 +176,7 @@ def test_interrupt_releases_the_worker(killed: Done, machine: World, cluster: Cl
     assert cluster.workers[address].poll() is None, cluster.log("worker-3")
 
 
-def test_failed_point_is_one_sentence(killed: Done, machine: World, cluster: Cluster) -> None:
+def test_failed_point_is_one_sentence(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     address = cluster.worker("worker-4", *RESOURCE)
     sentence = one_sentence(Sweep(machine, "nic", cluster.address).done())
     assert sentence.startswith("point tcp-1500: parent=nic7: the machine has no such interface; it has lo")
@@ -185,7 +185,7 @@ def test_failed_point_is_one_sentence(killed: Done, machine: World, cluster: Clu
     assert (folder(machine, "nic") / "tcp-1500" / "failed.ipynb").exists()
 
 
-def test_dead_scheduler_and_resume(machine: World) -> None:
+def test_dead_scheduler_and_resume(machine: Sandbox) -> None:
     with Cluster(machine, "two") as cluster:
         for name in ("worker-1", "worker-2"):
             cluster.worker(name, *RESOURCE)
@@ -208,7 +208,7 @@ def test_dead_scheduler_and_resume(machine: World) -> None:
     assert {name: after[name] for name in before} == before
 
 
-def test_unsuitable_workers_are_refused(machine: World) -> None:
+def test_unsuitable_workers_are_refused(machine: Sandbox) -> None:
     other = machine.folder / "other"
     shutil.copytree(ROOT / "labkit", other / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
     init = other / "labkit" / "__init__.py"
@@ -227,7 +227,7 @@ def test_unsuitable_workers_are_refused(machine: World) -> None:
     assert finished(machine, "long") == {}
 
 
-def test_unreachable_scheduler(machine: World) -> None:
+def test_unreachable_scheduler(machine: Sandbox) -> None:
     """Nothing listens there, or something that says nothing."""
     silent = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
     with subprocess.Popen(
@@ -246,7 +246,7 @@ def test_unreachable_scheduler(machine: World) -> None:
         server.communicate()
 
 
-def test_parameters_are_not_executed(machine: World, tmp_path: Path) -> None:
+def test_parameters_are_not_executed(machine: Sandbox, tmp_path: Path) -> None:
     """Text that would be code if it were pasted arrives as text."""
     cells = [
         {"cell_type": "code", "execution_count": None, "outputs": [], "source": text, "id": name,

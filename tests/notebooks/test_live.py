@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from worlds import World, until, world
+from sandbox import Sandbox, sandbox, until
 
 from labkit.common import packets
 
@@ -26,7 +26,7 @@ BUILD = 'from labkit import live; net = live.build("veth_bridge", pairs=2)'
 class Notebook:
     """A kernel, started as Jupyter starts it, that executes one cell after the other."""
 
-    def __init__(self, client: NotebookClient, machine: World) -> None:
+    def __init__(self, client: NotebookClient, machine: Sandbox) -> None:
         self._client, self._machine = client, machine
         self.pid = int(client.km.provisioner.pid)
 
@@ -57,7 +57,7 @@ class Notebook:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Notebook]:
-    with world(folder) as machine:
+    with sandbox(folder) as machine:
         client = NotebookClient(nbformat.v4.new_notebook(), timeout=120, kernel_name="python3")
         with client.setup_kernel(env=machine.environment, cwd=str(folder)):
             yield Notebook(client, machine)

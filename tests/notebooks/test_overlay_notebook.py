@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import chromium, watched
-from worlds import World, world
+from sandbox import Sandbox, sandbox
 
 from labkit.analysis import verdicts
 
@@ -34,26 +34,26 @@ COST = ["What a packet costs, by its size", "What of the cost is headers"]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         made.project(overlay=SMALL)
         yield made
 
 
-def labkit(machine: World, *words: str) -> str:
+def labkit(machine: Sandbox, *words: str) -> str:
     done = machine.labkit(*words, cwd=machine.folder / "project", timeout=400)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def lines(machine: World) -> str:
+def lines(machine: Sandbox) -> str:
     """What the sweep says in the terminal."""
     return labkit(machine, "sweep", "params/overlay.yaml")
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World, lines: str) -> Path:
+def folder(machine: Sandbox, lines: str) -> Path:
     [result] = (machine.data / "overlay").glob("overlay-*")
     return result
 
@@ -70,7 +70,7 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
         yield page
 
 
-def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: World) -> None:
+def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: Sandbox) -> None:
     text = " ".join(lines.split())
     for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 took an expected path",
                   "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
@@ -102,7 +102,7 @@ def test_report_covers_every_part(page: Any) -> None:
     assert "Traceback" not in text
 
 
-def test_report_with_images(folder: Path, machine: World) -> None:
+def test_report_with_images(folder: Path, machine: Sandbox) -> None:
     """A run that is no sweep's, of which a part was not looked at."""
     [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
     run = machine.data / "overlay" / "alone"

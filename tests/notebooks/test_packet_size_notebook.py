@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import World, world
+from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
 from labkit.analysis.packet_cost import cost_model
@@ -26,14 +26,14 @@ TITLES = ["Throughput, packets and busy CPUs, by size", "Fixed cost, cost of a b
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         made.project(packet_size=SMALL)
         yield made
 
 
 @pytest.fixture(scope="module")
-def lines(machine: World) -> str:
+def lines(machine: Sandbox) -> str:
     """What the sweep says in the terminal."""
     done = machine.labkit("sweep", "params/packet_size.yaml", cwd=machine.folder / "project", timeout=400)
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def lines(machine: World) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(machine: World, lines: str) -> Path:
+def folder(machine: Sandbox, lines: str) -> Path:
     [result] = (machine.data / "packet_size").glob("packet_size-*")
     return result
 
@@ -101,7 +101,7 @@ def test_report_figures_and_sentences(folder: Path) -> None:
         ("protocol=ping", "with ping or rate_bps say slices=0"),
     ],
 )
-def test_bad_input_is_one_sentence(words: str, sentence: str, machine: World) -> None:
+def test_bad_input_is_one_sentence(words: str, sentence: str, machine: Sandbox) -> None:
     done = machine.labkit("run", "packet_size", words)
     assert done.returncode == 2
     assert sentence in done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-import simulated
+import synthetic_report
 from browser import chromium, watched
 
 from labkit.analysis import report
@@ -20,7 +20,7 @@ VISIBLE = "it => it.checkVisibility()"
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("run")
-    nbformat.write(simulated.notebook(simulated.rows()), folder / "notebook.ipynb")
+    nbformat.write(synthetic_report.notebook(synthetic_report.rows()), folder / "notebook.ipynb")
     return report.html(folder / "notebook.ipynb", folder / "report.html").as_uri()
 
 
@@ -42,7 +42,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 def test_every_figure_is_drawn(page: Any) -> None:
     places = page.query_selector_all(".figure")
-    assert len(places) == len(simulated.FIGURES)
+    assert len(places) == len(synthetic_report.FIGURES)
     for place in places:
         size = place.query_selector(".main-svg").bounding_box()
         assert size["width"] > 600

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, until
 
 from labkit.analysis import verdicts
 from labkit.common import run_folder
@@ -30,29 +30,29 @@ def is_kernel(words: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         made.project(small=SMALL)
         yield made
 
 
-def project(machine: World) -> Path:
+def project(machine: Sandbox) -> Path:
     return machine.folder / "project"
 
 
-def folder(machine: World) -> Path:
+def folder(machine: Sandbox) -> Path:
     [result] = (machine.data / "datapaths").glob("small-*")
     return result
 
 
-def points(machine: World) -> dict[str, dict[str, bytes]]:
+def points(machine: Sandbox) -> dict[str, dict[str, bytes]]:
     """The rows on disk, by point of the sweep."""
     result = machine.data.glob("datapaths/small-*/*/run.json")
     return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
 @pytest.fixture(scope="module")
-def killed(machine: World) -> dict[str, dict[str, bytes]]:
+def killed(machine: Sandbox) -> dict[str, dict[str, bytes]]:
     """The rows on disk after a sweep was killed when one point was finished and another had begun."""
     before = machine.interfaces()
     process = machine.start(*SWEEP, cwd=project(machine))
@@ -69,7 +69,7 @@ def killed(machine: World) -> dict[str, dict[str, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def done(machine: World, killed: dict[str, dict[str, bytes]]) -> str:
+def done(machine: Sandbox, killed: dict[str, dict[str, bytes]]) -> str:
     """What the same command says when it has gone on to the end."""
     done = machine.run(*SWEEP, cwd=project(machine))
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def done(machine: World, killed: dict[str, dict[str, bytes]]) -> str:
 
 
 def test_finished_points_are_not_repeated(
-    killed: dict[str, dict[str, bytes]], done: str, machine: World
+    killed: dict[str, dict[str, bytes]], done: str, machine: Sandbox
 ) -> None:
     now = points(machine)
     assert (
@@ -89,7 +89,7 @@ def test_finished_points_are_not_repeated(
 
 
 def test_no_leftover_files_or_processes(
-    killed: dict[str, dict[str, bytes]], done: str, machine: World
+    killed: dict[str, dict[str, bytes]], done: str, machine: Sandbox
 ) -> None:
     assert {path.name for path in folder(machine).iterdir()} == {
         "tcp", "udp", "sweep.json", "notebook.ipynb", "report.html",
@@ -101,7 +101,7 @@ def test_no_leftover_files_or_processes(
     assert {path.name for path in home.iterdir()} <= {".ipython"}
 
 
-def test_the_report_has_all_points(done: str, machine: World) -> None:
+def test_the_report_has_all_points(done: str, machine: Sandbox) -> None:
     assert (
         done.splitlines()[-1]
         == f"report: {os.path.relpath(folder(machine) / 'report.html', project(machine))}"
@@ -116,7 +116,7 @@ def test_the_report_has_all_points(done: str, machine: World) -> None:
     assert "Which container datapath is faster?" in page
 
 
-def test_finished_sweep_measures_nothing(done: str, machine: World) -> None:
+def test_finished_sweep_measures_nothing(done: str, machine: Sandbox) -> None:
     before = points(machine), {path: path.stat().st_mtime_ns for path in machine.data.rglob("run.json")}
     begin = time.monotonic()
     again = machine.run(*SWEEP, cwd=project(machine))
@@ -130,7 +130,7 @@ def test_finished_sweep_measures_nothing(done: str, machine: World) -> None:
     assert time.monotonic() - begin < 20
 
 
-def test_report_and_compare_take_a_sweep(done: str, machine: World) -> None:
+def test_report_and_compare_take_a_sweep(done: str, machine: Sandbox) -> None:
     report = machine.labkit("report", str(folder(machine)), cwd=project(machine))
     assert report.returncode == 0, report.stderr
     assert report.stdout == done.splitlines()[-1] + "\n"
@@ -138,7 +138,7 @@ def test_report_and_compare_take_a_sweep(done: str, machine: World) -> None:
     assert point.returncode == 0, point.stderr
 
 
-def test_interrupt_and_resume(machine: World, done: str) -> None:
+def test_interrupt_and_resume(machine: Sandbox, done: str) -> None:
     """Ctrl-C reaches labkit, which ends the notebook; what is finished stays."""
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
@@ -153,7 +153,7 @@ def test_interrupt_and_resume(machine: World, done: str) -> None:
     assert list(machine.folder.joinpath("tmp").iterdir()) == []
 
 
-def test_killed_notebook_process(machine: World, done: str) -> None:
+def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
@@ -166,7 +166,7 @@ def test_killed_notebook_process(machine: World, done: str) -> None:
     assert until(lambda: not machine.processes(), 3), machine.processes()
 
 
-def test_failed_point_is_one_sentence(machine: World, done: str) -> None:
+def test_failed_point_is_one_sentence(machine: Sandbox, done: str) -> None:
     """What only turns out in the notebook: its words, the point, and the notebook as far as it came."""
     path = project(machine) / "params" / "nic.yaml"
     path.write_text(

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import ROOT
-from worlds import World, world
+from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
 
@@ -29,14 +29,14 @@ omit_s: 0
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("machine")) as made:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
         shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
         yield made
 
 
 @pytest.fixture(scope="module")
-def outputs(machine: World) -> list[dict[str, object]]:
+def outputs(machine: Sandbox) -> list[dict[str, object]]:
     """The outputs of the executed notebook, by MIME type."""
     words = [
         "09_what_does_it_cost.ipynb",
@@ -57,7 +57,7 @@ def texts(outputs: list[dict[str, object]]) -> str:
     return "\n".join(str(one["text/markdown"]) for one in outputs if "text/markdown" in one)
 
 
-def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object]], machine: World) -> None:
+def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object]], machine: Sandbox) -> None:
     assert outputs
     [folder] = (machine.data / "what_does_it_cost").iterdir()
     rows = load.load(folder)

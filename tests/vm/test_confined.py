@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from machines import Machine
+from qemu_machine import Machine
 
 from labkit.measure.hosts import vm
 from labkit.system.qemu import kernels, vm_spec
@@ -42,7 +42,7 @@ def test_guest_root_makes_no_setuid_file_or_device(lab_kernel: str, tmp_path: Pa
     parameters = vm_spec.parse(where)
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    first = [sys.executable, str(Path(__file__).with_name("first.py"))]
+    first = [sys.executable, str(Path(__file__).with_name("guest_init.py"))]
     with vm.started(where, parameters, kernels.find(parameters.kernel), folder, None, False, first) as guest:
         machine = Machine(guest)
         machine.greet()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import Machine, machine
-from worlds import LABKIT, one_sentence, until
+from qemu_machine import Machine, machine
+from sandbox import LABKIT, one_sentence, until
 
 from labkit.common import call_trees
 from labkit.measure.hosts import local
@@ -112,7 +112,7 @@ def test_every_packet_is_counted(emulated: Machine) -> None:
 
 
 def test_calls_of_one_packet(emulated: Machine) -> None:
-    program = str(Path(__file__).with_name("graphed.py"))
+    program = str(Path(__file__).with_name("trace_calls.py"))
     done = emulated.run(*local.prefix(), sys.executable, program, timeout=400)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -183,7 +183,7 @@ def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
 
 def test_attach_with_vlan(emulated: Machine) -> None:
     """The device of a VLAN that was there stays; one that was made for what is refused goes with it."""
-    done = emulated.run(sys.executable, str(Path(__file__).with_name("attached.py")), timeout=240)
+    done = emulated.run(sys.executable, str(Path(__file__).with_name("attach_vlans.py")), timeout=240)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     one, both = (sorted([*report["before"], *more]) for more in (("nic0.100",), ("nic0.100", "nic0.200")))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import printed
+from sandbox import printed
 
 pytestmark = pytest.mark.needs("root", "qemu", "full kernel", "ping")
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs("root", "qemu", "full kernel", "ping")
 @pytest.fixture(scope="module")
 def report(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     words = (f"{full_kernel},profile=tracing,boot_s=240", str(tmp_path_factory.mktemp("traced")))
-    result: dict[str, Any] = printed(Path(__file__).with_name("traced.py"), *words, timeout_s=600)
+    result: dict[str, Any] = printed(Path(__file__).with_name("trace_guest.py"), *words, timeout_s=600)
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, World, one_sentence, until, untouched
+from sandbox import LABKIT, Sandbox, clean_sandbox, one_sentence, until
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3")
 
@@ -15,12 +15,12 @@ COMMON = ("topology=veth_bridge", "omit_s=0")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with untouched(tmp_path) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with clean_sandbox(tmp_path) as made:
         yield made
 
 
-def test_guest_against_namespace(lab_kernel: str, machine: World) -> None:
+def test_guest_against_namespace(lab_kernel: str, machine: Sandbox) -> None:
     words = (*COMMON, "endpoint=namespace,guest", f"guest={lab_kernel},cpus=2,queues=2,offloads=off")
     rows = machine.rows(*words, "protocol=udp", "duration_s=4", "mtu_bytes=1400", timeout=500)
     [row] = [row for row in rows if row["arm"] == "veth_bridge/guest"]
@@ -41,14 +41,14 @@ def test_guest_against_namespace(lab_kernel: str, machine: World) -> None:
 @pytest.mark.parametrize(
     ("options", "says"), [("boot_s=1", "did not boot in time"), ("append=rdinit=/nothing", "Kernel panic")]
 )
-def test_guest_does_not_boot(lab_kernel: str, machine: World, options: str, says: str) -> None:
+def test_guest_does_not_boot(lab_kernel: str, machine: Sandbox, options: str, says: str) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel},{options}")
     lines = one_sentence(machine.labkit("run", "datapaths", *words, timeout=400))
     assert lines.startswith("veth_bridge/guest: the guest ")
     assert says in lines
 
 
-def test_killed_run_leaves_no_guest(lab_kernel: str, machine: World) -> None:
+def test_killed_run_leaves_no_guest(lab_kernel: str, machine: Sandbox) -> None:
     words = (*COMMON, "endpoint=guest", "protocol=ping", f"guest={lab_kernel}")
     left = lambda: set(Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp").glob("labkit-guest-*"))  # noqa: E731
     before = left()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from worlds import world
+from sandbox import sandbox
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel", "openvswitch", "tap", "root")
 
 
 def test_guests_on_a_switch(lab_kernel: str, tmp_path: Path) -> None:
-    with world(tmp_path, user=False) as machine:
+    with sandbox(tmp_path, user=False) as machine:
         guest = f"guest={lab_kernel},offloads=off"
         words = ("endpoint=guest", guest, "protocol=ping", "rounds=1", "duration_s=1")
         rows = machine.rows("topology=ovs_netdev+mirrors=1", *words, timeout=400)

@@ -19,7 +19,7 @@ import pytest
 from browser import chromium
 from conftest import ROOT
 from playwright.sync_api import TimeoutError
-from worlds import MARK, marked, until
+from sandbox import MARK, marked, until
 
 from labkit.jupyter import kernelspecs
 

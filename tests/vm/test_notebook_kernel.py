@@ -16,7 +16,7 @@ import nbformat
 import pytest
 from conftest import ROOT
 from jupyter_client import KernelManager
-from worlds import MARK, marked, until
+from sandbox import MARK, marked, until
 
 from labkit.jupyter import kernelspecs
 

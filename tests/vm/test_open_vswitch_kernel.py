@@ -31,7 +31,7 @@ ASKED = {
 def result(full_kernel: str) -> dict[str, Answer]:
     """What was found in each switch."""
     requests = [{"name": name} for name in ASKED.values()]
-    program = [sys.executable, str(ROOT / "tests/lab/switched.py"), json.dumps(requests)]
+    program = [sys.executable, str(ROOT / "tests/lab/build_switches.py"), json.dumps(requests)]
     # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
     with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)

@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import example_networks
 import msgspec
-import networks
-import overlays
+import overlay_checks
 import pytest
 from conftest import SharedVm
-from worlds import LABKIT
+from sandbox import LABKIT
 
 from labkit import live
 from labkit.analysis import drawing
@@ -99,7 +99,7 @@ def test_overlay_by_name_and_with_ipip(where: str) -> None:
     ],
 )
 def test_layer_2_tunnels(where: str, tunnel: dict[str, Any], mtu_bytes: int, report: str) -> None:
-    with live.build(networks.routed(tunnel, mtu_bytes), where) as net:
+    with live.build(example_networks.routed(tunnel, mtu_bytes), where) as net:
         assert "ttl=64" in ping(net, "c1", "10.0.0.2", mtu_bytes)
         tree = drawing.tree(net.state)
         assert report in tree
@@ -148,20 +148,20 @@ def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
         "lc2:lc2_sc2": (f"Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / {within}", "gre", 138),
         "lc2:lc2_br3": (f"Ethernet / {within}", "udp", 106 + 8),
     }.items():
-        seen = overlays.seen(rows, "cs1 > cs5 echo request", at)
+        seen = overlay_checks.seen(rows, "cs1 > cs5 echo request", at)
         assert seen["stack"] == f"{stack} / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request"
         assert next(each["length_bytes"] for each in seen["layers"] if each["name"] == name) == length
-    last = overlays.seen(rows, "cs1 > cs5 echo request", "cs5:cs5_br3")
+    last = overlay_checks.seen(rows, "cs1 > cs5 echo request", "cs5:cs5_br3")
     assert (last["stack"], last["layers"][-1]["length_bytes"]) == (
         "Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
         64,
     )
-    alone = overlays.seen(rows, "cs1 > cs4 echo request", "sc2:sc2_lc1")
+    alone = overlay_checks.seen(rows, "cs1 > cs4 echo request", "sc2:sc2_lc1")
     assert alone["stack"] == (
         "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / IP 20.0.0.1 > 30.0.0.2 / ICMP echo request"
     )
     assert next(each["length_bytes"] for each in alone["layers"] if each["name"] == "gre") == 88
-    overlays.as_promised(rows, leaf_spine_overlay.seed("static"))
+    overlay_checks.as_promised(rows, leaf_spine_overlay.seed("static"))
 
 
 def test_reachability_rows(rows: list[dict[str, Any]]) -> None:
@@ -198,9 +198,9 @@ def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     assert seen.doubt is None
     frames = packets.read((tmp_path / "capture.pcapng").read_bytes()).frames
     ours = [(one.length_bytes, one.data) for one in frames if one.hop == "sc2:sc2_lc1"]
-    theirs = overlays.pcap(file)
-    assert [length for length, data in ours if overlays.is_ping(data)] == [172] * 6
+    theirs = overlay_checks.pcap(file)
+    assert [length for length, data in ours if overlay_checks.is_ping(data)] == [172] * 6
     begin = theirs.index(ours[0])
     # of what is around them, before labkit began and after it ended, none is of this ping
     assert theirs[begin : begin + len(ours)] == ours
-    assert not any(overlays.is_ping(data) for _, data in theirs[:begin] + theirs[begin + len(ours) :])
+    assert not any(overlay_checks.is_ping(data) for _, data in theirs[:begin] + theirs[begin + len(ours) :])

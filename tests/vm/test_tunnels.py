@@ -33,7 +33,7 @@ def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
         {"name": name, "mtu_bytes": 1400, "family": family, "pairs": 2 if family == 4 else 1}
         for name, family in parameters
     ]
-    built = [sys.executable, str(ROOT / "tests/lab/built.py"), json.dumps(requests)]
+    built = [sys.executable, str(ROOT / "tests/lab/build_topologies.py"), json.dumps(requests)]
     with live.build("veth", where=shared_vm.where) as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *built, timeout_s=PATIENCE_S)
     return dict(zip(parameters, json.loads(report), strict=True))

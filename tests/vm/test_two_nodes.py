@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import World, untouched
+from sandbox import Sandbox, clean_sandbox
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
 
@@ -16,12 +16,12 @@ RATE_BPS = 1e8
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[World]:
-    with untouched(tmp_path) as made:
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    with clean_sandbox(tmp_path) as made:
         yield made
 
 
-def test_line_rate_at_mtu_9000(lab_kernel: str, machine: World) -> None:
+def test_line_rate_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
     rows = machine.rows(*words, "pairs=2", "duration_s=8", "omit_s=1", timeout=500)
     assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
@@ -37,7 +37,7 @@ def test_line_rate_at_mtu_9000(lab_kernel: str, machine: World) -> None:
     assert max(measured_bps) > RATE_BPS / 2
 
 
-def test_link_delay(lab_kernel: str, machine: World) -> None:
+def test_link_delay(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", "topology=veth_bridge", "protocol=ping", "duration_s=1")
     [row] = machine.rows(*words, "link_delay_s=0.2", timeout=400)
     assert row["status"] in MEASURED, row["reason"]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from worlds import LABKIT, Done, World, one_sentence, rows_on_disk, until, world
+from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, until
 
 from labkit import live
 from labkit.common.errors import BadInput, Failed
@@ -26,9 +26,9 @@ PATIENCE_S = 300  # on a machine that does much else, an emulated boot may take 
 @contextmanager
 def measuring(
     where: str, folder: Path, rounds: int = 30
-) -> Iterator[tuple[World, subprocess.Popen[str], Path]]:
+) -> Iterator[tuple[Sandbox, subprocess.Popen[str], Path]]:
     """A run in a lab VM that has finished its first row, and has more to do."""
-    with world(folder, user=False) as machine:
+    with sandbox(folder, user=False) as machine:
         run = folder / "run"
         process = machine.start(
             *LABKIT, "run", "datapaths", *SHORT, f"rounds={rounds}", f"where={where}", "--folder=../run"
@@ -43,11 +43,11 @@ def ended(process: subprocess.Popen[str], within_s: float = 90) -> str:
     return one_sentence(Done((), process.returncode, out, err))
 
 
-def programs(machine: World, name: str) -> list[int]:
+def programs(machine: Sandbox, name: str) -> list[int]:
     return machine.pids(lambda words: Path(words[0]).name.startswith(name))
 
 
-def nothing_left(machine: World) -> bool:
+def nothing_left(machine: Sandbox) -> bool:
     return until(lambda: not machine.processes(), 20)
 
 
@@ -122,7 +122,7 @@ def test_guest_out_of_memory(lab_kernel: str) -> None:
 
 
 def test_full_disk(lab_kernel: str, tmp_path: Path) -> None:
-    with world(tmp_path, user=False) as machine:
+    with sandbox(tmp_path, user=False) as machine:
         machine.data.mkdir()
         script = (
             'mount -t tmpfs -o size=200k small "$1"; head -c 190000 /dev/zero >"$1/full"; shift; exec "$@"'

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from worlds import LABKIT, until, world
+from sandbox import LABKIT, sandbox, until
 
 from labkit.common import run_folder
 
@@ -27,7 +27,7 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
     """Whatever is killed while it boots, measures or ends: nothing of it is left."""
     print(f"LABKIT_TEST_SEED={SEED}")
     rng = random.Random(SEED)
-    with world(tmp_path, user=False) as machine:
+    with sandbox(tmp_path, user=False) as machine:
         for moment in sorted(rng.uniform(0.1, 12) for _ in range(5)):
             process = machine.start(*LABKIT, "run", "datapaths", *ONE, "rounds=9", f"where=vm:{lab_kernel}")
             time.sleep(moment)
@@ -40,7 +40,7 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
 @pytest.mark.smoke
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
     """In a user namespace, where nothing but its own files belongs to this user."""
-    with world(tmp_path) as machine:
+    with sandbox(tmp_path) as machine:
         [row] = machine.rows("topology=ipvlan_l2", *ONE, f"where=vm:{lab_kernel}")
     assert row["status"] in MEASURED
     assert (row["kernel"], row["accelerator"]) in ((lab_kernel, "tcg"), (lab_kernel, "kvm"))
@@ -57,7 +57,7 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
             {"notebook": "01_datapaths", "parameters": parameters, "grid": {"mtu_bytes": [1500, 9000]}}
         )
     )
-    with world(tmp_path / "world", user=False) as machine:
+    with sandbox(tmp_path / "world", user=False) as machine:
         done = machine.labkit("sweep", str(path), cwd=Path(__file__).parents[2], timeout=2 * PATIENCE_S)
         assert done.returncode == 0, done.stderr
         assert until(lambda: not machine.processes(), 20), machine.processes()
@@ -88,7 +88,7 @@ def test_sweep_over_kernels_survives_a_killed_vm(lab_kernel: str, tmp_path: Path
     path = tmp_path / "kernels.yaml"
     grid = {"where": ["here", f"vm:{lab_kernel}"]}
     path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": parameters, "grid": grid}))
-    with world(tmp_path / "a, b", user=False) as machine:
+    with sandbox(tmp_path / "a, b", user=False) as machine:
         process = machine.start(*LABKIT, "sweep", str(path), cwd=Path(__file__).parents[2])
         assert until(lambda: list(machine.data.glob("*/*/vm_*/rows/1-r0.jsonl")), PATIENCE_S)
         [qemu] = machine.pids(lambda words: Path(words[0]).name.startswith("qemu"))

@@ -49,8 +49,8 @@ def _tool(name: str, version: str | None) -> Capability:
         return Capability(
             "tools", name, False, f"{version} is too old", lost, f"install {name} {wanted} or newer"
         )
-    report = "its version it does not tell" if version == "?" else version
-    return Capability("tools", name, True, "; ".join(filter(None, (report, ONLY_CLIENT.get(name)))))
+    version_text = "its version it does not tell" if version == "?" else version
+    return Capability("tools", name, True, "; ".join(filter(None, (version_text, ONLY_CLIENT.get(name)))))
 
 
 def _trex() -> Capability:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_rows import PREPARED, Row, rows, save
+from synthetic_rows import PREPARED, Row, rows, save
 
 from labkit.analysis.compare_runs import COLUMNS, compare
 from labkit.analysis.load import GROUP, PROVENANCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from made_rows import Row, rows
+from synthetic_rows import Row, rows
 
 from labkit.analysis import verdicts
 

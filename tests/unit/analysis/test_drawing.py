@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from conftest import ROOT
-from made_states import LO, bridged, overlay, tunnelled, veth
+from example_states import LO, bridged, overlay, tunnelled, veth
 
 from labkit.analysis import drawing
 from labkit.analysis.drawing import figure

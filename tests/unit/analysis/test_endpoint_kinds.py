@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import ROOT
-from made_rows import rows, save
+from synthetic_rows import rows, save
 
 from labkit.analysis import endpoint_kinds, figures, load, verdicts
 from labkit.analysis.findings import container_vs_vm

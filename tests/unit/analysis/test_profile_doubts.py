@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_rows import ROW, rows, save
+from synthetic_rows import ROW, rows, save
 
 from labkit import notebook
 from labkit.analysis import load, profile_doubts

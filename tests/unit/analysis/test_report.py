@@ -10,10 +10,10 @@ from typing import Any
 
 import nbformat
 import pytest
-import simulated
+import synthetic_report
 from nbformat import v4
 from plotly.offline import get_plotlyjs
-from simulated import EVIL
+from synthetic_report import EVIL
 
 from labkit.analysis import figures, report
 from labkit.common.errors import BadInput
@@ -58,7 +58,7 @@ def reported(folder: Path, document: nbformat.NotebookNode) -> str:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = run_folder(tmp_path_factory.mktemp("data") / "run")
-    return reported(folder, simulated.notebook(simulated.rows(pairs=(1, 2))))
+    return reported(folder, synthetic_report.notebook(synthetic_report.rows(pairs=(1, 2))))
 
 
 def test_page_header(page: str) -> None:
@@ -77,7 +77,7 @@ def test_page_header(page: str) -> None:
 
 def test_figures_are_data(page: str) -> None:
     result = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    assert len(result) == len(simulated.FIGURES)
+    assert len(result) == len(synthetic_report.FIGURES)
     for text in result:
         assert {"data", "layout"} <= json.loads(text).keys()
     assert "big()" not in page
@@ -178,7 +178,7 @@ def test_figures_have_no_upload_button(tmp_path: Path) -> None:
 def test_code_is_folded(page: str) -> None:
     folded = re.findall(r'<details class="code"><summary>([^<]+)</summary>', page)
     assert folded[:3] == ["code: parameters and their defaults", "code: parameters of this run", "code"]
-    assert len(folded) == 4 + len(simulated.FIGURES) + 4
+    assert len(folded) == 4 + len(synthetic_report.FIGURES) + 4
     assert "<details open" not in page
     assert page.count("<pre class=") == 1, "blank output is none"
 
@@ -247,7 +247,7 @@ def test_notebook_without_run_folder(tmp_path: Path) -> None:
 
 
 def test_page_size(tmp_path: Path) -> None:
-    assert len(reported(tmp_path, simulated.notebook(simulated.rows())).encode()) < 300_000
+    assert len(reported(tmp_path, synthetic_report.notebook(synthetic_report.rows())).encode()) < 300_000
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_images_without_a_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", browser(tmp_path))
-    figure = figures.throughput(simulated.rows(pairs=(1,)))
+    figure = figures.throughput(synthetic_report.rows(pairs=(1,)))
     written = report.images(figure, tmp_path / "figures" / "throughput.v1", deadline_s=1.5)
     assert written == [tmp_path / "figures" / "throughput.v1.html"]
     assert figure.layout.title.text in written[0].read_text()
@@ -301,9 +301,9 @@ def test_images_without_a_browser(
 
 @pytest.mark.needs("chromium")
 def test_images_with_a_browser(tmp_path: Path) -> None:
-    nbformat.write(simulated.notebook(simulated.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
+    nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
     written = report.images(tmp_path / "notebook.ipynb", tmp_path / "figures")
-    assert len(written) == 3 * len(simulated.FIGURES)
+    assert len(written) == 3 * len(synthetic_report.FIGURES)
     name = "01-throughput-against-number-of-pairs"
     assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "macvlan_bridge" in (tmp_path / "figures" / f"{name}.svg").read_text()

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from made_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
+from synthetic_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 
 from labkit import notebook
 from labkit.analysis import figures, load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from made_rows import rows, save
+from synthetic_rows import rows, save
 
 from labkit.analysis import load, verdicts
 from labkit.notebook import Shown

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_rows import ROW, Row, rows, save
+from synthetic_rows import ROW, Row, rows, save
 
 from labkit.analysis import verdicts
 from labkit.analysis.load import PEER_RAN_ON, PROVENANCE, RAN_ON

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
-import simulated
+import synthetic_report
 
 from labkit import cli
 from labkit.analysis import compare_runs, why
@@ -42,7 +42,7 @@ def _printed(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = simulated.rows(pairs=(1,)).assign(window_s=0.1)
+    rows = synthetic_report.rows(pairs=(1,)).assign(window_s=0.1)
     for name in ("arm", "reason"):
         rows[name] = rows[name].astype("object").fillna("") + ATTACK
     terminal_tables.show_rows(rows)

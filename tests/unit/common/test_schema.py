@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from simulated import rows as simulated_rows
+from synthetic_report import rows as simulated_rows
 
 from labkit.analysis import load
 from labkit.common import schema

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpecManager
-from worlds import MARK, marked, until
+from sandbox import MARK, marked, until
 
 from labkit.common.errors import BadInput, Failed
 from labkit.jupyter import kernelspecs, vm_kernel

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from conftest import ROOT
-from worlds import until
+from sandbox import until
 
 BEGIN = """
 import os, signal, socket, sys, time

@@ -178,8 +178,8 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
 def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderReport:
     """What the recorder tells when it is told to stop. Raises Failed."""
     try:
-        lines = forked.stop(settle_s + DRAIN_S + WRITE_S)
-        report = msgspec.json.decode(lines, type=RecorderReport)
+        reply = forked.stop(settle_s + DRAIN_S + WRITE_S)
+        report = msgspec.json.decode(reply, type=RecorderReport)
     except (Failed, msgspec.DecodeError) as error:
         raise Failed(f"the recorder of packets {error}; what it wrote until then is in {path}") from None
     if report.error:

@@ -149,7 +149,7 @@ def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> No
     least = max(LEAST_BYTES[version] for version in versions)
     if room.mtu_bytes < least:
         why = "IPv6 needs 1280 (RFC 8200)" if least == LEAST_BYTES[6] else "IPv4 needs 68 (RFC 791)"
-        report = f": {room}" if room.added else ""
-        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too small, {why}{report}")
+        room_text = f": {room}" if room.added else ""
+        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too small, {why}{room_text}")
     if room.mtu_bytes > MOST_BYTES:
         raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: a veth carries {MOST_BYTES}")

@@ -39,25 +39,27 @@ def form(part: Any) -> None:
         if isinstance(end, CableEnd | Bridge | Tunnel) and end.address is not None:
             _host(end.address, f"the address {end.address} of {end.name} ({end.at})")
     if isinstance(part, Tunnel):
-        report = f"{part.name} ({part.at})"
+        subject = f"{part.name} ({part.at})"
         for address in (*remotes(part), *([] if part.local is None else [part.local])):
-            _readable(ip_address, address, f"{address} is no address that {report} could have at an end")
-        once(map(ip_address, remotes(part)), lambda to: f"{report} has the remote {to} twice: name each once")
+            _readable(ip_address, address, f"{address} is no address that {subject} could have at an end")
+        once(
+            map(ip_address, remotes(part)), lambda to: f"{subject} has the remote {to} twice: name each once"
+        )
     if isinstance(part, Route):
         _route(part)
 
 
-def _host(text: str, report: str) -> None:
-    """An address with prefix length is one that a host can have."""
-    address = _readable(ip_interface, text, f"{report} is none: write one like 10.0.0.1/24")
+def _host(text: str, subject: str) -> None:
+    """Raise BadInput unless `text` is an address with prefix length that a host can have; messages name `subject`."""
+    address = _readable(ip_interface, text, f"{subject} is none: write one like 10.0.0.1/24")
     if "/" not in text:
-        raise BadInput(f"{report} has no prefix length: write {text}/24, or what the subnet is")
+        raise BadInput(f"{subject} has no prefix length: write {text}/24, or what the subnet is")
     for kind in ("unspecified", "loopback", "multicast"):
         if getattr(address.ip, f"is_{kind}"):
-            raise BadInput(f"{report} is {kind}, which no host has here: take another")
+            raise BadInput(f"{subject} is {kind}, which no host has here: take another")
     if end := _end_of(address.ip, address.network):
         raise BadInput(
-            f"{report} is the {end} address of its subnet: take one between the first and the last"
+            f"{subject} is the {end} address of its subnet: take one between the first and the last"
         )
 
 
@@ -71,17 +73,17 @@ def _end_of(address: Address, subnet: Subnet) -> str | None:
 
 
 def _route(route: Route) -> None:
-    report = f"the route of {route.at} to {route.to}"
+    subject = f"the route of {route.at} to {route.to}"
     if route.to != "default":
         words = f"{route.to} is no prefix that {route.at} could have a route to: write 10.0.0.0/24"
         _readable(ip_network, route.to, words)
     for gateway in gateways(route):
         _readable(ip_address, gateway, f"the gateway {gateway} of {route.at} is no address")
     once(
-        map(ip_address, gateways(route)), lambda via: f"{report} has the gateway {via} twice: name each once"
+        map(ip_address, gateways(route)), lambda via: f"{subject} has the gateway {via} twice: name each once"
     )
     if route.metric is not None and not 0 <= route.metric < 1 << 32:
-        raise BadInput(f"the metric {route.metric} of {report} is outside 0 to 2^32 - 1")
+        raise BadInput(f"the metric {route.metric} of {subject} is outside 0 to 2^32 - 1")
 
 
 def _readable(read: Callable[[str], Any], text: str, words: str) -> Any:
@@ -150,14 +152,14 @@ def _routes(described: Described) -> None:
         ),
     )
     for route in described.routes:
-        report = f"the route of {route.at} to {route.to}"
+        subject = f"the route of {route.at} to {route.to}"
         if route.out is not None and (route.at, route.out) not in described.interfaces:
-            raise BadInput(f"{report} goes out of {route.out}: {route.at} has {described.names(route.at)}")
+            raise BadInput(f"{subject} goes out of {route.out}: {route.at} has {described.names(route.at)}")
         if not gateways(route) and route.out is None:
-            raise BadInput(f"{report} leads nowhere: give it a gateway (via) or an interface (out)")
+            raise BadInput(f"{subject} leads nowhere: give it a gateway (via) or an interface (out)")
         for gateway in map(ip_address, gateways(route)):
-            _gateway(described, route, gateway, report)
-        _kernels_own(described, route, report)
+            _gateway(described, route, gateway, subject)
+        _kernels_own(described, route, subject)
 
 
 def _metric(route: Route) -> int:
@@ -165,9 +167,9 @@ def _metric(route: Route) -> int:
     return route.metric or METRIC[target(route).version]
 
 
-def _gateway(described: Described, route: Route, gateway: Address, report: str) -> None:
+def _gateway(described: Described, route: Route, gateway: Address, subject: str) -> None:
     if gateway.version != target(route).version:
-        raise BadInput(f"{report} has the gateway {gateway} of another version of IP")
+        raise BadInput(f"{subject} has the gateway {gateway} of another version of IP")
     near = described.connected(route.at, gateway)
     if near is None or near.address is None or route.out not in (None, near.name):
         where = (
@@ -175,23 +177,23 @@ def _gateway(described: Described, route: Route, gateway: Address, report: str) 
             if route.out is not None
             else f"no connected subnet of {route.at}"
         )
-        raise BadInput(f"the gateway {gateway} of {report} is in {where}: {described.report(route.at)}")
+        raise BadInput(f"the gateway {gateway} of {subject} is in {where}: {described.report(route.at)}")
     end = _end_of(gateway, near.address.network)
     if end is not None and gateway.version == 4:
-        raise BadInput(f"the gateway {gateway} of {report} is the {end} address of its subnet, and no host")
+        raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, and no host")
     if gateway in described.owner and described.owner[gateway].at == route.at:
-        raise BadInput(f"the gateway {gateway} of {report} is its own address: take that of a neighbour")
+        raise BadInput(f"the gateway {gateway} of {subject} is its own address: take that of a neighbour")
 
 
-def _kernels_own(described: Described, route: Route, report: str) -> None:
+def _kernels_own(described: Described, route: Route, subject: str) -> None:
     """The node has that version of IP, and no such route by an address of its own (fib_add_ifaddr, addrconf.c)."""
     to, own = target(route), [one for one in described.addressed(route.at) if one.address is not None]
     if to.version == 6 and not any(one.address.version == 6 for one in own if one.address):
-        raise BadInput(f"{report} is of IPv6, and {route.at} has no such address: give it one, or take IPv4")
+        raise BadInput(f"{subject} is of IPv6, and {route.at} has no such address: give it one, or take IPv4")
     for one in own:
         alone = one.address is not None and one.address.version == 4 and one.address.network.prefixlen == 32
         same = one.address is not None and one.address.network == to and not alone
         if same and _metric(route) == CONNECTED_METRIC[to.version]:
             raise BadInput(
-                f"{report} is there already, by the address of {one}: leave it out, or say another metric"
+                f"{subject} is there already, by the address of {one}: leave it out, or say another metric"
             )

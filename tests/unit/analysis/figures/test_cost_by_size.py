@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import made_rows
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-import simulated
+import synthetic_report
+import synthetic_rows
 from scipy.stats import gmean
 
 from labkit.analysis import figures
@@ -29,7 +29,7 @@ def cost_rows(sizes: tuple[int, ...] = SIZES, **changes: Any) -> pd.DataFrame:
     """Rows as a sweep over sizes has them, a run each; a slower arm takes as much CPU time, for fewer packets."""
     result = []
     for size in sizes:
-        own = made_rows.rows(
+        own = synthetic_rows.rows(
             ARMS, whole=1, **{"protocol": "udp", "length_bytes": size, "run": f"of-{size}"} | changes
         )
         for row in own:
@@ -71,7 +71,7 @@ def test_panels_against_size() -> None:
     figure = figures.cost(rows)
     assert [axis.title.text for axis in figure.select_yaxes()] == ["Gbit/s", "kpps", "µs"]
     assert [axis.ticktext for axis in figure.select_xaxes()] == [("64", "512", "1400")] * 3
-    assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
+    assert [title.rpartition(": ")[2][:-4] for title in synthetic_report.titles(figure)] == [
         "throughput", "datagrams received", "CPU time of a datagram received, whole machine",
     ]  # fmt: skip
     for name, level in (("veth", 1.0), ("vxlan_gre", 0.3)):
@@ -89,14 +89,14 @@ def test_panels_against_size() -> None:
 
 def test_shared_axis_needs_equal_parameters() -> None:
     rows = cost_rows()
-    assert len(simulated.titles(figures.cost(rows))) == 3
+    assert len(synthetic_report.titles(figures.cost(rows))) == 3
     apart = pd.concat([rows, cost_rows(mtu_bytes=9000), cost_rows(kernel="6.12", accelerator="tcg")])
     figure = figures.cost(apart)
-    assert len(simulated.titles(figure)) == 9
+    assert len(synthetic_report.titles(figure)) == 9
     assert all(len(trace.x) == 3 for name in ("veth", "vxlan") for trace in middles(figure, name))
     assert "(in part on an emulated CPU)" in figure.layout.title.text
     pairs = figures.cost(pd.concat([rows, cost_rows(pairs=8)]))
-    assert len(simulated.titles(pairs)) == 6
+    assert len(synthetic_report.titles(pairs)) == 6
     with pytest.raises(
         BadInput, match="rows that differ in sysctl_digest are not drawn on one axis: 5ca1ab1e and b"
     ):
@@ -104,16 +104,16 @@ def test_shared_axis_needs_equal_parameters() -> None:
 
 
 def test_packet_definition_by_protocol() -> None:
-    tcp = simulated.titles(figures.cost(cost_rows(protocol="tcp")))
+    tcp = synthetic_report.titles(figures.cost(cost_rows(protocol="tcp")))
     assert "frames received" in tcp[1]
     assert "CPU time of a frame" in tcp[2]
-    [ping] = simulated.titles(figures.cost(cost_rows(protocol="ping")))
+    [ping] = synthetic_report.titles(figures.cost(cost_rows(protocol="ping")))
     assert "round-trip time" in ping
 
 
 def test_rows_without_a_size_are_left_out() -> None:
-    assert "nothing to draw" in simulated.notes(figures.cost(cost_rows(length_bytes=None)))
-    assert "nothing to draw" in simulated.notes(figures.cost(header_rows()))
+    assert "nothing to draw" in synthetic_report.notes(figures.cost(cost_rows(length_bytes=None)))
+    assert "nothing to draw" in synthetic_report.notes(figures.cost(header_rows()))
 
 
 def test_computed_and_measured_headers() -> None:

@@ -7,9 +7,9 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-import simulated
+import synthetic_report
 from scipy.stats import gmean
-from simulated import ROUNDS, SLICES
+from synthetic_report import ROUNDS, SLICES
 
 from labkit.analysis import figures
 
@@ -20,7 +20,7 @@ def lines(figure: go.Figure) -> list[go.Scatter]:
 
 
 def test_throughput_shows_rounds_and_centre() -> None:
-    rows = simulated.rows(protocols=("tcp",), pairs=(4,))
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(4,))
     figure = figures.throughput(rows)
     [raw] = [t for t in figure.data if t.mode == "markers" and t.name == "macvlan_bridge"]
     assert len(raw.x) == ROUNDS + 1, "a point for each round's slices, and one for the whole run"
@@ -36,14 +36,14 @@ def test_throughput_shows_rounds_and_centre() -> None:
 
 
 def test_centre_is_a_median_with_a_zero_round() -> None:
-    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     rows.loc[rows["round"].eq(0), "throughput_bps"] = 0.0
     [line] = [trace for trace in lines(figures.throughput(rows)) if trace.name == "macvlan_bridge"]
     assert "<br>median " in line.hovertext[0]
 
 
 def test_outlier_does_not_flatten_the_axis() -> None:
-    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")
     rows.loc[whole, "throughput_bps"] = 900e9
     figure = figures.throughput(rows)
@@ -56,12 +56,12 @@ def test_outlier_does_not_flatten_the_axis() -> None:
 
 
 def test_axis_titles_and_pair_counts() -> None:
-    figure = figures.throughput(simulated.rows(protocols=("udp", "tcp", "ping"), mtus=(9000, 1500)))
+    figure = figures.throughput(synthetic_report.rows(protocols=("udp", "tcp", "ping"), mtus=(9000, 1500)))
     assert [axis.title.text for axis in figure.select_yaxes()] == 2 * [
         *2 * ["throughput, Gbit/s"],
         "round-trip time p50, µs",
     ]
-    assert [title[3:-4] for title in simulated.titles(figure)] == [
+    assert [title[3:-4] for title in synthetic_report.titles(figure)] == [
         f"{protocol} · MTU {mtu}" for mtu in (1500, 9000) for protocol in ("TCP", "UDP", "ping")
     ]
     for axis in figure.select_xaxes():
@@ -73,7 +73,7 @@ def test_axis_titles_and_pair_counts() -> None:
 
 
 def test_udp_axis_range() -> None:
-    rows = simulated.rows()
+    rows = synthetic_report.rows()
     slow = rows["protocol"] == "udp"
     rows.loc[slow, "throughput_bps"] /= 10
     tcp, udp = (axis.range[1] for axis in figures.throughput(rows).select_yaxes())
@@ -81,32 +81,36 @@ def test_udp_axis_range() -> None:
 
 
 def test_whole_runs_without_slices() -> None:
-    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     figure = figures.throughput(rows[rows["method"] != "slice"])
     [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
     assert line.error_y.array[0] == 0, "one run has no interval"
 
 
 def test_arms_do_not_overlap() -> None:
-    drawn = [trace.x[0] for trace in lines(figures.throughput(simulated.rows(protocols=("tcp",))))]
+    drawn = [trace.x[0] for trace in lines(figures.throughput(synthetic_report.rows(protocols=("tcp",))))]
     assert len(set(drawn)) == 3
     assert all(1 / math.sqrt(2) < x < math.sqrt(2) for x in drawn)
 
 
 def test_many_panels_wrap() -> None:
     lengths = (64, 512, 1024, 1400)
-    rows = pd.concat([simulated.rows(protocols=("udp",)).assign(length_bytes=length) for length in lengths])
+    rows = pd.concat(
+        [synthetic_report.rows(protocols=("udp",)).assign(length_bytes=length) for length in lengths]
+    )
     figure = figures.throughput(rows)
-    assert [title[3:-4] for title in simulated.titles(figure)] == [
+    assert [title[3:-4] for title in synthetic_report.titles(figure)] == [
         f"UDP · MTU 1500 · {length} B each" for length in lengths
     ]
     assert len({axis.domain for axis in figure.select_xaxes()}) == 2
 
 
 def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:
-    rows = simulated.rows(protocols=("tcp", "ping"), pairs=(1,))
+    rows = synthetic_report.rows(protocols=("tcp", "ping"), pairs=(1,))
     figure = figures.cpu_per_gigabyte(rows)
-    assert [title[3:6] for title in simulated.titles(figure)] == ["TCP"], "pings receive next to no bytes"
+    assert [title[3:6] for title in synthetic_report.titles(figure)] == ["TCP"], (
+        "pings receive next to no bytes"
+    )
     [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
     slices = rows[
         (rows["arm"] == "macvlan_bridge") & (rows["method"] == "slice") & (rows["protocol"] == "tcp")
@@ -120,7 +124,7 @@ def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:
 
 @pytest.mark.parametrize("value", [0.0, None])
 def test_null_and_zero_values(value: float | None) -> None:
-    rows = simulated.rows()
+    rows = synthetic_report.rows()
     for metric in ("throughput_bps", "received_bytes", "cpu_s", "softirq_s"):
         less = rows.assign(**{metric: value})
         figures.throughput(less)
@@ -131,14 +135,14 @@ def test_null_and_zero_values(value: float | None) -> None:
 
 @pytest.mark.parametrize("role", ["baseline", "variant", "control"])
 def test_missing_arm(role: str) -> None:
-    rows = simulated.rows()
+    rows = synthetic_report.rows()
     for draw in (figures.throughput, figures.slices, figures.cpu_per_gigabyte):
         draw(rows[rows["role"] != role])
         draw(rows[rows["role"] == role])
 
 
 def test_slices_compared_within_a_round() -> None:
-    rows = simulated.rows(protocols=("tcp",), pairs=(1,))
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]
     assert {trace.name for trace in raw} == {"macvlan_bridge", "veth_bridge (again)"}
     assert {len(trace.y) for trace in raw} == {ROUNDS * SLICES}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import simulated
+import synthetic_report
 
 from labkit.analysis import figures
 
 
 def test_forest_lines_and_bands() -> None:
-    verdicts = simulated.verdicts(simulated.rows(variants=("macvlan_bridge", "vxlan")))
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(variants=("macvlan_bridge", "vxlan")))
     figure = figures.forest(verdicts)
     assert len(figure.data) == 2 * 3 * 2
     assert len([shape for shape in figure.layout.shapes if shape.type == "rect"]) == 2 * 3
@@ -30,7 +30,7 @@ def test_forest_lines_and_bands() -> None:
 
 
 def test_open_symbol_when_the_interval_contains_1() -> None:
-    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=(1, 2)))
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",), pairs=(1, 2)))
     verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
         1.01,
         0.97,
@@ -42,8 +42,10 @@ def test_open_symbol_when_the_interval_contains_1() -> None:
 
 
 def test_forest_labels_the_faster_side() -> None:
-    lines = simulated.titles(
-        figures.forest(simulated.verdicts(simulated.rows(protocols=("tcp", "ping"), pairs=(1,))))
+    lines = synthetic_report.titles(
+        figures.forest(
+            synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp", "ping"), pairs=(1,)))
+        )
     )
     assert "right of 1 is faster" in lines[0]
     assert "left of 1 is faster" in lines[1]
@@ -51,14 +53,16 @@ def test_forest_labels_the_faster_side() -> None:
 
 @pytest.mark.parametrize("count", [3, 40])
 def test_forest_line_height(count: int) -> None:
-    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",), pairs=tuple(range(1, count + 1))))
+    verdicts = synthetic_report.verdicts(
+        synthetic_report.rows(protocols=("tcp",), pairs=tuple(range(1, count + 1)))
+    )
     figure = figures.forest(verdicts)
     plot = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
     assert plot / (count + 1) == pytest.approx(22, abs=0.5)
 
 
 def test_wide_interval_does_not_hide_the_others() -> None:
-    verdicts = simulated.verdicts(simulated.rows(protocols=("tcp",)))
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",)))
     verdicts.loc[verdicts.index[-1], "high"] = 1e30
     low, high = next(figures.forest(verdicts).select_xaxes()).range
     assert high - low < 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import made_overlay
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+import synthetic_overlay_rows
 
 from labkit.analysis.figures import overlay
 
 DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
-    (overlay.hops, "path", made_overlay.path),
-    (overlay.matrix, "reachability", made_overlay.reachability),
-    (overlay.failure, "failure", made_overlay.failure),
+    (overlay.hops, "path", synthetic_overlay_rows.path),
+    (overlay.matrix, "reachability", synthetic_overlay_rows.reachability),
+    (overlay.failure, "failure", synthetic_overlay_rows.failure),
 ]
 each_figure = pytest.mark.parametrize(("draw", "part", "made"), DRAWN, ids=[part for _, part, _ in DRAWN])
 
@@ -25,7 +25,7 @@ def words(figure: go.Figure) -> str:
 
 
 def test_headers_in_frame_order() -> None:
-    figure = overlay.hops(made_overlay.path(), packet=0)
+    figure = overlay.hops(synthetic_overlay_rows.path(), packet=0)
     [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
              if name == "lc1_sc2 out"]  # fmt: skip
     bars = [
@@ -44,7 +44,7 @@ def test_headers_in_frame_order() -> None:
 
 
 def test_hop_bytes_and_times() -> None:
-    figure = overlay.hops(made_overlay.path())
+    figure = overlay.hops(synthetic_overlay_rows.path())
     names = list(figure.layout.yaxis.ticktext)
     assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
     assert names[16] == "cs5_br3 out", "the reply begins where the request ended"
@@ -60,14 +60,14 @@ def test_hop_bytes_and_times() -> None:
 
 
 def test_headers_have_text_labels() -> None:
-    figure = overlay.hops(made_overlay.path())
+    figure = overlay.hops(synthetic_overlay_rows.path())
     assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
     fills = {bar.name: bar.marker.color for bar in figure.data}
     assert len(set(fills.values())) == len(fills) == 7
 
 
 def test_hop_table() -> None:
-    table = overlay.hop_table(made_overlay.path(), packet=0)
+    table = overlay.hop_table(synthetic_overlay_rows.path(), packet=0)
     assert list(table["frame, B"]) == [98] * 3 + [148] * 2 + [134] + [172] * 4 + [134] + [148] * 2 + [98] * 3
     assert set(table["packet"]) == {"echo request"}
     assert table["headers, B"].iloc[7] == 172 - 56
@@ -79,18 +79,18 @@ def test_hop_table() -> None:
 
 
 def test_dropped_packets_are_reported() -> None:
-    rows = made_overlay.path()
+    rows = synthetic_overlay_rows.path()
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
     assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
     table = overlay.hop_table(rows, packet=0).set_index("hop")
     assert table["capture lacks, packets"].to_dict() == {
         hop: 7 * (hop == "sc2:sc2_lc1") for hop in table.index
     }
-    assert "capture lacks, packets" not in overlay.hop_table(made_overlay.path(), packet=0)
+    assert "capture lacks, packets" not in overlay.hop_table(synthetic_overlay_rows.path(), packet=0)
 
 
 def test_unexpected_cell_stands_out() -> None:
-    rows = made_overlay.reachability()
+    rows = synthetic_overlay_rows.reachability()
     lossy = rows["source"].eq("cs2") & rows["target"].eq("cs1")
     rows.loc[lossy, ["received_count", "as_expected"]] = [3, False]
     wrong_ttl = rows["source"].eq("cs2") & rows["target"].eq("cs3")
@@ -112,7 +112,7 @@ def test_unexpected_cell_stands_out() -> None:
 
 
 def test_expected_silence() -> None:
-    rows = made_overlay.reachability()
+    rows = synthetic_overlay_rows.reachability()
     rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
     rows["as_expected"] = True
     assert overlay.matrix_table(rows).empty
@@ -120,7 +120,9 @@ def test_expected_silence() -> None:
 
 
 def test_matrix_for_each_kind_of_routes() -> None:
-    rows = pd.concat([made_overlay.reachability().assign(routes=routes) for routes in ("ecmp", "static")])
+    rows = pd.concat(
+        [synthetic_overlay_rows.reachability().assign(routes=routes) for routes in ("ecmp", "static")]
+    )
     figure = overlay.matrix(rows)
     assert len(figure.layout.shapes) == 40
     lines = words(figure)
@@ -128,7 +130,7 @@ def test_matrix_for_each_kind_of_routes() -> None:
 
 
 def test_failure_probes_by_send_time() -> None:
-    figure = overlay.failure(made_overlay.failure())
+    figure = overlay.failure(synthetic_overlay_rows.failure())
     assert sum(len(trace.x) for trace in figure.data) == 6 * 150
     lost = [trace for trace in figure.data if "lost" in trace.hovertext[0]]
     assert [len(trace.x) for trace in lost] == [50, 50, 50]
@@ -145,7 +147,7 @@ def test_failure_probes_by_send_time() -> None:
 
 
 def test_failure_table_expected_and_measured() -> None:
-    table = overlay.failure_table(made_overlay.failure())
+    table = overlay.failure_table(synthetic_overlay_rows.failure())
     [metric] = table[table["routes"].eq("metric") & table["linkdown ignored"]].to_dict("records")
     assert (metric["before"], metric["during"], metric["expected during"]) == ("sc2", "sc1", "sc1")
     [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
@@ -157,7 +159,7 @@ def test_failure_table_expected_and_measured() -> None:
 def test_emulated_rows_are_marked(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
-    assert "emulated CPU" in draw(made(**made_overlay.EMULATED)).layout.title.text
+    assert "emulated CPU" in draw(made(**synthetic_overlay_rows.EMULATED)).layout.title.text
     assert "emulated" not in draw(made()).layout.title.text
 
 
@@ -165,9 +167,9 @@ def test_emulated_rows_are_marked(
 def test_missing_rows_are_reported(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
-    assert "this kernel has no gre" in words(draw(made_overlay.unsupported(part)))
+    assert "this kernel has no gre" in words(draw(synthetic_overlay_rows.unsupported(part)))
     assert "the table is empty" in words(draw(made().iloc[:0]))
-    both = pd.concat([made(), made_overlay.unsupported(part)], ignore_index=True)
+    both = pd.concat([made(), synthetic_overlay_rows.unsupported(part)], ignore_index=True)
     figure = draw(both)
     assert "this kernel has no gre" in words(figure)
     assert figure.data
@@ -177,7 +179,7 @@ def test_missing_rows_are_reported(
 def test_hosts_and_runs_are_separate(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
-    rows = pd.concat([made(run="a"), made(run="b", **made_overlay.EMULATED)], ignore_index=True)
+    rows = pd.concat([made(run="a"), made(run="b", **synthetic_overlay_rows.EMULATED)], ignore_index=True)
     one, two = draw(made()), draw(rows)
     if part == "path":
         assert "first of 2 runs" in words(two)

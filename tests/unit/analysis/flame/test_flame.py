@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import made_profiles as made
 import numpy as np
 import pandas as pd
 import pytest
-from simulated import EVIL
+import synthetic_profiles as made
+from synthetic_report import EVIL
 
 from labkit.analysis import figures, flame
 from labkit.analysis.flame import folded_stacks, frame_tree, load_profiles, speedscope

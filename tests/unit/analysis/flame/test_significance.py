@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import made_profiles as made
 import numpy as np
 import pytest
+import synthetic_profiles as made
 from scipy.stats import false_discovery_control, ttest_ind
 
 from labkit.analysis import flame, stats

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import made_sizes
 import numpy as np
 import pandas as pd
+import synthetic_packet_sizes
 
 from labkit.analysis import load
 from labkit.analysis.findings import packet_size
@@ -15,7 +15,8 @@ from labkit.analysis.packet_cost.cost_comparison import Comparison
 def reports(count: int, arms: dict[str, tuple[float, float, float]]) -> list[list[Comparison]]:
     """What so many reports of five rounds of the same arms would compare."""
     parts = [
-        made_sizes.rows(rounds=5, seed=seed, arms=arms, places=1, where=f"vm:{seed}") for seed in range(count)
+        synthetic_packet_sizes.rows(rounds=5, seed=seed, arms=arms, places=1, where=f"vm:{seed}")
+        for seed in range(count)
     ]
     # One cost: the other is the same numbers twice, for both CPUs are always busy.
     result = cost_model.curves(pd.concat(parts, ignore_index=True).assign(cpu_s=np.nan))
@@ -38,10 +39,10 @@ def named(report: list[Comparison]) -> set[tuple[str, str]]:
 
 def test_false_alarm_rate_of_reports() -> None:
     alike = {
-        "veth": made_sizes.NONE,
-        "veth (again)": made_sizes.NONE,
-        "one": made_sizes.NONE,
-        "two": made_sizes.NONE,
+        "veth": synthetic_packet_sizes.NONE,
+        "veth (again)": synthetic_packet_sizes.NONE,
+        "one": synthetic_packet_sizes.NONE,
+        "two": synthetic_packet_sizes.NONE,
     }
     result = reports(200, alike)
     assert sum(len(one.parts) for one in result[0]) == 2 * 4
@@ -52,14 +53,14 @@ def test_false_alarm_rate_of_reports() -> None:
 
 
 def test_planted_differences_are_found_in_five_rounds() -> None:
-    result = [named(report) for report in reports(50, made_sizes.ARMS)]
+    result = [named(report) for report in reports(50, synthetic_packet_sizes.ARMS)]
     for planted in (("veth_bridge", "fragment"), ("vxlan", "byte")):
         assert sum(planted in report for report in result) >= 0.9 * len(result)
 
 
 def test_only_the_planted_part_differs() -> None:
     """No step of fragments is taken for a cost of bytes, no cost of bytes for a fixed one."""
-    curves = cost_model.curves(made_sizes.rows(rounds=10))
+    curves = cost_model.curves(synthetic_packet_sizes.rows(rounds=10))
     words = {
         (one.curve.arm, part): one.word(part)
         for one in cost_comparison.comparisons(curves)
@@ -84,7 +85,7 @@ def test_only_the_planted_part_differs() -> None:
 
 
 def test_no_evidence_without_a_good_control() -> None:
-    rows = made_sizes.rows()
+    rows = synthetic_packet_sizes.rows()
     again = rows["arm"].eq("veth (again)")
     rows.loc[again, "received_bytes"] *= 0.8
     [first, *_] = cost_comparison.comparisons(cost_model.curves(rows))
@@ -92,14 +93,14 @@ def test_no_evidence_without_a_good_control() -> None:
     assert "the baseline differs from itself" in packet_size.differences(cost_model.curves(rows))[0]
     [once, *_] = cost_comparison.comparisons(cost_model.curves(rows[~again]))
     assert once.word("fixed") == cost_comparison.NO_EVIDENCE
-    [few, *_] = cost_comparison.comparisons(cost_model.curves(made_sizes.rows(rounds=4)))
+    [few, *_] = cost_comparison.comparisons(cost_model.curves(synthetic_packet_sizes.rows(rounds=4)))
     assert few.why["byte"] == "fewer than 5 rounds have both"
-    [single, *_] = cost_comparison.comparisons(cost_model.curves(made_sizes.rows(rounds=1)))
+    [single, *_] = cost_comparison.comparisons(cost_model.curves(synthetic_packet_sizes.rows(rounds=1)))
     assert single.word("fixed") == cost_comparison.NO_EVIDENCE
 
 
 def test_no_evidence_when_the_line_does_not_fit() -> None:
-    rows = made_sizes.rows(rounds=8)
+    rows = synthetic_packet_sizes.rows(rounds=8)
     rows.loc[rows["length_bytes"].eq(64) & rows["arm"].eq("vxlan"), "received_bytes"] *= 0.7
     bent = [one for one in cost_comparison.comparisons(cost_model.curves(rows)) if one.curve.arm == "vxlan"]
     for one in bent:

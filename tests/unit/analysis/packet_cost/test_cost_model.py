@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import made_sizes
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-import simulated
-from made_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
+import synthetic_packet_sizes
+import synthetic_report
+from synthetic_packet_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
 from labkit.analysis import figures, verdicts
 from labkit.analysis.figures import line_chart
@@ -44,7 +44,7 @@ def test_fragment_count(size: int, mtu: int, family: int, count: int) -> None:
 
 
 def test_planted_costs_are_found() -> None:
-    result = cost_model.curves(made_sizes.rows(rounds=8))
+    result = cost_model.curves(synthetic_packet_sizes.rows(rounds=8))
     assert [(one.arm, one.cost) for one in result[:4]] == [
         (arm, "cpu_per_packet_s") for arm in ("veth", "veth_bridge", "vxlan", "veth (again)")
     ]
@@ -60,7 +60,7 @@ def test_planted_costs_are_found() -> None:
 
 
 def test_lack_of_fit_is_reported() -> None:
-    rows = made_sizes.rows(rounds=8)
+    rows = synthetic_packet_sizes.rows(rounds=8)
     rows.loc[rows["length_bytes"].eq(64), "received_bytes"] *= 0.7
     result = cost_model.curves(rows)
     assert of(result, "veth").line.misfits  # type: ignore[union-attr]
@@ -75,11 +75,11 @@ def test_lack_of_fit_is_reported() -> None:
 
 
 def test_too_few_sizes_and_incomplete_rounds() -> None:
-    [few, *_] = cost_model.curves(made_sizes.rows((16, 1472, 4000)))
+    [few, *_] = cost_model.curves(synthetic_packet_sizes.rows((16, 1472, 4000)))
     assert few.why == "a line needs 3 sizes that fit the MTU, and there are 2"
     assert few.fixed is None
     assert "not fitted: a line needs 3 sizes" in packet_size.fits([few])[0]
-    rows = made_sizes.rows()
+    rows = synthetic_packet_sizes.rows()
     gone = rows["length_bytes"].eq(400) & rows["round"].eq(2)
     seldom = rows["length_bytes"].eq(800) & rows["round"].gt(1)
     one = of(cost_model.curves(rows[~gone & ~seldom]), "veth")
@@ -95,20 +95,20 @@ def test_too_few_sizes_and_incomplete_rounds() -> None:
     assert one.left_out == ["1 of 5 rounds left out: nothing arrived of 65507 bytes"]
     assert packet_size.fits([one])[-1] == f"    - {one.left_out[0]}."
     assert packet_size.table([one])["does not fit"].tolist() == one.left_out
-    one = of(cost_model.curves(made_sizes.rows((16, 400, 1472, 4000))), "veth")
+    one = of(cost_model.curves(synthetic_packet_sizes.rows((16, 400, 1472, 4000))), "veth")
     assert (one.fragment, one.steps) == (None, None), "one number of fragments is no line"
     assert np.isnan(one.at(np.array([4000.0]), np.array([3.0]))).all()
-    assert cost_model.curves(made_sizes.rows().iloc[:0]) == []
+    assert cost_model.curves(synthetic_packet_sizes.rows().iloc[:0]) == []
 
 
 def test_fragmentation_and_segmentation_words() -> None:
-    rows = made_sizes.rows(lost=0.3)
+    rows = synthetic_packet_sizes.rows(lost=0.3)
     text = " ".join(packet_size.travelled(rows))
     for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
                   "counted the computed number", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
         assert words in text
     assert "the sender, one process, is the limit" not in text
-    whole = made_sizes.rows(mtu_bytes=65535)
+    whole = synthetic_packet_sizes.rows(mtu_bytes=65535)
     text = " ".join(packet_size.travelled(whole))
     assert "fragments" not in text
     assert "At 30 points every datagram arrived: there the sender" in text
@@ -131,13 +131,13 @@ def test_fragmentation_and_segmentation_words() -> None:
     ],
 )
 def test_limiting_side(parameters: dict[str, float], words: str) -> None:
-    rows = made_sizes.rows(mtu_bytes=65535, **parameters)
+    rows = synthetic_packet_sizes.rows(mtu_bytes=65535, **parameters)
     [lines] = [one for one in packet_size.travelled(rows) if "every datagram arrived" in one]
     assert words in lines
 
 
 def test_ping_round_trip_times() -> None:
-    rows = made_sizes.rows(protocol="ping", method="whole")
+    rows = synthetic_packet_sizes.rows(protocol="ping", method="whole")
     rows["latency_p50_s"] = 50e-6 + 1e-9 * rows["length_bytes"]
     rows[["received_bytes", "sent_count"]] = np.nan
     result = cost_model.curves(rows)
@@ -152,7 +152,7 @@ def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
 
 
 def test_fitted_line_in_the_figure() -> None:
-    rows = made_sizes.rows(accelerator="tcg")
+    rows = synthetic_packet_sizes.rows(accelerator="tcg")
     curves = cost_model.curves(rows)
     figure = figures.fitted(rows, curves)
     assert "(emulated CPU)" in figure.layout.title.text
@@ -177,24 +177,24 @@ def test_fitted_line_in_the_figure() -> None:
     rules = [shape for shape in figure.layout.shapes if shape.x0 == 1472.5]
     assert len(rules) == 4
     figure = figures.fitted(rows.iloc[:0], [])
-    assert "nothing to draw" in simulated.notes(figure)
+    assert "nothing to draw" in synthetic_report.notes(figure)
 
 
 def test_rate_figure() -> None:
-    rows = made_sizes.rows()
+    rows = synthetic_packet_sizes.rows()
     figure = figures.rates(rows)
-    assert [title.rpartition(": ")[2][:-4] for title in simulated.titles(figure)] == [
+    assert [title.rpartition(": ")[2][:-4] for title in synthetic_report.titles(figure)] == [
         "throughput", "datagrams received", "CPUs of the machine that are busy",
     ]  # fmt: skip
     busy = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"][2]
     assert list(busy.y) == pytest.approx([2.0] * len(SIZES))
-    hosts = pd.concat([rows, made_sizes.rows(kernel="6.12", accelerator="tcg")])
-    assert len(simulated.titles(figures.rates(hosts))) == 6
+    hosts = pd.concat([rows, synthetic_packet_sizes.rows(kernel="6.12", accelerator="tcg")])
+    assert len(synthetic_report.titles(figures.rates(hosts))) == 6
     assert len(scatters(figures.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
 
 
 def test_repeated_doubts_are_merged() -> None:
-    lines = verdicts.doubts(made_sizes.rows((16, 400, 1472), rounds=2))
+    lines = verdicts.doubts(synthetic_packet_sizes.rows((16, 400, 1472), rounds=2))
     [few] = [line for line in lines if "fewer than 5 fresh" in line]
     assert few.startswith(
         "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; defaults): fewer than 5 fresh set-ups"
@@ -202,7 +202,7 @@ def test_repeated_doubts_are_merged() -> None:
 
 
 def test_huge_intervals_are_not_drawn() -> None:
-    rows = made_sizes.rows(rounds=2, noise=0.4)
+    rows = synthetic_packet_sizes.rows(rounds=2, noise=0.4)
     bars = [
         (trace.error_y.array, trace.hovertext)
         for figure in (figures.fitted(rows, cost_model.curves(rows)), figures.rates(rows))

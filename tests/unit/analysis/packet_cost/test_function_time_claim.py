@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import made_rows
-import made_sizes
 import pandas as pd
 import pytest
+import synthetic_packet_sizes
+import synthetic_rows
 
 from labkit.analysis import figures
 from labkit.analysis.findings import packet_size
@@ -26,7 +26,7 @@ HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
     ],
 )
 def test_claim_sentence(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
-    profiles = made_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
+    profiles = synthetic_packet_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
     [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
     assert (result.arm, result.word) == ("veth", word)
     assert result.why.startswith(why)
@@ -38,8 +38,8 @@ def test_claim_sentence(took_s: dict[int, float], more: dict[str, float], word: 
 
 
 def test_hosts_are_judged_separately() -> None:
-    there = made_rows.HOSTS["vm:6.1"]
-    both = pd.concat([made_sizes.profiles(HALF), made_sizes.profiles(SAME, **there)])
+    there = synthetic_rows.HOSTS["vm:6.1"]
+    both = pd.concat([synthetic_packet_sizes.profiles(HALF), synthetic_packet_sizes.profiles(SAME, **there)])
     assert sorted(one.word for one in function_time_claim.judge_claim(function_time_claim.times(both))) == [
         "contradicted",
         "supported",
@@ -50,14 +50,14 @@ def test_hosts_are_judged_separately() -> None:
 
 
 def test_untimed_functions_are_explained() -> None:
-    refused = made_sizes.profiles(
+    refused = synthetic_packet_sizes.profiles(
         HALF, status="unsupported", reason="this kernel traces no functions", observed=None
     )
     [lines] = packet_size.functions(refused)
     assert lines.endswith("cannot be determined here: this kernel traces no functions.")
     for none in (
         refused.iloc[:0],
-        made_sizes.profiles({400: 1e-6}),
+        synthetic_packet_sizes.profiles({400: 1e-6}),
         refused.drop(columns="observed").iloc[:0],
     ):
         [lines] = packet_size.functions(none)
@@ -67,7 +67,7 @@ def test_untimed_functions_are_explained() -> None:
 
 def test_zero_median_has_no_ratio() -> None:
     """Where the trace clock is jiffies, most calls take 0 ns."""
-    profiles = made_sizes.profiles({400: 0.0, 800: 10e-6})
+    profiles = synthetic_packet_sizes.profiles({400: 0.0, 800: 10e-6})
     assert function_time_claim.judge_claim(function_time_claim.times(profiles)) == []
     [lines] = packet_size.functions(profiles)
     assert lines.endswith("cannot be determined here: a median was 0 s, so the kernel's clock is too coarse.")
@@ -78,21 +78,21 @@ def test_zero_times_in_the_figure() -> None:
     for value_ns, count in ((0, 60), (500, 40)):
         shown.add(value_ns, count)
     report = {"functions": {"ip_rcv": shown.report()}}
-    figure = figures.function_times({"veth": (made_sizes.profiles(HALF), [report])})
+    figure = figures.function_times({"veth": (synthetic_packet_sizes.profiles(HALF), [report])})
     [line] = [trace for trace in figure.data if trace.name == "veth"]
     assert (line.x[0], line.x[1]) == (5e-10, 1e-9)
     assert line.y[0] == pytest.approx(0.6 / 8)
 
 
 def test_times_and_their_figure() -> None:
-    result = function_time_claim.times(made_sizes.profiles(HALF))
+    result = function_time_claim.times(synthetic_packet_sizes.profiles(HALF))
     assert len(result) == 20
     assert set(result["per_packet"]) == {2.0}
     assert set(result["function"]) == {"ip_rcv"}, "what was never called has no times"
     figure = figures.timed(result)
     assert "function_graph's cost included" in figure.layout.title.subtitle.text
     by_bpf = {"tracer": "bpf", "window_s": 5.0, "functions": {"ip_rcv": {**result.iloc[0], "count": 500}}}
-    other = function_time_claim.times(made_sizes.profiles(HALF, observed=by_bpf, window_s=4.0))
+    other = function_time_claim.times(synthetic_packet_sizes.profiles(HALF, observed=by_bpf, window_s=4.0))
     assert "bpf's cost included" in figures.timed(other).layout.title.subtitle.text
     assert set(other["per_packet"]) == {1.6}, "of 312.5 packets that arrived while it was traced"
     [line] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"]

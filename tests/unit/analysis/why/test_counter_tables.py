@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import made_rows
 import pandas as pd
 import pytest
+import synthetic_rows
 from test_why import observed, run, words
 
 from labkit.analysis import why
@@ -50,7 +50,7 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
     for row in rows:
         if row["method"] == "profile" and row["round"] == 2:
             row["received_count"] = received_count
-    made_rows.save(tmp_path / "some", rows)
+    synthetic_rows.save(tmp_path / "some", rows)
     [point] = selection.points(selection.select_sides(f"{folder}:veth_bridge", str(tmp_path / "some")))
     timed, table, _ = function_time_table.pieces(point)
     assert "1 of 5 rounds of macvlan_bridge (some)" in str(timed)
@@ -126,7 +126,7 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
                 "observer": "context_switches",
                 "observed": {"switches_count": switches, "on": True, "of": "all"},
             }
-    folder = made_rows.save(tmp_path / "two", rows)
+    folder = synthetic_rows.save(tmp_path / "two", rows)
     [point] = selection.points(selection.select_sides(str(folder), None))
     report = {title: table for title, _, table in counter_tables.tables(point)}
     table = report["What context_switches saw"]

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import made_rows
 import pytest
+import synthetic_rows
 from test_why import run, words
 
 from labkit.analysis import load as loading
@@ -39,7 +39,7 @@ def merged(folder: Path, of: dict[int, Path]) -> Path:
                 if row.get("artefact"):
                     row["artefact"] = row["artefact"].replace("artefacts", f"artefacts/{size}")
                 rows.append(row)
-    return made_rows.save(folder, rows)
+    return synthetic_rows.save(folder, rows)
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +160,10 @@ def test_points_of_two_runs_are_refused(folder: Path, tmp_path: Path) -> None:
 def test_different_pair_counts(tmp_path: Path) -> None:
     """Whole runs where only one side has slices as well; a round that one of them lacks is left out."""
     arms = {ARM: 1.0, "macvlan_bridge": 1.0}
-    few = made_rows.rows(arms, slices=0, rounds=6, whole=6)
-    many = made_rows.rows(dict.fromkeys(arms, 3.0), whole=5, seed=4, pairs=8)
+    few = synthetic_rows.rows(arms, slices=0, rounds=6, whole=6)
+    many = synthetic_rows.rows(dict.fromkeys(arms, 3.0), whole=5, seed=4, pairs=8)
     parameters = selection.select_sides(
-        f"{made_rows.save(tmp_path / 'pairs', few + many)}:{ARM},pairs=1", "pairs=8"
+        f"{synthetic_rows.save(tmp_path / 'pairs', few + many)}:{ARM},pairs=1", "pairs=8"
     )
     [sentence], notes = verdict.sentences(parameters)
     form = rf"tcp, MTU 1500: throughput of {ARM},pairs=8 to that of {ARM},pairs=1: ratio (\S+) .*over 5 rounds, round"

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import made_profiles as made
-import made_rows
 import pandas as pd
 import pytest
+import synthetic_profiles as made
+import synthetic_rows
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
@@ -64,13 +64,13 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
 
 def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
     """A run folder with five rounds of profiles."""
-    rows = made_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
+    rows = synthetic_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
     for seed, (arm, role) in enumerate(arms.items()):
         profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
         for number, each in enumerate(profiled.rounds):
             for observer in (None, "perf_record", "perf_stat", "counters", "function_times"):
                 path = f"artefacts/1-p{number}/{seed}.folded.gz"
-                row = made_rows.ROW | {
+                row = synthetic_rows.ROW | {
                     "arm": arm, "topology": arm.split()[0], "role": role, "round": number, "point": f"1-p{number}",
                     "method": "profile", "protocol": "udp", "length_bytes": 64, "observer": observer,
                     "observed": observed(observer, number, arm), "throughput_bps": 1e9,
@@ -83,7 +83,7 @@ def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
             (folder / path).write_bytes(
                 gzip.compress((flame.text(each.stacks) + "elsewhere;x 99\n").encode())
             )
-    made_rows.save(folder, rows)
+    synthetic_rows.save(folder, rows)
     return folder
 
 
@@ -266,7 +266,9 @@ def test_invalid_question_is_one_sentence(
     folder: Path, tmp_path: Path, left: str, right: str | None, sentence: str
 ) -> None:
     places = {"one": folder, "bare": tmp_path / "bare"}
-    made_rows.save(places["bare"], made_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64))
+    synthetic_rows.save(
+        places["bare"], synthetic_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64)
+    )
     with pytest.raises(BadInput, match=sentence):
         why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import made_rows
 import numpy as np
 import pytest
+import synthetic_rows
 
 from labkit.analysis import flame
 from labkit.analysis.flame.profile import PER
@@ -62,7 +62,7 @@ def run(
         (folder / path).write_bytes(gzip.compress(flame.text(stacks).encode()))
         speed = ARRIVED / WINDOW_S * float(np.exp(chance.normal(0, 0.03))) / common
         for observer in (None, "perf_record"):
-            rows.append(made_rows.ROW | {
+            rows.append(synthetic_rows.ROW | {
                 "arm": "veth_bridge", "topology": "veth_bridge", "role": "baseline", "round": number,
                 "point": f"1-p{number}", "method": "profile", "protocol": "udp", "length_bytes": 512,
                 "observer": observer, "artefact": path if observer else None, "window_s": WINDOW_S,
@@ -70,7 +70,7 @@ def run(
                 "received_count": ARRIVED, "received_bytes": 512 * ARRIVED, "cpu_s": 1.0, "sent_count": sent,
                 "lost_count": sent - ARRIVED, "throughput_pps": speed, "throughput_bps": 8 * 512 * speed,
             } | changes)  # fmt: skip
-    made_rows.save(folder, rows)
+    synthetic_rows.save(folder, rows)
     report = {"settings": {"sysctl net.core.high_order_alloc_disable": "0"} | dict(settings or {})}
     (folder / "environment.json").write_text(json.dumps(report))
     return folder

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from worlds import until
+from sandbox import until
 
 from labkit.measure.endpoints import exec_client, exec_server
 from labkit.system import process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import networks
+import example_networks
 import pytest
 
 from labkit.common.errors import Failed
@@ -15,7 +15,7 @@ from labkit.measure.topologies.network import validate
 
 def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernel says is made up: of ports that are up a bridge carries."""
-    described, result = validate.check(networks.routed({"kind": "vxlan", "id": 30}))
+    described, result = validate.check(example_networks.routed({"kind": "vxlan", "id": 30}))
     spaces: Any = {name: SimpleNamespace(netlink=name) for name in described.nodes}
     built = building._Building(described, result, spaces)
     silent: set[Any] = {("n2", "up")}  # no bridge

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import example_networks
 import msgspec
-import networks
 import pytest
 
 from labkit.common.errors import BadInput
@@ -101,18 +101,18 @@ def test_narrowest_path_limits_the_mtu(routes: str, fits: int) -> None:
     ],
 )
 def test_layer_2_tunnels(tunnel: dict[str, Any], mtu_bytes: int) -> None:
-    assert mtus(networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
-    assert mtus(networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
-    assert f"= {mtu_bytes}" in refused(networks.routed(tunnel, mtu_bytes + 1))
+    assert mtus(example_networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
+    assert mtus(example_networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
+    assert f"= {mtu_bytes}" in refused(example_networks.routed(tunnel, mtu_bytes + 1))
 
 
 @pytest.mark.parametrize("group", ["239.1.1.1", None])
 def test_vxlan_of_three_endpoints_is_one_link(group: str | None) -> None:
-    assert mtus(networks.switched(group))["n1:tun"] == 1450
+    assert mtus(example_networks.switched(group))["n1:tun"] == 1450
 
 
 def test_ipv6_outside_and_inside() -> None:
-    assert mtus(networks.switched("ff0e::1:1", outside=6))["n1:tun"] == 1430
+    assert mtus(example_networks.switched("ff0e::1:1", outside=6))["n1:tun"] == 1430
     inside = [Node("a", container=True), Node("b", container=True)]
     cable = Cable(CableEnd("a", "eth0", "fd00::1/64"), CableEnd("b", "eth0", "fd00::2/64"))
     network = Network("two", (*inside, cable), (("a", "b"),), 1280)
@@ -133,15 +133,15 @@ def test_ipv6_outside_and_inside() -> None:
 
 
 def test_mtu_limits() -> None:
-    least = networks.routed(VXLAN, 68, 118)
+    least = example_networks.routed(VXLAN, 68, 118)
     assert mtus(least)["n1:tun"] == 68
-    assert refused(networks.routed(VXLAN, 68, 117)).endswith("- 14 (Ethernet) = 67")
-    assert "is too large: a veth carries 65535" in refused(networks.routed(VXLAN, 1450, 65536))
+    assert refused(example_networks.routed(VXLAN, 68, 117)).endswith("- 14 (Ethernet) = 67")
+    assert "is too large: a veth carries 65535" in refused(example_networks.routed(VXLAN, 1450, 65536))
 
 
 def test_tunnel_that_carries_itself() -> None:
     parameters = with_parts(
-        networks.routed(VXLAN),
+        example_networks.routed(VXLAN),
         Tunnel("gre", "n1", "round", "192.168.2.1"),
         Route("n1", "192.168.2.0/25", out="round"),
     )
@@ -149,7 +149,7 @@ def test_tunnel_that_carries_itself() -> None:
 
 
 def test_unreachable_remote() -> None:
-    network = networks.routed(VXLAN)
+    network = example_networks.routed(VXLAN)
     without = [part for part in network.parts if not isinstance(part, Route)]
     assert refused(msgspec.structs.replace(network, parts=tuple(without))) == (
         "tun (n1) cannot reach its remote 192.168.2.1: give n1, and who is between, a route to it"
@@ -258,7 +258,7 @@ ADDED: list[tuple[list[Any], str]] = [
 
 @pytest.mark.parametrize(("added", "words"), ADDED)
 def test_invalid_networks_are_refused(added: list[Any], words: str) -> None:
-    network = networks.routed(VXLAN)
+    network = example_networks.routed(VXLAN)
     check_network(network)
     assert refused(with_parts(network, *added)).startswith(words)
 
@@ -274,7 +274,7 @@ def test_invalid_networks_are_refused(added: list[Any], words: str) -> None:
     ],
 )
 def test_pairs_need_containers(pairs: list[tuple[str, str]], words: str) -> None:
-    network = msgspec.structs.replace(networks.routed(VXLAN), pairs=tuple(pairs))
+    network = msgspec.structs.replace(example_networks.routed(VXLAN), pairs=tuple(pairs))
     assert refused(network).startswith(words)
 
 
@@ -287,11 +287,11 @@ def test_unusual_valid_networks() -> None:
         Route("n1", "192.168.1.0/24", via="192.168.1.254", metric=5),
         Route("n1", "fd00:5::/64", via="fd00:5::2"),
     ]
-    network = with_parts(networks.routed(VXLAN), *odd)
+    network = with_parts(example_networks.routed(VXLAN), *odd)
     check_network(msgspec.structs.replace(network, name="My lab 2.0_b-1", pairs=(("c1", "c2"), ("c2", "c1"))))
 
 
 @pytest.mark.parametrize("name", ["", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"])
 def test_network_name(name: str) -> None:
-    network = msgspec.structs.replace(networks.routed(VXLAN), name=name)
+    network = msgspec.structs.replace(example_networks.routed(VXLAN), name=name)
     assert refused(network).startswith(f"a network cannot be called {name!r}: take at most 60 letters")

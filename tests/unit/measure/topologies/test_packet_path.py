@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from made_states import LO, bridged, tunnelled
+from example_states import LO, bridged, tunnelled
 
 from labkit.common.topology_state import Namespace, PairEnd
 from labkit.measure import topologies

@@ -1,7 +1,7 @@
-"""A world to run labkit in: namespaces that play the machine, with interfaces, a lock and folders of their own.
+"""A sandbox in which tests run labkit: namespaces with interfaces, a measuring lock and folders of their own.
 
-Two test runs, or a test run and a measurement, do not meet; and what labkit leaves in its machine is seen exactly.
-Whatever runs in a world carries a mark in its environment, and is found again by it whatever became of its parents.
+Test runs and measurements do not disturb each other, and a test sees exactly what labkit leaves behind. Every
+process in a sandbox carries a mark in its environment, by which tests find it whatever became of its parents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Done = subprocess.CompletedProcess[str]
 Process = subprocess.Popen[str]
 
 
-class World:
+class Sandbox:
     """Namespaces held by a process, and folders: `data`, and `home`, `tmp`, `here` (the current one), which stay empty.
 
     `words` go in front of every command that is run in it.
@@ -128,7 +128,7 @@ class World:
         return {link["ifname"]: {name: link.get(name) for name in names} for link in report}
 
     def only_namespace(self) -> bool:
-        """Whether the world's own network namespace is the only one that the kernel still counts for it.
+        """Whether the sandbox's own network namespace is the only one that the kernel still counts for it.
 
         Also one that nothing but a descriptor or a socket holds would count; none else could be made then.
         """
@@ -151,10 +151,10 @@ class World:
 
 
 @contextmanager
-def world(
+def sandbox(
     folder: Path, words: Sequence[str] = (), *, user: bool = True, nics: Sequence[str] = ()
-) -> Iterator[World]:
-    """A world: a user and a network namespace in which labkit is root, or with `user` false (as root) the latter alone.
+) -> Iterator[Sandbox]:
+    """A sandbox: a user and a network namespace in which labkit is root; with `user` false (as root) the latter alone.
 
     `nics` are interfaces that it has beside lo: each is one end of a veth, up.
     """
@@ -167,7 +167,7 @@ def world(
     ) as keeper:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == "\n", "a namespace cannot be made, or nothing in it"
-        made = World(folder, keeper, words, user)
+        made = Sandbox(folder, keeper, words, user)
         try:
             yield made
         finally:
@@ -175,9 +175,9 @@ def world(
 
 
 @contextmanager
-def untouched(folder: Path) -> Iterator[World]:
-    """A world of root's in which afterwards no process is left, and no interface more or less than before."""
-    with world(folder, user=False) as made:
+def clean_sandbox(folder: Path) -> Iterator[Sandbox]:
+    """A sandbox of root's in which afterwards no process is left, and no interface more or less than before."""
+    with sandbox(folder, user=False) as made:
         before = made.interfaces()
         yield made
         assert until(lambda: not made.processes(), 20), made.processes()
@@ -231,9 +231,9 @@ def one_sentence(done: Done, code: int = 2) -> str:
     return lines[-1].removeprefix("labkit: ")
 
 
-def only_run(world: World) -> Path:
-    """The folder of the one run that was made in the world."""
-    [result] = (world.data / "datapaths").iterdir()
+def only_run(machine: Sandbox) -> Path:
+    """The folder of the one run that was made in the sandbox."""
+    [result] = (machine.data / "datapaths").iterdir()
     return result
 
 

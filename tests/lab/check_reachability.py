@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from failing import HOSTS, SUBNETS, leaves_and_spines
+from fail_spines import HOSTS, SUBNETS, leaves_and_spines
 
 from labkit.measure.experiments.overlay.reachability import reachability
 from labkit.measure.topologies.network import build, leaf_spine_overlay

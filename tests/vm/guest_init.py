@@ -1,5 +1,5 @@
-"""The first process of a machine of QEMU's that tests have to themselves (tests/vm/machines.py): it runs the commands
-that it is told over the virtio-serial port, as root of a kernel of its own. Run as a program."""
+"""The first process of a QEMU machine that tests have to themselves (tests/vm/qemu_machine.py). It runs the commands
+that it receives over the virtio-serial port, as root of a kernel of its own. Run as a program."""
 
 from __future__ import annotations
 

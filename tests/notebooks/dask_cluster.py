@@ -1,4 +1,4 @@
-"""A real Dask cluster in a world, and `labkit sweep --dask` that runs on it."""
+"""A real Dask cluster in a sandbox, and `labkit sweep --dask` that runs on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from worlds import LABKIT, Done, World, until
+from sandbox import LABKIT, Done, Sandbox, until
 
 from labkit.common import run_folder
 from labkit.system import process
@@ -20,9 +20,9 @@ Program = subprocess.Popen[bytes]
 
 
 class Cluster:
-    """A scheduler and its workers in a world, each with a log and a data root of its own."""
+    """A scheduler and its workers in a sandbox, each with a log and a data root of its own."""
 
-    def __init__(self, machine: World, name: str) -> None:
+    def __init__(self, machine: Sandbox, name: str) -> None:
         self.machine = machine
         self.folder = machine.folder / name
         self.folder.mkdir()
@@ -90,7 +90,7 @@ class Cluster:
 class Sweep:
     """labkit sweep --dask, running; what it says is in a file."""
 
-    def __init__(self, machine: World, name: str, address: str) -> None:
+    def __init__(self, machine: Sandbox, name: str, address: str) -> None:
         self.lines = machine.folder / f"{name}.said"
         with self.lines.open("wb") as lines, (machine.folder / f"{name}.out").open("wb") as out:
             self.program = subprocess.Popen(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from worlds import LABKIT, Done
+from sandbox import LABKIT, Done
 
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
@@ -89,7 +89,7 @@ def machine(where: str) -> Iterator[Machine]:
     """The machine that a lab VM's word asks for, emulated; one boot in two is allowed to fail."""
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
-    first = [sys.executable, str(Path(__file__).with_name("first.py"))]
+    first = [sys.executable, str(Path(__file__).with_name("guest_init.py"))]
     for last in (False, True):
         with vm.started(where, parameters, kernel, None, None, False, first) as guest:
             made = Machine(guest)

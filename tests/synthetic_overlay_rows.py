@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pandas as pd
-from made_rows import MACHINE
+from synthetic_rows import MACHINE
 
 from labkit.analysis.load import complete
 

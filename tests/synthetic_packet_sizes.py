@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import made_rows
 import numpy as np
 import pandas as pd
+import synthetic_rows
 
 from labkit.analysis.packet_cost.cost_model import fragments_count
 
@@ -51,7 +51,7 @@ def rows(
                             lost,
                         )
                     )
-    return pd.DataFrame([made_rows.ROW | row | changes for row in result])
+    return pd.DataFrame([synthetic_rows.ROW | row | changes for row in result])
 
 
 def _row(
@@ -88,7 +88,7 @@ def profiles(
                     "p99_s": 2 * p50_s,
                     "max_s": 1e-3,
                 }
-                row = made_rows.ROW | {
+                row = synthetic_rows.ROW | {
                     "experiment": "packet_size", "protocol": "udp", "arm": arm, "topology": "veth", "role": role,
                     "method": "profile", "round": number, "length_bytes": size, "received_count": 250,
                     "point": f"{size}b-1-p{number}", "observer": "function_times", "overhead_ratio": 0.93,

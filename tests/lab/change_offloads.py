@@ -1,5 +1,5 @@
 """Build a topology, switch offloads and the queueing discipline of its first client, and print what the arm says of
-both ends beside what ethtool and ip say: `featured.py TOPOLOGY`."""
+both ends beside what ethtool and ip say: `change_offloads.py TOPOLOGY`."""
 
 from __future__ import annotations
 
