@@ -92,6 +92,18 @@ def test_folder_option_is_given_once_with_a_name(
     assert line.startswith(f"labkit: {expected}")
 
 
+def test_one_run_named_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    Path("link").symlink_to("run")
+    for other in ("run", "./run/", "link"):
+        assert cli.main(["compare", "run", other]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line == f"labkit: {Path(other)} is named twice: name two runs"
+
+
 def test_overlong_number() -> None:
     for digits in (400, 5000):
         with pytest.raises(BadInput, match="rounds="):
