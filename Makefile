@@ -24,10 +24,10 @@ exit $$code
 endef
 PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench lab lock
+.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference lab lock
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 17
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
 
 setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .venv with the locked Python packages
 
@@ -51,6 +51,9 @@ test-all: test test-long test-alone  ## all tests, with a minute of mutants for 
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
+
+docs-reference: setup  ## write docs/COMMANDS.md anew from the command line
+	@$(BIN)/python -P -m labkit.commands.reference docs/COMMANDS.md
 
 lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
 	@$(BIN)/labkit kernels install

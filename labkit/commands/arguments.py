@@ -14,11 +14,141 @@ from labkit.measure.hosts import debian_kernels
 
 Fill = Callable[[argparse.ArgumentParser], None]
 
+EXIT_CODES = {
+    "0": "The command succeeded. A reader may have closed the output early, for example head.",
+    "1": "labkit itself has a fault. A traceback says where.",
+    "2": "The input is wrong, the machine cannot do it, or something could not be measured. One sentence on standard"
+    " error says what. Rows that were measured are on disk.",
+    "130": "Ctrl-C. Finished rows are on disk. The same command resumes a sweep, and a run with --folder.",
+}
+VARIABLES = {
+    "LABKIT_DATA": "the folder for runs; default: data in the project",
+    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
+    " wrote them",
+    "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured",
+}
+# What the help of a command says below its arguments. Lines with four spaces in front are commands.
+NOTES = {
+    "doctor": """\
+The doctor tries each capability instead of asking for versions. For each that is missing it says
+how to get it.
+
+    labkit doctor
+    labkit doctor --where vm:debian
+    labkit doctor --where ssh:NAME
+""",
+    "run": """\
+A run writes a folder in data/, and the command says which. The first topology is the baseline.
+Several values of topology, endpoint or change are arms of one comparison.
+
+    labkit run datapaths topology=veth_bridge,macvlan_bridge pairs=1,4 rounds=5 slices=12 whole_runs=1 duration_s=1
+    labkit run datapaths topology=veth,vxlan protocol=ping rounds=5 duration_s=1
+    labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
+    labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
+    labkit run throughput topology=ovs_netdev
+
+where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
+files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
+release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
+profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
+your own `ssh NAME`. That machine needs Python 3.11 and iperf3. labkit is copied there, and nothing
+of a run stays.
+
+    labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
+    labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
+
+nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between
+them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC).
+
+    labkit run datapaths where=vm:debian nodes=two mtu_bytes=9000 link_rate_bps=1e8
+
+observe= measures every arm again under observers. These runs enter no verdict. `labkit why`
+explains what they saw.
+
+    labkit run datapaths topology=veth,veth_bridge protocol=udp length_bytes=64 observe=perf_record,counters
+    labkit run datapaths observe=function_times functions=ip_rcv,br_handle_frame where=vm:debian,profile=tracing
+""",
+    "sweep": """\
+An interrupted sweep resumes when the same command is given again. A point that cannot be measured
+is named, and the sweep goes on. `--dask` needs the extra labkit[dask] and workers that take one
+point at a time.
+
+    labkit sweep params/datapaths.yaml
+    dask worker ADDRESS --resources "labkit=1" --nthreads 2
+    labkit sweep params/datapaths.yaml --dask ADDRESS
+
+params/datapaths.yaml is the sweep of the paper: up to 128 pairs, MTU 1500 and 9000.
+params/kernels.yaml puts kernels side by side. params/nodes.yaml uses two hosts. params/overlay.yaml
+follows packets through an overlay, lets a spine fail, and measures what each tunnel costs.
+params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
+measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
+Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
+""",
+    "report": """\
+`--images` needs the extra labkit[images]. The images are written to figures/.
+
+    labkit report data/datapaths/RUN --images
+""",
+    "compare": """\
+labkit refuses to compare runs that differ in something that matters, and names it. Of two hosts
+only ratios to the same baseline are compared, never speeds.
+
+    labkit compare RUN RUN
+""",
+    "why": """\
+The first sentence names the cause of the difference with its size and share, or says what is known
+and withholds. The page works offline. Both sides need profiles (`labkit run ...
+observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
+differs.
+
+    labkit why RUN
+    labkit why RUN:veth veth_bridge
+    labkit why RUN:veth,length_bytes=1472 length_bytes=1473
+    labkit why RUN:veth,pairs=1 pairs=8
+    labkit why RUN+RUN RUN+RUN
+""",
+    "kernels": """\
+`labkit kernels get` downloads a kernel. `labkit kernels install` offers kernels to notebooks.
+""",
+    "kernels get": """\
+    labkit kernels get
+    labkit kernels get cloud
+""",
+    "kernels install": """\
+Notebooks then have the kernels "labkit (this kernel)" and, for example, "labkit (Linux 6.1 lab
+VM)". Cells of the second run as root of that Linux. They write into the notebook's folder only.
+`make lab` installs both.
+
+    labkit kernels install
+    papermill -k labkit-vm-6.1 --start-timeout 120 NOTEBOOK RESULT
+""",
+    "attach": """\
+Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
+nothing renews it.
+
+    labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
+    labkit attach CONTAINER --macvlan NIC --vlan 10 --address dhcp
+""",
+    "shell": """\
+The topology is removed when the shell ends, and the exit code is that of the shell. A notebook has
+the same: `from labkit import live; net = live.build("veth_bridge")`.
+
+    labkit shell veth_bridge pairs=2
+""",
+    "draw": """\
+The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+of a network as a file.
+
+    labkit draw veth_bridge pairs=2
+    labkit draw docs/network.yaml --mermaid
+""",
+}
+
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; `command` holds the name of the command. Invalid arguments end the process with exit
     code 2. Arguments of the form name=value may also follow options, which argparse alone would reject."""
-    parser = _parser()
+    parser = command_parser()
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -41,16 +171,36 @@ def name_value_pairs(words: Sequence[str]) -> dict[str, str]:
     return mapping
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
-        prog="labkit", description="Which Linux virtual-network datapath is faster, by how much, and why."
+        prog="labkit",
+        description="Which Linux virtual-network datapath is faster, by how much, and why.",
+        epilog=f"exit codes:\n{_listed(EXIT_CODES)}\nenvironment variables:\n{_listed(VARIABLES)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (text, fill) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        command.set_defaults(command=name)
-        fill(command)
+        fill(_command(commands, name, text))
+    return parser
+
+
+def _listed(texts: dict[str, str]) -> str:
+    return "\n".join(f"  {name:15}{text}" for name, text in texts.items())
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name.split()[-1],
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=NOTES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=name)
     return parser
 
 
@@ -65,10 +215,11 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _experiments()
-    parser.add_argument("experiment", metavar="EXPERIMENT")
-    parser.add_argument("parameters", nargs="*", metavar="name=value", help="lists with commas: pairs=1,2,8")
+    parser.epilog = f"{NOTES['run']}\n{_experiments()}"
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="its parameters; lists with commas: pairs=1,2,8"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
@@ -113,11 +264,12 @@ def _experiments() -> str:
         experiment = experiments.find(name)
         lines.append(f"  {name}")
         for key, value in experiment.parameters().asdict().items():
-            lines.append(f"    {f'{key}={_typed(value)}':24}  {experiment.help[key]}")
+            lines.append(f"    {f'{key}={typed(value)}':24}  {experiment.help[key]}")
     return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
 
 
-def _typed(value: Any) -> str:
+def typed(value: Any) -> str:
+    """Return a value as a person types it behind the = of a parameter."""
     return (
         ",".join(map(str, value))
         if isinstance(value, list)
@@ -128,7 +280,9 @@ def _typed(value: Any) -> str:
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="params/FILE.yaml")
+    parser.add_argument(
+        "file", type=Path, metavar="params/FILE.yaml", help="a YAML file: notebook, parameters, grid"
+    )
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
@@ -136,7 +290,7 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
     parser.add_argument(
         "--images",
         action="store_true",
@@ -145,8 +299,8 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("left", type=Path, metavar="RUN")
-    parser.add_argument("right", type=Path, metavar="RUN")
+    parser.add_argument("left", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    parser.add_argument("right", type=Path, metavar="RUN", help="the folder to compare it with")
 
 
 def _why(parser: argparse.ArgumentParser) -> None:
@@ -222,8 +376,7 @@ def _kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything that is known as JSON")
     more = parser.add_subparsers(metavar="get | install")
     text = "download a Debian kernel into labkit's store; nothing is installed on the system"
-    get = more.add_parser("get", help=text, description=text + ".")
-    get.set_defaults(command="kernels get")
+    get = _command(more, "kernels get", text)
     get.add_argument(
         "name",
         nargs="?",
@@ -233,8 +386,7 @@ def _kernels(parser: argparse.ArgumentParser) -> None:
     )
 
     text = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
-    install = more.add_parser("install", help=text, description=text + ".")
-    install.set_defaults(command="kernels install")
+    install = _command(more, "kernels install", text)
     install.add_argument(
         "parameters",
         nargs="*",

@@ -40,7 +40,7 @@ def test_readme_has_commands() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in OTHERWISE])
-@pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "macvlan", "vxlan")
+@pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "vxlan", "nft", "perf")
 def test_readme_command(command: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300

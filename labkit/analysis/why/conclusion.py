@@ -142,7 +142,7 @@ def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
     common = sides[0].keys() & sides[1].keys()
     if apart is None and len(common) > 1:
         differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
-        return work.estimate(np.zeros(len(differences)), differences, None)
+        return work.paired(differences)
     if min(map(len, sides)) < 2:
         return None
     labels = [tuple(run for run, _ in side) for side in sides]

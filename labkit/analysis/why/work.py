@@ -225,6 +225,18 @@ def estimate(
     return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
 
 
+def paired(differences: Floats) -> Estimate:
+    """The mean of differences of paired rounds, against 0: Student's t with one degree of freedom less than rounds."""
+    from scipy.special import stdtr, stdtrit
+
+    count = len(differences)
+    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / count**0.5
+    t = abs(mean) / error if error else float("inf" if mean else "nan")
+    p = 2 * float(stdtr(count - 1, -t))
+    half = float(stdtrit(count - 1, 0.975)) * error
+    return Estimate(0.0, mean, mean, half, p if np.isfinite(p) else 1.0)
+
+
 def many(
     left: Floats, right: Floats, between: Between | None, floors: tuple[Floats, Floats]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:

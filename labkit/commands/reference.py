@@ -1,0 +1,110 @@
+"""docs/COMMANDS.md, made of the parsers of the command line: `python -m labkit.commands.reference docs/COMMANDS.md`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from labkit.commands import arguments
+from labkit.measure import experiments, topologies
+
+BEGINNING = """\
+# Commands
+
+`make docs-reference` writes this page from the parsers of the command line. The same texts are in
+`labkit COMMAND --help`. Results go to standard output, and everything else goes to standard error. `make` alone lists
+the commands of the Makefile.
+"""
+LONGEST = 60  # of a default in a table
+
+
+def page() -> str:
+    """Return the whole page as Markdown."""
+    return "\n".join([BEGINNING, *_beginning(), *_commands(arguments.command_parser()), *_parameters()])
+
+
+def _beginning() -> Iterator[str]:
+    yield _table(
+        ("exit code", "meaning"), [(f"`{code}`", text) for code, text in arguments.EXIT_CODES.items()]
+    )
+    yield _table(
+        ("environment variable", "meaning"),
+        [(f"`{name}`", text) for name, text in arguments.VARIABLES.items()],
+    )
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for one in _subparsers(parser):
+        name = one.get_default("command")
+        yield f"## labkit {name}\n"
+        yield f"{one.description}\n"
+        rows = [(_words(action), _help(one, action)) for action in one._actions if _is_argument(action)]
+        if rows:
+            yield _table(("argument", "meaning"), rows)
+        yield arguments.NOTES[name]
+        yield from _commands(one)
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def _is_argument(action: argparse.Action) -> bool:
+    return not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
+
+
+def _words(action: argparse.Action) -> str:
+    value = "" if action.nargs == 0 else action.metavar or action.dest.upper()
+    return f"`{' '.join([*action.option_strings[:1], str(value)]).strip()}`"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    needed = any(
+        group.required and action in group._group_actions for group in parser._mutually_exclusive_groups
+    )
+    return (action.help or "") + ("; one of these is needed" if needed else "")
+
+
+def _parameters() -> Iterator[str]:
+    """The parameters of the first experiment, and of each other one those that it has otherwise."""
+    known: dict[str, tuple[str, str]] = {}
+    for name in experiments.TABLE:
+        experiment = experiments.find(name)
+        rows = {
+            key: (_short(arguments.typed(value)), experiment.help[key])
+            for key, value in experiment.parameters().asdict().items()
+        }
+        yield f"## Parameters of {name}\n"
+        if known:
+            yield "Parameters that are not in this table are those of datapaths.\n"
+        if missing := [f"`{key}`" for key in known if key not in rows]:
+            yield f"It has no {', '.join(missing)}.\n"
+        yield _table(
+            ("parameter", "default", "meaning"),
+            [(f"`{key}`", *row) for key, row in rows.items() if known.get(key) != row],
+        )
+        known = known or rows
+    yield f"## Topologies\n\n{', '.join(f'`{name}`' for name in topologies.TABLE)}\n"
+
+
+def _short(default: str) -> str:
+    if len(default) > LONGEST:
+        return "see `labkit run --help`"
+    return f"`{default}`" if default else ""
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return (
+        "\n".join("| " + " | ".join(re.sub(r"\|", r"\\|", cell) for cell in line) + " |" for line in lines)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

@@ -1,0 +1,43 @@
+"""docs/COMMANDS.md is what the parsers say, and its commands are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from conftest import ROOT
+
+from labkit.commands import arguments, reference
+from labkit.measure import experiments
+
+EXAMPLES = sorted(set(re.findall(r"^    labkit (.*)$", reference.page(), re.MULTILINE)))
+
+
+def test_page_is_current() -> None:
+    assert (ROOT / "docs/COMMANDS.md").read_text() == reference.page(), "make docs-reference"
+
+
+def test_page_has_every_command_and_parameter() -> None:
+    headings = set(re.findall(r"^## (.*)$", reference.page(), re.MULTILINE))
+    assert {f"labkit {name}" for name in arguments.NOTES} | {
+        f"Parameters of {name}" for name in experiments.TABLE
+    } < headings
+    for name in experiments.TABLE:
+        for key in experiments.find(name).parameters().asdict():
+            assert f"| `{key}` |" in reference.page()
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_example_is_a_command(words: str) -> None:
+    """The parser takes the example, and its experiment takes the parameters."""
+    given = arguments.parsed(shlex.split(words))
+    if given.command == "run":
+        values = arguments.name_value_pairs(given.parameters)
+        assert values.keys() <= experiments.find(given.experiment).parameters().asdict().keys()
+
+
+def test_help_ends_with_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments.parsed(["why", "--help"])
+    assert capsys.readouterr().out.strip().endswith(arguments.NOTES["why"].strip())

@@ -1,0 +1,78 @@
+"""What the documents name exists: files, folders, links, commands of make."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Need
+
+from labkit.runner import run
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+ENDINGS = (".py", ".md", ".yaml", ".yml", ".json", ".svg", ".png", ".js", ".css", ".csv", ".toml", ".ipynb")
+# Folders and files that runs make; they are not in git.
+OF_RUNS = re.compile(r"(data|figures|rows|artefacts)/|(run|environment|sweep)\.json|report\.html|why\.html")
+
+
+def paths(text: str) -> list[str]:
+    """The words in backticks that name a file or a folder of the project."""
+    words = re.findall(r"`([^`\s]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [
+        word
+        for word in words
+        if re.fullmatch(r"[\w./-]+", word)
+        and not word.startswith(("/", "-"))
+        and (word.endswith(ENDINGS) or re.fullmatch(r"([\w.-]+/)+", word))
+        and not re.search(r"\b[A-Z]{4,}\b(?!\.md)", word)  # FILE.yaml stands for any
+        and not OF_RUNS.match(word)
+    ]
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Every file and folder of the project, by every end of its path."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = set()
+    for file in files:
+        if (ROOT / file).exists():
+            words = file.split("/")
+            names |= {"/".join(words[first:]) for first in range(len(words))}
+            names |= {
+                "/".join(words[first:last]) + "/" for last in range(1, len(words)) for first in range(last)
+            }
+    return names
+
+
+def test_path_in_backticks_is_found() -> None:
+    text = "`labkit/a.py` `gone.md` `docs/` `params/FILE.yaml` `/run/a.json` `a b.py` `data/x/` `x=1`"
+    assert paths(text) == ["labkit/a.py", "gone.md", "docs/"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_exist(document: Path, known: set[str], need: Need) -> None:
+    need("git")
+    missing = [path for path in paths(document.read_text()) if path not in known]
+    assert not missing, f"{document.name} names {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    missing = [link for link in links if not (document.parent / link).exists()]
+    assert not missing, f"{document.name} links {', '.join(missing)}"
+
+
+def test_make_has_the_commands_of_the_documents() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
+        assert named <= targets, f"{document.name} names {named - targets}"
+
+
+def test_network_of_the_documents_is_one() -> None:
+    """docs/network.yaml passes the checks of `labkit draw` and `labkit shell`."""
+    assert run.one_topology(str(ROOT / "docs/network.yaml"), {})
