@@ -51,15 +51,15 @@ with topologies.build("veth", spec) as topology:
     }
     program = client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
     assert program.held(time.monotonic() + 20)
-    found["held"] = program.said()
+    found["held"] = program.lines()
     program.go()
-    while not program.said():
+    while not program.lines():
         time.sleep(0.01)
     program.hold()
     lengths = [-1, 0]
     while lengths[-1] != lengths[-2]:
         time.sleep(0.5)
-        lengths.append(len(program.said()))
+        lengths.append(len(program.lines()))
     program.kill()
     program.ended()
     while "sleep 0.01" in said("ps", "ax", "-o", "args")[1]:
