@@ -252,6 +252,8 @@ def _compare(given: argparse.Namespace) -> int:
     from labkit.analysis import compare_runs
     from labkit.commands import terminal_tables
 
+    if os.path.realpath(given.left) == os.path.realpath(given.right):
+        raise BadInput(f"{given.right} is named twice: name two runs")
     table, sentences = compare_runs.compare(given.left, given.right)
     terminal_tables.show_comparison(table, sentences)
     return 0

@@ -227,10 +227,29 @@ def _run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--folder",
-        type=Path,
+        action=_Folder,
         help="the run's folder; an unfinished run in it is resumed",
     )
     _keep_failed(parser)
+
+
+class _Folder(argparse.Action):
+    """A folder that is given once and has a name. Path("") would be the current folder."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option: str | None = None,
+    ) -> None:
+        if not value:
+            raise BadInput(
+                f"{option} '' names no folder: write {option} FOLDER, for example {option} results"
+            )
+        if getattr(namespace, self.dest) is not None:
+            raise BadInput(f"{option} is given twice: keep one of them")
+        setattr(namespace, self.dest, Path(value))
 
 
 def _keep_failed(parser: argparse.ArgumentParser) -> None:

@@ -69,7 +69,18 @@ def _value(name: str, given: Any, kind: Any) -> Any:
                 raise BadInput(f"{name}={str(given)[:30]}…: no parameter is as large as that")
         return result
     except msgspec.ValidationError as error:
+        if not isinstance(given, bool) and kind in (int, int | None) and _is_fraction(value):
+            unit = " of seconds" if name.endswith("_s") else ""
+            raise BadInput(f"{name}={given}: write a whole number{unit}, for example 1") from None
         raise BadInput(f"{name}={given}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
+
+
+def _is_fraction(value: Any) -> bool:
+    """Return whether the value, or the text, is a number that is not whole."""
+    try:
+        return not float(value).is_integer()
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:

@@ -17,7 +17,7 @@ from labkit.analysis.flame.folded_stacks import read, text
 from labkit.analysis.flame.function_table import sentence, shown
 from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared
 from labkit.analysis.flame.packets_side_by_side import side_by_side
-from labkit.analysis.flame.profile import PER, Arm, Round
+from labkit.analysis.flame.profile import PER, Arm, Round, process_pattern
 
 __all__ = [
     "MIME",
@@ -32,6 +32,7 @@ __all__ = [
     "graph",
     "packets",
     "packets_compared",
+    "process_pattern",
     "read",
     "script",
     "sentence",

@@ -34,6 +34,14 @@ class Round:
     others_count: int = 0
 
 
+def process_pattern(processes: str) -> re.Pattern[str]:
+    """Compile the regular expression of the processes to count. Raises BadInput for an invalid one."""
+    try:
+        return re.compile(processes)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadInput(f"{processes!r} is no regular expression: {error}") from None
+
+
 @dataclass(frozen=True)
 class Arm:
     """What is compared: a name, its rounds, what was sampled by (perf's event), and what was left out, in words."""
@@ -46,10 +54,7 @@ class Arm:
     def only(self, processes: str) -> Arm:
         """The same with the stacks of those processes alone whose whole name matches a regular expression: on a machine
         that has other work as well. Raises BadInput for what is none, and where none matches."""
-        try:
-            wanted = re.compile(processes).fullmatch
-        except re.error as error:
-            raise BadInput(f"{processes!r} is no regular expression: {error}") from None
+        wanted = process_pattern(processes).fullmatch
         kept, others = [], Counter[str]()
         for each in self.rounds:
             stacks = {stack: count for stack, count in each.stacks.items() if wanted(stack.split(";")[0])}

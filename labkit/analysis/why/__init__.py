@@ -52,6 +52,7 @@ def page(
     regular expression. The page is why.html in left's folder if `out` is None. export: a folder that gets the stacks of
     each side, folded (.folded) and for speedscope. Raises BadInput for what cannot be compared, or was not profiled.
     """
+    flame.process_pattern(processes)  # an invalid one is no reason for a page without profiles
     parameters = selection.select_sides(left, right)
     points = list(selection.points(parameters))
     sections = [(point, *_differences(point, processes)) for point in points]

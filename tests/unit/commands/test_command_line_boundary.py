@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import start
+from labkit import cli, start
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.runner import papermill_run, sweep, yaml_files
@@ -73,6 +73,35 @@ def test_invalid_folder_names(command: tuple[str, ...], tmp_path: Path) -> None:
     for folder in ("x" * 300, str(loop), str(loop / "run")):
         lines = sentence(labkit(*command, folder))
         assert len(lines) < 700
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--folder", ""), "--folder '' names no folder: write --folder FOLDER"),
+        (("--folder=",), "--folder '' names no folder"),
+        (("--folder", "a", "--folder", "b"), "--folder is given twice: keep one of them"),
+    ],
+)
+def test_folder_option_is_given_once_with_a_name(
+    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The unknown parameter ends the command even if the option is accepted.
+    assert cli.main(["run", "datapaths", "nonesuch=1", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"labkit: {expected}")
+
+
+def test_one_run_named_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    Path("link").symlink_to("run")
+    for other in ("run", "./run/", "link"):
+        assert cli.main(["compare", "run", other]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line == f"labkit: {Path(other)} is named twice: name two runs"
 
 
 def test_overlong_number() -> None:

@@ -209,6 +209,17 @@ def test_stack_export(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_invalid_process_pattern_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    argv = ["why", f"{folder}:veth_bridge", "macvlan_bridge", "--processes", "(", "--out", str(page)]
+    assert main(argv) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("labkit: '(' is no regular expression")
+    assert not page.exists()
+
+
 def test_folder_name_is_escaped(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
     page, _ = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
