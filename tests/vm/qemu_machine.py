@@ -16,6 +16,7 @@ from sandbox import LABKIT, Done
 
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
+from labkit.measure.hosts.vm_channel import LabVm
 from labkit.system.qemu import console, kernels, vm_spec
 
 BOOT_S = 300.0
@@ -24,7 +25,7 @@ BOOT_S = 300.0
 class Machine:
     """It runs; `run`, `start` and `read` are of it."""
 
-    def __init__(self, guest: vm.Guest) -> None:
+    def __init__(self, guest: LabVm) -> None:
         self._guest = guest
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._answers = self._socket.makefile("rb")

@@ -45,12 +45,12 @@ for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffe
     with function_times.function_times(("ip_rcv", "icmp_rcv"), **options) as watch:
         with watch.counting():
             process.output(PING, 60)
-        told = watch.report()
-    one = told.observed["functions"]["ip_rcv"]
-    print(json.dumps([name, one["count"], one["p50_s"], told.lost_samples_count, told.doubts]))
+        report = watch.report()
+    one = report.observed["functions"]["ip_rcv"]
+    print(json.dumps([name, one["count"], one["p50_s"], report.lost_samples_count, report.doubts]))
 with session.exclusive_tracefs():
-    said = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
-print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", said))), None, 0, said.splitlines()]))
+    output = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
+print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", output))), None, 0, output.splitlines()]))
 with perf_tools.perf_tool("kprobe", ["p:ip_rcv"], 5) as tool:
     process.output(PING, 60)
     print(json.dumps(["kprobe", tool.text().count(" ip_rcv: ("), None, 0, []]))

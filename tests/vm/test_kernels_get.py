@@ -89,8 +89,8 @@ def test_no_network_or_package_is_one_sentence(store: Path, name: str) -> None:
 def test_full_disk_is_one_sentence(store: Path) -> None:
     """The file system is smaller than the kernel, and was filled only after room was looked for."""
     program = (
-        "import sys; from labkit import cli; from labkit.measure.hosts import debian;"
-        "debian.room = lambda *_: None; sys.exit(cli.main(['kernels', 'get', 'cloud']))"
+        "import sys; from labkit import cli; from labkit.measure.hosts import debian_kernels;"
+        "debian_kernels.room = lambda *_: None; sys.exit(cli.main(['kernels', 'get', 'cloud']))"
     )
     store.mkdir(parents=True)
     mounted = f'mount -t tmpfs -o size=40m none "{store}" && exec "$@"'

@@ -184,9 +184,9 @@ def test_measured_header_overhead(rows: list[dict[str, Any]]) -> None:
 
 def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     """The same at a spine at the same time, by labkit and by hand."""
-    by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/said & echo $!"
-    begun = "until grep -q 'listening on' /tmp/said; do sleep 0.1; done"
-    ended = "kill {}; until grep -q 'by filter' /tmp/said; do sleep 0.1; done; base64 /tmp/by_hand"
+    by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/by_hand.log & echo $!"
+    begun = "until grep -q 'listening on' /tmp/by_hand.log; do sleep 0.1; done"
+    ended = "kill {}; until grep -q 'by filter' /tmp/by_hand.log; do sleep 0.1; done; base64 /tmp/by_hand"
     with live.build(leaf_spine_overlay.seed(), where) as net:
         ping(net, "cs1", CS5, 1426)
         number = net.sc2.run("sh", "-c", by_hand).strip()
