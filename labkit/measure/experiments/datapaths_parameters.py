@@ -306,7 +306,7 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
         return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
 
     @property
-    def payload_bytes(self) -> int | None:
+    def row_length_bytes(self) -> int | None:
         """The length of a write (TCP), datagram (UDP) or ping payload, as a row has it."""
         return self.datagram_bytes if self.protocol == "udp" else self.length_bytes
 

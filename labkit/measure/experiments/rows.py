@@ -89,7 +89,7 @@ def row_of(
         "guest": parameters.guest_word if parameters.in_guests else None,
         "pairs": pairs,
         "generator": own.load_generator.name,
-        "length_bytes": own.payload_bytes,
+        "length_bytes": own.row_length_bytes,
         **now(),
         **metrics,
         **run_context.machine,

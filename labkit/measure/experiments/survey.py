@@ -210,7 +210,7 @@ def _set_parameters(
     result = []
     for name in change.parameters:
         before, after = (
-            getattr(one, "payload_bytes" if name == "length_bytes" else name) for one in (usual, own)
+            getattr(one, "row_length_bytes" if name == "length_bytes" else name) for one in (usual, own)
         )
         if before == after:
             raise Failed(
@@ -218,8 +218,8 @@ def _set_parameters(
             )
         result.append(changes.parameter_effect(name, before, after))
     # Without length_bytes a datagram fills the MTU, so a change of the MTU also changes the length.
-    if usual.payload_bytes != own.payload_bytes and "length_bytes" not in change.parameters:
-        result.append(changes.parameter_effect("length_bytes", usual.payload_bytes, own.payload_bytes))
+    if usual.row_length_bytes != own.row_length_bytes and "length_bytes" not in change.parameters:
+        result.append(changes.parameter_effect("length_bytes", usual.row_length_bytes, own.row_length_bytes))
     return result
 
 

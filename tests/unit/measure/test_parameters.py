@@ -260,3 +260,13 @@ def test_invalid_observer_parameters(given: dict[str, Any], words: str) -> None:
 
 def test_none_means_no_observer() -> None:
     assert DatapathParameters.of({"observe": "none"}).observe == ()
+
+
+@pytest.mark.parametrize("name", experiments.TABLE)
+def test_no_parameter_hides_a_property(name: str) -> None:
+    """A parameter with the name of a property replaces its value: UDP rows of `overlay` had the length of its ping."""
+    parameters = experiments.find(name).parameters
+    properties = {
+        one for base in parameters.__mro__ for one, it in vars(base).items() if isinstance(it, property)
+    }
+    assert not properties & {*parameters.__struct_fields__}
