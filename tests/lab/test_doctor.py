@@ -231,7 +231,7 @@ def test_doctor_leaves_nothing(tracefs: Path) -> None:
 def test_tracing_instance_in_use_is_left_alone(tracefs: Path) -> None:
     code = f"""
 import sys, pathlib
-from labkit.capabilities import tracing
+from labkit.measure.capabilities import tracing
 with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     print(own.name, flush=True)
     sys.stdin.read()

@@ -225,7 +225,7 @@ def test_full_disk_is_one_sentence(kilobytes: int, machine: Sandbox, tmp_path: P
     parameters = ["topology=veth", "rounds=50", "slices=3", "whole_runs=0"]
     done = machine.run(*words, *LABKIT, "run", "datapaths", *parameters, "--json")
     sentence = one_sentence(done)
-    assert "is full; what was measured before is there: make room and run the same again" in sentence
+    assert "is full: free some space and repeat the command; finished rows are kept" in sentence
     copy = tmp_path / "data.copy" / "datapaths"
     report = {json.loads(line)["point"] for line in done.stdout.splitlines()}
     if kilobytes > 100:

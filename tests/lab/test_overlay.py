@@ -142,7 +142,7 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert (
-        "- vxlan adds 50 bytes to each packet, 20 (IPv4) + 8 (UDP) + 8 (VXLAN) + 14 (Ethernet), and as many"
+        "- vxlan adds 50 bytes to each packet, 20 (IPv4) + 8 (UDP) + 8 (VXLAN) + 14 (Ethernet), and the same number"
         in text
     )
     assert "Medians" in text
