@@ -89,7 +89,7 @@ def shown(path: Path) -> str:
 
 def new_run(experiment: str) -> Path:
     """Return a path for a new run, which does not exist yet: the time and a random suffix."""
-    return data_root() / experiment / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return data_root() / experiment / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 @contextlib.contextmanager

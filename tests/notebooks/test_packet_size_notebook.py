@@ -78,7 +78,7 @@ def test_findings_in_the_output(lines: str) -> None:
 
 def test_report_figures_and_sentences(folder: Path) -> None:
     text = (folder / "report.html").read_text()
-    for words in (*TITLES, "What a packet costs, by its size", "cut: each further one"):
+    for words in (*TITLES, "The cost of a packet by its size", "cut: each further one"):
         assert words in text
     assert "Traceback" not in text
     # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.
