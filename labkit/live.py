@@ -24,7 +24,7 @@ import msgspec
 
 from labkit.analysis import drawing
 from labkit.common import errors, packets, run_folder
-from labkit.common.errors import Failed, LabkitError
+from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.printable import printable
 from labkit.measure import hosts
 from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
@@ -49,7 +49,7 @@ class Endpoint:
     def run(self, *argv: str, timeout_s: float = PATIENCE_S) -> str:
         """Run a program and return its standard output. Raises Failed with its message unless it exits with 0 within
         `timeout_s` seconds. After that time, or when the cell is interrupted, the program is killed."""
-        ended = self._topology._ask("run", at=self.name, argv=list(argv), timeout_s=timeout_s)
+        ended = self._topology._ask("run", at=self.name, argv=_checked(argv), timeout_s=timeout_s)
         if ended["returncode"] != 0:
             raise Failed(ended["words"])
         return str(ended["stdout"])
@@ -57,11 +57,24 @@ class Endpoint:
     def start(self, *argv: str) -> Program:
         """Start a program in the background, for example a server. It runs until it exits, until `Program.stop`, or
         until the topology is closed."""
-        number = self._topology._ask("start", at=self.name, argv=list(argv))["number"]
+        number = self._topology._ask("start", at=self.name, argv=_checked(argv))["number"]
         return Program(self._topology, number, argv)
 
     def __repr__(self) -> str:
         return f"{self.name} ({self.address})" if self.address else self.name
+
+
+def _checked(argv: Sequence[Any]) -> list[str]:
+    """Return the words of a command. Raises BadInput for what execve(2) or the request cannot hold."""
+    example = "write each word as a text of its own, for example run('ip', 'addr')"
+    if not argv:
+        raise BadInput(f"there is no program to run: {example}")
+    for word in argv:
+        if not isinstance(word, str):
+            raise BadInput(f"{repr(word)[:100]} is not a text: {example}")
+        if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise BadInput(f"{repr(word)[:100]} has a character that no argument can have: leave it out")
+    return list(argv)
 
 
 class Program:

@@ -78,7 +78,9 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         raise BadInput(f"{top} is no run, or a half written one: it has neither run.json nor sweep.json")
     rows: list[dict[str, Any]] = []
     for folder in there:
-        if not _object(folder / "run.json").get("finished"):
+        run = _object(folder / "run.json")
+        run_folder.check_points(folder, run)
+        if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))

@@ -138,10 +138,8 @@ def read_json(path: Path) -> Any:
 def read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
     run = read_json(folder / "run.json")
-    if isinstance(run, dict) and not _are_names(run.get("points", [])):
-        raise BadInput(
-            f"{folder / 'run.json'} is invalid, its points are not a list of names: remove the folder"
-        )
+    if isinstance(run, dict):
+        check_points(folder, run)
     needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
     wrong = [
         name
@@ -153,8 +151,13 @@ def read_run(folder: Path) -> dict[str, Any]:
     return dict(run)
 
 
-def _are_names(points: Any) -> bool:
-    return isinstance(points, list) and all(isinstance(name, str) for name in points)
+def check_points(folder: Path, run: dict[str, Any]) -> None:
+    """Raise BadInput if the points in run.json of this folder are not a list of names. An unfinished run has none."""
+    points = run.get("points", [])
+    if not isinstance(points, list) or not all(isinstance(name, str) for name in points):
+        raise BadInput(
+            f"{folder / 'run.json'} is invalid, its points are not a list of names: remove the folder"
+        )
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:

@@ -157,3 +157,11 @@ def test_sweeps(tmp_path: Path) -> None:
     assert table["ratio"].tolist() == pytest.approx([1.0] * 4)
     itself, _ = compare(tmp_path / "a", tmp_path / "a")
     assert not itself["word"].isin(["faster", "slower"]).any()
+
+
+def test_points_that_are_no_list_are_refused(tmp_path: Path) -> None:
+    left, right = save(tmp_path / "monday", rows()), save(tmp_path / "tuesday", rows(seed=4))
+    described = json.loads((right / "run.json").read_text())
+    (right / "run.json").write_text(json.dumps(described | {"points": None}))
+    with pytest.raises(BadInput, match=r"tuesday/run\.json is invalid, its points are not a list of names"):
+        compare(left, right)
