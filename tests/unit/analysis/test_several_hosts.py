@@ -19,7 +19,7 @@ from labkit.analysis.compare_runs import compare
 from labkit.analysis.load import HOST, PEER_RAN_ON, RAN_ON
 from labkit.commands import terminal_tables
 from labkit.common.errors import BadInput
-from labkit.notebook import Part, Shown
+from labkit.notebook import Part, Run
 
 NAMES = [
     "Linux 6.1.0-37-amd64, emulated",
@@ -260,7 +260,7 @@ def test_sweeps_compared_by_kernel(tmp_path: Path) -> None:
 
 
 def test_headline_names_every_host(tmp_path: Path) -> None:
-    shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
+    shown = Run(sweep(tmp_path / "s", "here", "vm:6.1"))
     lines = str(shown.headline().data)
     assert "Measured on 2 hosts. Only ratios are compared between hosts, never speeds:" in lines
     assert "- Linux 6.18.5 on Some CPU, 2 CPUs (a virtual machine under kvm)." in lines
@@ -278,19 +278,19 @@ def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         rows(rounds=2),
         rows(rounds=2, nodes="two", peer="vm:6.1", where="vm:6.1", run="b", link_rate_bps=1e9),
     )
-    both = Shown(save(tmp_path / "both", one + two)).parts()
+    both = Run(save(tmp_path / "both", one + two)).parts()
     assert [part.heading for part in both] == ["Local: one node", "Switched: two nodes"]
     assert [len(part.rows) for part in both] == [len(one), len(two)]
     assert [len(part.verdicts) for part in both] == [1, 1]
-    [local] = Shown(save(tmp_path / "one", one)).parts()
-    [switched] = Shown(save(tmp_path / "two", two)).parts()
+    [local] = Run(save(tmp_path / "one", one)).parts()
+    [switched] = Run(save(tmp_path / "two", two)).parts()
     assert (local.heading, switched.heading) == ("", "Switched: two nodes")
     shown: list[Any] = []
     monkeypatch.setattr("labkit.notebook.display", shown.append)
     figure = figures.throughput(switched.rows)
     switched.show(None, figure)
     assert [getattr(one, "data", None) for one in shown] == ["## Switched: two nodes", figure.data]
-    result = str(Shown(tmp_path / "two").findings(switched.verdicts).data)
+    result = str(Run(tmp_path / "two").findings(switched.verdicts).data)
     assert (
         "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result
     )
