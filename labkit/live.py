@@ -223,18 +223,19 @@ class LiveTopology:
         sample: str = "all",
         keep_count: int = monitoring.KEEP_COUNT,
         snap_bytes: int = SNAP_BYTES,
+        display: str | None = None,
     ) -> LiveMonitor:
         """Monitor an interface (`"mirror0"`, or `"client0:eth0"` where several have the name) from now on.
 
         The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
         the tunnel `inside` which the addresses are, and an `expression` in libpcap's syntax. `sample` then chooses:
         `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`. Memory holds the last `keep_count` of those,
-        `snap_bytes` of each. The monitor ends with `close`, with its block, or with the topology. Raises BadInput for
-        what cannot be.
+        `snap_bytes` of each; with `display`, a filter in Wireshark's syntax, only of those that tshark lets through.
+        The monitor ends with `close`, with its block, or with the topology. Raises BadInput for what cannot be.
         """
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         return LiveMonitor(
-            self._ask, interface, monitoring.Request(selection, sample, keep_count, snap_bytes)
+            self._ask, interface, monitoring.Request(selection, sample, keep_count, snap_bytes, display)
         )
 
     def close(self) -> None:

@@ -155,6 +155,7 @@ parameters of a monitor:
     expression=             what else must hold, in libpcap's syntax (pcap-filter)
     sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
                             first:B (the first B bytes of each flow)
+    display=                of these keep what matches, in Wireshark's syntax (needs tshark)
     keep_count=             packets in memory; default 10000
     snap_bytes=             bytes of each packet; default 256
     interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has

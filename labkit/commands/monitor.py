@@ -27,7 +27,7 @@ from labkit.runner.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, 
 SHOWN_S = 0.2  # between two questions
 MOST_SHOWN = 10  # packets and conversations in the terminal
 NUMBERS = {"vlan": int, "keep_count": int, "snap_bytes": int}
-TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample")
+TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
 
 
 def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -175,6 +175,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
     line = ", ".join(
         f"{value} {name.removesuffix('_count')}" for name, value in msgspec.to_builtins(counts).items()
     )
+    line += f"; {report.problem}" if report.problem else ""
     title = f"{hop}{' (the interface has gone)' if report.is_gone else ''}: {line}"
     by_class = new_table(title, [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
     for name, (count, length_bytes) in report.classes.items():

@@ -29,7 +29,8 @@ class MonitorCounts:
     seen_count: received and sent by the interface, by its own counters; selected_count: passed the filter in the
     kernel; dropped_count: of these, lost because the ring was full; waiting_count: not read yet, 0 at the end;
     unsampled_count: left out by the sampler; kept_count: in memory now; forgotten_count: sampled, but pushed out of
-    memory or cleared. selected = dropped + waiting + unsampled + kept + forgotten.
+    memory or cleared; hidden_count: sampled, but the display filter did not match; unexamined_count: tshark was too
+    slow for them, or failed. selected = dropped + waiting + unsampled + kept + forgotten + hidden + unexamined.
     """
 
     seen_count: int
@@ -39,11 +40,13 @@ class MonitorCounts:
     unsampled_count: int
     kept_count: int
     forgotten_count: int
+    hidden_count: int
+    unexamined_count: int
 
     @property
     def sampled_count(self) -> int:
-        """Packets that the sampler chose."""
-        return self.kept_count + self.forgotten_count
+        """Packets that the sampler chose and, with a display filter, tshark has judged or will never judge."""
+        return self.kept_count + self.forgotten_count + self.hidden_count + self.unexamined_count
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class MonitoredPacket:
 class MonitorReport:
     """What a monitor knows at one moment: counts; packets and bytes by class; the conversations with the most bytes
     (class, source, destination, packets, bytes); packets that are new since the last question; whether the interface
-    has gone; the link type of its packets."""
+    has gone; the link type of its packets; what is wrong with the display filter's tshark."""
 
     counts: MonitorCounts
     classes: dict[str, tuple[int, int]]
@@ -81,6 +84,7 @@ class MonitorReport:
     packets: list[MonitoredPacket]
     is_gone: bool
     link_type: int
+    problem: str | None = None
 
 
 class LiveMonitor:
@@ -166,21 +170,27 @@ class LiveMonitor:
 def report(answer: monitor.Report) -> MonitorReport:
     """A monitor's answer with its packets decoded from base64 and its counts completed."""
     read = answer.selected_count - answer.dropped_count - answer.waiting_count
+    judged = answer.hidden_count + answer.unexamined_count + answer.awaiting_count
+    left_out = answer.forgotten_count + judged
     counts = MonitorCounts(
         answer.seen_count,
         answer.selected_count,
         answer.dropped_count,
-        answer.waiting_count,
+        answer.waiting_count + answer.awaiting_count,
         read - answer.sampled_count,
-        answer.sampled_count - answer.forgotten_count,
+        answer.sampled_count - left_out,
         answer.forgotten_count,
+        answer.hidden_count,
+        answer.unexamined_count,
     )
     rows = [
         MonitoredPacket(number, time_ns, direction, length_bytes, b64decode(data), answer.link_type)
         for number, time_ns, direction, length_bytes, data in answer.packets
     ]
     classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
-    return MonitorReport(counts, classes, answer.conversations, rows, answer.is_gone, answer.link_type)
+    return MonitorReport(
+        counts, classes, answer.conversations, rows, answer.is_gone, answer.link_type, answer.problem
+    )
 
 
 def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:

@@ -44,7 +44,10 @@ def tcpdump(net: live.LiveTopology, path: Path, interface: str, expression: str)
 def assert_complete(one: LiveMonitor) -> None:
     counts = one.counts
     parts = (counts.dropped_count, counts.waiting_count, counts.unsampled_count, counts.kept_count)
-    assert counts.selected_count == sum(parts) + counts.forgotten_count
+    assert (
+        counts.selected_count
+        == sum(parts) + counts.forgotten_count + counts.hidden_count + counts.unexamined_count
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,14 +202,64 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
         "--pcapng",
         str(path),
     ]
-    running = subprocess.Popen([*argv, "--seconds", "4"], stdout=subprocess.PIPE, text=True)
-    time.sleep(2)
+    running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 50
+    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():  # a packet socket that sees
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     subprocess.run(["ping", "-q", "-c", "5", "-i", "0.01", "127.0.0.1"], check=True, capture_output=True)
     output, _ = running.communicate(timeout=60)
     answer = json.loads(output.splitlines()[0])
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each going out and coming in
     assert len(packets.read(path.read_bytes()).frames) == 20
+
+
+@pytest.mark.needs("tshark")
+class TestDisplayFilter:
+    def test_keeps_what_tshark_lets_through(self, net: live.LiveTopology) -> None:
+        with net.monitor("port0", protocol="icmp", display="icmp.type == 8 and icmp.seq > 15") as one:
+            ping(net)
+            counts = one.stop().counts
+            kept = one.packets
+        assert (counts.selected_count, counts.kept_count, counts.hidden_count) == (40, 5, 35)
+        assert (counts.unexamined_count, counts.waiting_count) == (0, 0)
+        assert [packet.data[41] for packet in kept] == [16, 17, 18, 19, 20]
+
+    @pytest.mark.parametrize(
+        ("display", "words"),
+        [
+            ("foo.bar == 1", "foo.bar.*at character 1"),
+            ("$(id)", "at character 2"),
+            ("-r /etc/passwd", "at character 2"),
+            ("ip.addr ==", "Unexpected end"),
+            ("ip) or (ip", "parentheses that do not match"),
+            ("(" * 100_000, "characters"),
+            ("ip\x00", "plain ASCII"),
+        ],
+    )
+    def test_wrong_expressions(self, net: live.LiveTopology, display: str, words: str) -> None:
+        with pytest.raises(BadInput, match=words) as raised:
+            net.monitor("port0", display=display)
+        assert "\n" not in str(raised.value)
+
+    def test_killed_tshark_is_said_and_packets_are_counted(self, net: live.LiveTopology) -> None:
+        with net.monitor("port0", protocol="icmp", display="icmp") as one:
+            ping(net, 2)
+            tshark = 'for each in /proc/[0-9]*; do [ "$(cat $each/comm)" = tshark ] && kill -9 ${each#/proc/}; done; true'
+            net.between.run("sh", "-c", tshark)
+            deadline = time.monotonic() + 30
+            while (report := one.read()).problem is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            ping(net, 3)
+            counts = one.stop().counts
+        assert "tshark" in str(report.problem)
+        assert "start the monitor again" in str(report.problem)
+        assert counts.selected_count == 10
+        assert counts.unexamined_count >= 6
+        assert_complete(one)
 
 
 @pytest.mark.parametrize(

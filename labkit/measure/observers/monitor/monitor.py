@@ -13,7 +13,7 @@ import socket
 import time
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -29,6 +29,8 @@ from labkit.measure.observers.capture.capture import (
     open_ring,
 )
 from labkit.measure.observers.capture.packet_ring import OUTGOING, Ring, Seen
+from labkit.measure.observers.monitor import display_filter
+from labkit.measure.observers.monitor.display_filter import DisplayFilter, Row
 from labkit.measure.observers.monitor.flows import Totals, identify
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
@@ -45,19 +47,22 @@ MOST_CONVERSATIONS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a monitor is asked for: the selection, the sampler's text, how many sampled packets it keeps, and how many
-    bytes of each."""
+    """What a monitor is asked for: the selection, the sampler's text, how many sampled packets it keeps, how many
+    bytes of each, and a display filter in Wireshark's syntax, which only decides what is kept."""
 
     selection: Selection = Selection()
     sample: str = "all"
     keep_count: int = KEEP_COUNT
     snap_bytes: int = SNAP_BYTES
+    display: str | None = None
 
 
 def check_request(request: Request) -> None:
     """Raise BadInput for the first value of a request that cannot be. Needs no privilege and no interface."""
     request.selection.filter()
     sampler(request.sample)
+    if request.display is not None:
+        display_filter.check_text(request.display)
     for name, value, least, most in (
         ("keep_count", request.keep_count, 1, MOST_KEEP_COUNT),
         ("snap_bytes", request.snap_bytes, LEAST_SNAP_BYTES, MOST_SNAP_BYTES),
@@ -70,8 +75,10 @@ class Report(msgspec.Struct):
     """What a monitor answers: counts since its beginning, and what is new since the last question.
 
     selected_count: passed the kernel's filter; dropped_count: of these, found the ring full; waiting_count: not read
-    yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory. `packets` are rows of
-    number, time in ns, direction, bytes in all, and the first bytes in base64.
+    yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory; hidden_count: the
+    display filter did not match; unexamined_count: tshark was too slow or failed (`problem`); awaiting_count: tshark
+    has not judged them yet. `packets` are rows of number, time in ns, direction, bytes in all, and the first bytes in
+    base64.
     """
 
     selected_count: int
@@ -79,12 +86,16 @@ class Report(msgspec.Struct):
     waiting_count: int
     sampled_count: int
     forgotten_count: int
+    hidden_count: int
+    unexamined_count: int
+    awaiting_count: int
     classes: dict[str, list[int]]
     conversations: list[tuple[str, str, str, int, int]]
     packets: list[tuple[int, int, str, int, str]]
     link_type: int = ETHERNET
     seen_count: int = 0
     is_gone: bool = False
+    problem: str | None = None
 
 
 class _Watching:
@@ -94,24 +105,30 @@ class _Watching:
         self._ring = ring
         self._sample = sampler(request.sample)
         self._limit = request.keep_count
-        self._kept: deque[tuple[int, int, str, int, bytes]] = deque()
+        self._kept: deque[Row] = deque()
         self._kept_bytes = 0
         self._totals = Totals()
         self._read = self._sampled = self._forgotten = 0
         self._incoming: Iterator[Seen] = iter(())
+        self._display_expression = request.display
+        self._display: DisplayFilter | None = None
+        self._new: list[Row] = []
 
     def work(self, control: socket.socket) -> None:
         """Take packets and answer requests until the other end of `control` is closed; then tell the last counts."""
+        if self._display_expression is not None:
+            self._display = DisplayFilter(self._display_expression, self._ring.link_type)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
         heard = bytearray()
         is_busy = False
         while True:
-            ready = dict(poll.poll(0 if is_busy else POLL_MS))
+            ready = dict(self._ready(poll, 0 if is_busy else POLL_MS))
             if ready.get(self._ring.fileno(), 0) & select.POLLERR:
                 self._ring.clear_error()
             is_busy = self._take()
+            self._judge()
             if control.fileno() in ready:
                 if not (part := control.recv(1 << 16)):
                     break
@@ -122,6 +139,28 @@ class _Watching:
                     control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
         self._drain()
         control.sendall(self._answer({"do": "read", "since": -1, "most": 0}))
+        if self._display is not None:
+            self._display.close()
+
+    def _ready(self, poll: select.poll, timeout_ms: int) -> list[tuple[int, int]]:
+        """What has happened, after waiting for something to happen; of tshark's pipes as long as it runs."""
+        pipes = self._display.descriptors() if self._display is not None else []
+        for descriptor, is_written in pipes:
+            poll.register(descriptor, select.POLLOUT if is_written else select.POLLIN)
+        try:
+            return poll.poll(timeout_ms)
+        finally:
+            for descriptor, _ in pipes:
+                poll.unregister(descriptor)
+
+    def _judge(self) -> None:
+        """Keep the new packets, or, with a display filter, those that it lets through."""
+        rows, self._new = self._new, []
+        if self._display is None:
+            self._keep(rows)
+            return
+        self._display.add(rows)
+        self._keep(self._display.judged())
 
     def _take(self) -> bool:
         """Handle packets that have come, AT_ONCE at most. Returns whether there may be more."""
@@ -139,12 +178,16 @@ class _Watching:
         if not self._sample(time_ns, length_bytes, name + addresses + ports):
             return
         self._totals.add(name, addresses, length_bytes, data, self._ring.link_type)
-        self._kept.append((self._sampled, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data))
-        self._kept_bytes += len(data)
+        self._new.append((self._sampled, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data))
         self._sampled += 1
-        while len(self._kept) > self._limit or self._kept_bytes > MOST_KEPT_BYTES:
-            self._kept_bytes -= len(self._kept.popleft()[-1])
-            self._forgotten += 1
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._kept.append(row)
+            self._kept_bytes += len(row[-1])
+            while len(self._kept) > self._limit or self._kept_bytes > MOST_KEPT_BYTES:
+                self._kept_bytes -= len(self._kept.popleft()[-1])
+                self._forgotten += 1
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         if request["do"] == "stop":
@@ -161,10 +204,14 @@ class _Watching:
             max(0, selected - dropped - self._read),
             self._sampled,
             self._forgotten,
+            self._display.hidden_count if self._display else 0,
+            self._display.unexamined_count if self._display else 0,
+            self._display.awaiting_count if self._display else 0,
             self._totals.classes(),
             self._totals.conversations(MOST_CONVERSATIONS),
             self._newest(request.get("since", -1), request.get("most", 0)),
             self._ring.link_type,
+            problem=self._display.problem if self._display else None,
         )
         return msgspec.json.encode(report)
 
@@ -183,9 +230,10 @@ class _Watching:
         end = time.monotonic() + DRAIN_S
         while time.monotonic() < end:
             while self._take():
-                pass
+                self._judge()
+            self._judge()
             selected, dropped = self._ring.counts()
-            if self._read == selected - dropped:
+            if self._read == selected - dropped and not (self._display and self._display.awaiting_count):
                 return
             time.sleep(STEP_S)
 
@@ -199,6 +247,8 @@ class Monitor:
 
     def __init__(self, hop: CapturePoint, request: Request) -> None:
         check_request(request)
+        if request.display is not None:
+            display_filter.check(request.display)
         expression = request.selection.filter()
         ethernet = hop.interface
 

@@ -92,7 +92,7 @@ def test_mutants_of_frames_raise_nothing() -> None:
         assert all(one.stack or not one.data for one in rows)
         assert sum(len(block) > 44 for block in blocks(rows)) == len(rows)
         report = MonitorReport(
-            MonitorCounts(1, 1, 0, 0, 0, 1, 0),
+            MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0),
             {name: (count, size) for name, (count, size) in totals.classes().items()},
             totals.conversations(20),
             rows[:200],
