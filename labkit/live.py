@@ -30,9 +30,9 @@ from labkit.measure import hosts
 from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
 from labkit.measure.observers.monitor import Selection
 from labkit.measure.observers.monitor import monitor as monitoring
+from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 from labkit.measure.topologies import Network, State
 from labkit.runner import run
-from labkit.runner.live_monitor import LiveMonitor
 
 PATIENCE_S = 60.0
 STOP_S = 2.0  # for a program to end after SIGTERM

@@ -22,7 +22,7 @@ from labkit.common.errors import BadInput
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
-from labkit.runner.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
+from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
 
 SHOWN_S = 0.2  # between two questions
 MOST_SHOWN = 10  # packets and conversations in the terminal

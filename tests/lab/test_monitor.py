@@ -15,7 +15,7 @@ import pytest
 from labkit import live
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
-from labkit.runner.live_monitor import LiveMonitor
+from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
 
@@ -247,12 +247,13 @@ class TestDisplayFilter:
     def test_killed_tshark_is_said_and_packets_are_counted(self, net: live.LiveTopology) -> None:
         with net.monitor("port0", protocol="icmp", display="icmp") as one:
             ping(net, 2)
-            tshark = 'for each in /proc/[0-9]*; do [ "$(cat $each/comm)" = tshark ] && kill -9 ${each#/proc/}; done; true'
-            net.between.run("sh", "-c", tshark)
-            deadline = time.monotonic() + 30
+            # These are processes of the topology's own PID namespace only. tshark may still be starting.
+            there = 'for each in /proc/[0-9]*; do [ "$(cat $each/comm)" = tshark ] && kill -9 ${each#/proc/}; done; :'
+            deadline = time.monotonic() + 60
             while (report := one.read()).problem is None:
+                net.between.run("sh", "-c", there)
                 assert time.monotonic() < deadline
-                time.sleep(0.05)
+                time.sleep(0.1)
             ping(net, 3)
             counts = one.stop().counts
         assert "tshark" in str(report.problem)

@@ -13,7 +13,12 @@ from labkit.commands import monitor as command
 from labkit.commands.console import new_console
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, OTHERS, Totals, identify
-from labkit.runner.live_monitor import MonitorCounts, MonitoredPacket, MonitorReport, blocks
+from labkit.measure.observers.monitor.live_monitor import (
+    MonitorCounts,
+    MonitoredPacket,
+    MonitorReport,
+    blocks,
+)
 
 SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
 MACS = bytes(12)
