@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
-from labkit.analysis.findings import ovs_test_plan
-from labkit.analysis.findings.loss_rates import goal
-from labkit.analysis.findings.ovs_test_plan import CASES
 
+CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
 PANEL_PX, EDGES_PX = 270, 150
 LINE_PX = 34  # of the ranking
 
 
-def use_cases(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> go.Figure:
+def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Packets per second (left) and bits per second (right) against frame size, a row of panels for each use case.
 
     A point is the median of the searches with its 95 % interval, for the greatest loss goal; an open triangle is a
     search that only the generator limited. Stars are the plan's own read-outs, of another machine.
-    rows: `loading.load`. published: `ovs_test_plan.published`; None: from the project's file.
+    rows: `loading.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
     """
-    table = ovs_test_plan.rates(rows)
-    readout = ovs_test_plan.published() if published is None else published
-    searched = table["loss_goal_ratio"].max() if len(table) else math.nan
-    table = table[table["loss_goal_ratio"].eq(searched)] if len(table) else table
+    table = rates[rates["loss_goal_ratio"].eq(rates["loss_goal_ratio"].max())] if len(rates) else rates
     cases = [case for case in CASES if len(table) and table["use_case"].eq(case).any()]
     titles = {
         (at, column): f"<b>{CASES[case]}</b>: {unit}"
@@ -43,8 +36,8 @@ def use_cases(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> go.F
         for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
             _arm(figure, at, str(arm), own.sort_values("frame_bytes"), str(arm) not in seen)
             seen.add(str(arm))
-        _readout(figure, at, readout[readout["use_case"].eq(case)], "published" not in seen)
-        if readout["use_case"].eq(case).any():
+        _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
+        if published["use_case"].eq(case).any():
             seen.add("published")
     figure.update_xaxes(
         type="log", title_text="frame (bytes, with FCS)", tickvals=sorted(set(table.get("frame_bytes", [])))
@@ -52,7 +45,7 @@ def use_cases(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> go.F
     figure.update_yaxes(type="log", exponentformat="SI")
     figure.update_layout(height=EDGES_PX + PANEL_PX * count)
     ends = " and ".join(sorted(set(table["endpoint"]))) if len(table) else "nothing"
-    words = "" if math.isnan(searched) else f"{goal(searched)}; "
+    words = f"{table['goal'].iloc[0]}; " if len(table) else ""
     subtitle = (
         f"{words}VMs and network are: {ends} of this machine; ★: the plan's read-out, of another machine"
     )
@@ -117,18 +110,18 @@ def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) ->
         )
 
 
-def ranked_factors(rows: pd.DataFrame, loss_goal: float | None = None) -> go.Figure:
-    """What changes the rate most, the greatest first: ratios with 95 % intervals over rounds (`ovs_test_plan.factors`).
+def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
+    """What changes the rate most, the greatest first: ratios with 95 % intervals over rounds.
 
     The last line is the switch against itself: a ratio inside its interval shows nothing.
+    table: `ovs_test_plan.factors(rows)`.
     """
-    table = ovs_test_plan.factors(rows, loss_goal)
     names = [
-        f"{line.factor}: {line.level} → {line.other}" if line.level else str(line.factor)
-        for line in table.itertuples()
+        f"{factor}: {level} → {other}" if level else str(factor)
+        for factor, level, other in table[["factor", "level", "other"]].itertuples(index=False, name=None)
     ]
     figure = go.Figure()
-    control = table["factor"].eq(ovs_test_plan.CONTROL)
+    control = table["level"].eq("")
     for part, color, name in (
         (~control, theme.PALETTE[0], "ratio of the rates"),
         (control, theme.GREY, "A/A control"),

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
+from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
 from labkit.common import run_folder
 from labkit.common.units import many, percent, si
@@ -29,7 +30,6 @@ FACTORS = {
     "endpoint": "crossing into",
 }
 CONTROL = "the same switch again (A/A)"
-CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
 
 
 def published(path: Path | None = None) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def published(path: Path | None = None) -> pd.DataFrame:
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rates found (`loss_rates.rates`), with the columns SWITCH, `frame_bytes` and `endpoint` of each."""
+    """The rates found (`loss_rates.rates`), with the columns SWITCH, `frame_bytes`, `endpoint` and `goal` of each."""
     found = loss_rates.rates(rows)
     if not len(found):
         return found
@@ -59,7 +59,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     about = arms[["arm", "role", "frame", "frame_bytes", "endpoint", *SWITCH]].drop_duplicates(
         ["arm", "frame"]
     )
-    return found.merge(about, "inner", ["arm", "frame"])
+    goals = found["loss_goal_ratio"].map(loss_rates.goal)
+    return found.assign(goal=goals).merge(about, "inner", ["arm", "frame"])
 
 
 def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,12 +78,12 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
         pps = by.median()
         bps = pps * float(known["frame_bytes"].iloc[0]) * 8
         total = by.sum(axis=1).to_numpy(float) * known["window_s"].to_numpy(float)
-        arm, frame, flows, goal = key
+        arm, frame, flows, goal = (str(part) for part in key)
         lines.append(
             {
                 "switch": arm,
                 "frame": frame,
-                "flows": flows,
+                "flows": f"{float(flows):g}",
                 "goal": loss_rates.goal(float(goal)),
                 "each receiver, packets/s": _range(pps, "pps"),
                 "each receiver, bit/s": _range(bps, "bit/s"),
@@ -158,7 +159,7 @@ def _line(factor: str, level: Any, other: Any, logs: pd.Series[float]) -> dict[s
     if not len(logs):
         return None
     by_round = logs.groupby(level="setup").mean()
-    effect = stats.effect(by_round.to_numpy(float), list(by_round.index), False)
+    effect = stats.effect([float(value) for value in by_round], list(by_round.index), False)
     return {
         "factor": factor,
         "level": _level(level),

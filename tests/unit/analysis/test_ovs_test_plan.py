@@ -8,6 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from synthetic_rows import rows as synthetic_rows
+from synthetic_rows import save
+
+from labkit import notebook
 from labkit.analysis import figures, load
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.findings import ovs_test_plan, registry
@@ -122,7 +126,7 @@ def test_published_readouts_are_64_bytes(tmp_path: Path) -> None:
 
 
 def test_figure_of_use_cases() -> None:
-    figure = figures.use_cases(ROWS)
+    figure = figures.use_cases(ROWS, rates(ROWS), published())
     titles = [note.text for note in figure.layout.annotations]
     assert any("network to VM" in title and "packets/s" in title for title in titles)
     [star] = [trace for trace in figure.data if trace.legendgroup == "published" and trace.showlegend]
@@ -140,18 +144,22 @@ def test_figure_of_a_limited_search_says_so() -> None:
         reason="generator-limited: no loss up to 200 kpps",
         lower_bound_pps=200e3,
     )
-    triangles = [trace for trace in figures.use_cases(rows).data if trace.marker.symbol == "triangle-up-open"]
+    triangles = [
+        trace
+        for trace in figures.use_cases(rows, rates(rows), published()).data
+        if trace.marker.symbol == "triangle-up-open"
+    ]
     assert triangles
     assert set(triangles[0].y) == {200e3}
 
 
 def test_figure_of_ranked_factors() -> None:
-    figure = figures.ranked_factors(ROWS)
+    figure = figures.ranked_factors(ROWS, factors(ROWS))
     line = figure.data[0]
     assert line.y[0] == "rules match: l2 → l3"
     assert list(line.x) == pytest.approx([0.5, 0.8, 0.9])
     assert list(figure.data[1].y) == [ovs_test_plan.CONTROL]
-    assert figures.ranked_factors(ROWS.iloc[:0]).layout.annotations
+    assert figures.ranked_factors(ROWS.iloc[:0], factors(ROWS.iloc[:0])).layout.annotations
 
 
 def test_sentences_in_the_terminal() -> None:
@@ -170,3 +178,18 @@ def test_two_switches_are_compared_by_ndr_and_pdr_with_the_control() -> None:
     assert list(some["ratio"]) == pytest.approx([0.5 / 1.003**0.5] * 2, rel=1e-3)
     assert list(some["control_ratio"]) == pytest.approx([1.003] * 2, rel=1e-3)
     assert set(some["word"]) == {"slower"}
+
+
+def test_headline_of_a_search(tmp_path: Path) -> None:
+    """Its parameters have no protocol of a load: it sends frames."""
+    parameters = {"mtu_bytes": 1500, "frame_bytes": ["64"]}
+    folder = save(
+        tmp_path / "run",
+        synthetic_rows(),
+        parameters=parameters,
+        why_stopped={"4": "all 3 rounds were searched"},
+    )
+    assert (
+        "4 pairs: all 3 rounds were searched (frames at MTU 1500)"
+        in notebook.open_run(folder).headline().data
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from labkit.measure.experiments.throughput_search.conditions import Conditions, 
 from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.throughput_search.switch_state import SwitchState
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
 
@@ -176,9 +177,10 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
             live.topology.pairs, parameters.mix_of(live.arm.topology, point.frame, point.flows)
         )
         trials = stack.enter_context(generator)
-        watch = Watch(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
+        generator_pids = frozenset(getattr(trials, "pids", ()))
+        watch = Watch(live.topology.namespaces, generator_pids)
         stack.callback(watch.close)
-        placed = _placed(watch)
+        placed = _placed(watch, generator_pids, live.topology.switch)
         take = _taking(live, trials, watch, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take)
@@ -202,11 +204,17 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
             search.append(live.measured(metrics, doubts))
 
 
-def _placed(watch: Watch) -> str | None:
+def _placed(watch: Watch, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
     """How the datapath's processes are scheduled; None where it has none."""
     if not watch.pids:
         return None
-    return "fifo" if give_cpus(watch.pids, min(os.sched_getaffinity(0))) else "normal"
+    cpu = min(os.sched_getaffinity(0))
+    if switch is not None and not switch.kernel:
+        # All senders on one CPU: one on the switch's own CPU would keep it from its packets.
+        for pid in generator_pids:
+            with suppress(ProcessLookupError):  # a trial tells how it ended
+                os.sched_setaffinity(pid, {cpu})
+    return "fifo" if give_cpus(watch.pids, cpu) else "normal"
 
 
 def _taking(live: LocalArm, trials: Trials, watch: Watch, search: list[Measured]) -> Take:
