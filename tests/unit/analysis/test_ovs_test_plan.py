@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
 from synthetic_rows import rows as synthetic_rows
 from synthetic_rows import save
 
