@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pandas as pd
 import pytest
 import synthetic_rows
@@ -69,3 +70,13 @@ def test_missing_values_are_null() -> None:
     table = pd.DataFrame({"a": [1.5, float("nan")], "b": ["x", None], "c": [True, False]})
     expected = [{"a": 1.5, "b": "x", "c": True}, {"a": None, "b": None, "c": False}]
     assert json.loads(json_output.text(json_output.records(table))) == expected
+
+
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows())
+    document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Found")])
+    nbformat.write(document, folder / "notebook.ipynb")
+    result = printed(capsys, "report", str(folder))
+    assert result.keys() == json_output.FIELDS["report"].keys()
+    assert "Found" in Path(result["report"]).read_text()
+    assert result["figures"] == []
