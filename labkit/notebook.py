@@ -292,7 +292,9 @@ def open_run(folder: str | Path) -> Run:
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
-    """Return the description of a host from one of its rows."""
+    """Return the description of a host from one of its rows; why it was not measured if it did not start."""
+    if pd.isna(row["kernel"]) and row["status"] == "failed":
+        return f"Not measured: {row['reason']}."
     emulated = " **Emulated CPU: speeds are not those of hardware.**" if load.emulated(row) else ""
     where = f" `{row['where']}`:" if is_elsewhere else ""
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
