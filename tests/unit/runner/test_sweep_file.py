@@ -136,7 +136,10 @@ def test_kernel_axis(project: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 01_datapaths"),
+        (
+            {"notebook": "02_nothing"},
+            "there is no notebook 02_nothing; there are: 00_start_here, 01_datapaths",
+        ),
         ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
         ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
         ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),
