@@ -5,8 +5,8 @@
     %labkit doctor
 
 The first two return a `Run` (labkit.open). Other commands print what they print in a terminal. `%%labkit run
-EXPERIMENT` reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and their
-values.
+EXPERIMENT` reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and
+their values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VALUES: dict[str, Iterable[str]] = {
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics and their completion."""
-    shell.register_magic_function(labkit, "line_cell", "labkit")
+    shell.register_magic_function(labkit, "line_cell", "labkit")  # type: ignore[arg-type]
     for word in ("%labkit", "%%labkit"):
         shell.set_hook("complete_command", _complete, str_key=word)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import synthetic_rows
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 from labkit import notebook
@@ -20,6 +21,12 @@ def shell() -> Iterator[InteractiveShell]:
     made.run_line_magic("load_ext", "labkit")
     yield made
     InteractiveShell.clear_instance()
+
+
+def completed(shell: InteractiveShell, line: str) -> list[str]:
+    """What the kernel offers at the end of a line: the words that it puts there."""
+    with provisionalcompleter():
+        return [one.text for one in shell.Completer.completions(line, len(line))]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,7 @@ def shell() -> Iterator[InteractiveShell]:
     ],
 )
 def test_completion(shell: InteractiveShell, line: str, expected: list[str]) -> None:
-    assert shell.complete("", line, len(line))[1] == expected
+    assert set(expected) <= set(completed(shell, line))
 
 
 def test_folders_are_completed(
@@ -44,8 +51,7 @@ def test_folders_are_completed(
 ) -> None:
     (tmp_path / "data/run-1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    line = "%labkit open data/ru"
-    assert any("run-1" in one for one in shell.complete("", line, len(line))[1])
+    assert "data/run-1" in completed(shell, "%labkit open data/ru")
 
 
 @pytest.mark.parametrize(
