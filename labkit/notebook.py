@@ -217,7 +217,7 @@ class Run:
             run = run_folder.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
-                loads = ", ".join(parameters.get("loads") or [parameters["protocol"]])
+                loads = ", ".join(parameters.get("loads") or [parameters.get("protocol", "frames")])
                 where = f"{loads} at MTU {parameters['mtu_bytes']}"
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
