@@ -24,7 +24,7 @@ LAYERS = (
     {"live"},
     {"commands"},
     {"cli", "notebook"},
-    {"start"},
+    {"start", "magics"},
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # All that the measuring wing may import beside the standard library; the last two only where a search needs them.
