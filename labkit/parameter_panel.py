@@ -55,7 +55,7 @@ class Panel:
         for name, value in (defaults | values).items():
             about = self._experiment.help[name]
             self.fields[name] = ipywidgets.Text(
-                value=arguments.typed(value), description=name, description_tooltip=about, placeholder=about,
+                value=arguments.typed(value), description=name, tooltip=about, placeholder=about,
                 continuous_update=True, style=WIDE, layout={"width": "45em"},
             )  # fmt: skip
             self.fields[name].observe(self._check, "value")
@@ -86,7 +86,9 @@ class Panel:
     def _check(self, _change: Any = None) -> None:
         """Say what cannot be, or how long it takes."""
         try:
-            parameters = self._experiment.parameters.of(yaml_files.with_changes(self.given(), Path.cwd()))
+            parameters = self._experiment.parameters.of(
+                yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())
+            )
             seconds = self._experiment.planned_s(parameters)
         except LabkitError as error:
             self.verdict.value = f"<b style='color: #b00020'>{html.escape(str(error))}</b>"

@@ -39,7 +39,15 @@ IMPORTED_AS = {
     "hdrhistogram": "hdrh",
 }
 # What no line imports: the build, programs, types, and what others load.
-BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
+BY_OTHERS = {
+    "ipykernel",
+    "pandas-stubs",
+    "scipy-stubs",
+    "types-pyyaml",
+    "sphinx",
+    "myst-nb",
+    "pydata-sphinx-theme",
+}
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
 
 
