@@ -85,7 +85,7 @@ measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml mea
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
 """,
     "report": """\
-`--images` needs the extra labkit[images]. The images are written to figures/.
+`--images` needs the extra labkit[images]. The images are written to the folder figures of the run.
 
     labkit report data/datapaths/RUN --images
 """,
@@ -294,7 +294,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         action="store_true",
-        help="also write the figures as PNG and SVG (needs a browser)",
+        help="also write the figures as PNG and SVG into the folder figures of the run (needs a browser)",
     )
 
 

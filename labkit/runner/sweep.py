@@ -323,7 +323,10 @@ def show(folder: Path, bar: Bar) -> Path:
     notebooks = run_folder.notebooks()
     result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
     if result is None:
-        raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")
+        raise BadInput(
+            f"no notebook in {notebooks} shows {described['experiment']}: give the command in the folder of labkit's"
+            f" project, or name that folder: {run_folder.PROJECT}=FOLDER labkit report {folder}"
+        )
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
