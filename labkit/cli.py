@@ -210,7 +210,9 @@ def _sweep(given: argparse.Namespace) -> int:
     folder = sweep.run(
         parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
     )
+    bar.doing("writing the report")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
+    bar.stop()
     if given.json:
         from labkit.commands import json_output
 

@@ -230,6 +230,7 @@ def run(
         raise Failed("; ".join(dict.fromkeys(without.values())))
     if left or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
+        bar.doing(f"executing the notebook over {units.many(len(order), 'point')}, for the report")
         papermill_run.execute(
             sweep.notebook, folder, {"folder": str(folder)}, bar, "report", keep_failed=True
         )
@@ -330,6 +331,7 @@ def show(folder: Path, bar: Bar) -> Path:
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
+    bar.doing(f"executing the notebook {result.name} over the run, for the report")
     papermill_run.execute(
         result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
     )
