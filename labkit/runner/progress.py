@@ -10,10 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from labkit.common import units
+from labkit.common import pace, units
 from labkit.common.printable import printable
 
-PRIOR_S = 10.0  # for so long the plan is believed, before what was seen outweighs it
 SMOOTH_S = 20.0  # in about so long a new estimate replaces what was shown
 QUIET_S = 10.0  # between two lines where standard error is no terminal
 
@@ -35,10 +34,8 @@ class Bar:
         )
         self._task = self._progress.add_task("", total=None, left="")
         self._said = -QUIET_S
-        self._finished = (
-            0.0,
-            0.0,
-        )  # of the runs before this one: planned seconds that are done, and those it took
+        # Of the runs before this one: the planned seconds that are done, and the seconds that they took.
+        self._finished = (0.0, 0.0)
         self._run = (0.0, 0.0, 0.0)  # of this run: before_s, and the same two
         self._left: tuple[float, float] | None = None  # what was shown last, and when
         self.before_s = 0.0  # planned seconds of finished points of a sweep
@@ -100,7 +97,7 @@ class Bar:
             self._finished = (self._finished[0] + self._run[1], self._finished[1] + self._run[2])
         self._run = (self.before_s, done_s, elapsed_s)
         spent_s = self._finished[1] + elapsed_s
-        self.pace = (spent_s + PRIOR_S) / (self._finished[0] + done_s + PRIOR_S)
+        self.pace = pace.pace(self._finished[0] + done_s, spent_s)
         estimate_s = (total_s - done_s + self.after_s) * self.pace
         now = self._clock()
         if self._left is not None:
