@@ -21,9 +21,10 @@ LAYERS = (
     {"system"},
     {"measure", "analysis"},
     {"runner", "jupyter"},
+    {"live"},
     {"commands"},
-    {"cli", "notebook", "live"},
-    {"start"},
+    {"cli", "notebook"},
+    {"start", "magics"},
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # All that the measuring wing may import beside the standard library; the last two only where a search needs them.

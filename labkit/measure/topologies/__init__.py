@@ -19,15 +19,17 @@ from labkit.measure.topologies.registry import (
     check_names,
     check_parent,
     half,
+    usual,
 )
 from labkit.measure.topologies.state.packet_path import Step, packet_paths
-from labkit.measure.topologies.state.read import state
+from labkit.measure.topologies.state.read import MACHINE, state
 
 __all__ = [
     "ACROSS",
     "CLIENTS",
     "ENDPOINTS",
     "IN_GUESTS",
+    "MACHINE",
     "SERVERS",
     "TABLE",
     "Network",
@@ -46,4 +48,5 @@ __all__ = [
     "half",
     "packet_paths",
     "state",
+    "usual",
 ]  # fmt: skip
