@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pandas as pd
@@ -58,7 +59,8 @@ def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(why, "page", lambda *_: (Path("page.html"), [ATTACK]))
+    explained = SimpleNamespace(write=lambda _out: Path("page.html"), sentences=lambda: [ATTACK])
+    monkeypatch.setattr(why, "explain", lambda *_: explained)
     assert cli.main(["why", "a", "b"]) == 0
     assert "title" in _printed(capsys)
 
