@@ -37,6 +37,7 @@ WRITERS = {
     "machine": "the host that measures",
     "vm": "the host of a lab VM",
     "throughput": "the experiment throughput",
+    "trex": "the experiments with TRex",
     "overlay": "the experiment overlay: its parts path, reachability, failure and headers",
 }
 
@@ -97,7 +98,7 @@ COLUMNS: tuple[Column, ...] = (
         ("point", "", "text", "the point of the run, which is also the name of the file of rows"),
         ("round", "1", "integer", "the round, from 0; every round builds all arms again"),
         ("slice", "1", "integer", "the slice within the round, from 0; null for a whole run"),
-        ("method", "", "text", "how it was measured: slice, whole, profile (beside an observer), search or trial"),
+        ("method", "", "text", "slice, whole, profile (beside an observer), search, ramp or trial"),
         ("arm", "", "text", "topology/endpoint+change, and (again) for an arm that is measured a second time"),
         ("role", "", "text", "the arm's part in the comparison: baseline, control (the baseline again) or variant"),
         ("topology", "", "text", "the topology"),
@@ -140,7 +141,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "throughput",
         "identifies",
-        ("part", "", "text", "the part of an experiment that has several: overlay, throughput"),
+        ("part", "", "text", "the part of an experiment that has several: overlay, throughput, TRex"),
     ),
     *_columns(
         "throughput",
@@ -271,7 +272,7 @@ COLUMNS: tuple[Column, ...] = (
         ("sum_s", "s", "number", "the total trial time that a bound needs"),
         ("line", "", "text", "the arithmetic of the line's greatest frame rate"),
         ("datapath_scheduling", "", "text", "how the datapath's processes are scheduled: fifo or normal"),
-        ("latency_clock", "", "text", "where a probe's send time was taken: kernel or sender"),
+        ("latency_clock", "", "text", "where a probe's send time was taken: kernel, sender or trex"),
     ),
     *_columns(
         "throughput",
@@ -305,6 +306,24 @@ COLUMNS: tuple[Column, ...] = (
         ("histogram", "", "text", "the latencies in nanoseconds: HDR histogram V2, compressed, base64"),
     ),
     *_columns(
+        "trex",
+        "describes",
+        ("trex", "", "text", "the version of the TRex server"),
+        ("trex_server", "", "text", "where the TRex server listens"),
+        ("ended", "", "text", "why the load test ended"),
+        ("senders_count", "1", "integer", "ports that send"),
+        ("line_pps", "1/s", "number", "frames of this length per second that fill the line, in one direction"),
+    ),
+    *_columns(
+        "trex",
+        "measures",
+        ("ring_drops_count", "1", "integer", "frames that arrived and that TRex's own receive ring dropped (ierrors)"),
+        ("refused_count", "1", "integer", "frames that TRex's interface did not take (oerrors)"),
+        ("trex_cpu_share", "1", "number", "the busy share of TRex's own CPUs"),
+        ("latency_mean_s", "s", "number", "TRex's mean latency of the probes, exponentially weighted (1/2)"),
+        ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
+    ),
+    *_columns(
         "overlay",
         "parametrises",
         ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
@@ -322,7 +341,7 @@ COLUMNS: tuple[Column, ...] = (
         ("hop", "", "text", "path: where the packet was seen, namespace:interface"),
         ("namespace", "", "text", "path: the network namespace of the hop"),
         ("interface", "", "text", "path: the interface of the hop"),
-        ("direction", "", "text", "path: in or out"),
+        ("direction", "", "text", "path: in or out; TRex: from port to port (0→1), or all"),
         ("source", "", "text", "reachability: the container that asks"),
         ("target", "", "text", "reachability: the container that is asked"),
         ("source_address", "", "text", "reachability: the address of source"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.analysis.findings import loss_rates, packet_size, virtual_tap
+from labkit.analysis.findings import loss_rates, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 
 # From the rows of one experiment and its profiles to sentences, in Markdown
@@ -23,4 +23,5 @@ BY_EXPERIMENT: dict[str, Findings] = {
     "packet_size": lambda rows, profiles: packet_size.all_findings(rows, cost_model.curves(rows), profiles),
     "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
     "throughput": _throughput,
+    "trex_stateless": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.report(rows)],
 }

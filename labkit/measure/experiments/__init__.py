@@ -71,6 +71,12 @@ def _throughput() -> Experiment:
     return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
 
 
+def _trex_stateless() -> Experiment:
+    from labkit.measure.experiments.trex import parameters, stateless
+
+    return Experiment(parameters.Stateless, parameters.HELP, stateless.run, stateless.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
@@ -79,6 +85,7 @@ TABLE = {
     "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
     "throughput": _throughput,
+    "trex_stateless": _trex_stateless,
 }
 
 
