@@ -155,9 +155,10 @@ class LiveTopology:
 
     def __init__(self, where: str, request: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # protects _answers, _open and sending
+        self._lock = threading.Lock()  # protects _answers, _open, _ended and sending
         self._answers: dict[int | None, Future[dict[str, Any]]] = {None: Future()}
         self._open = True
+        self._ended = ""  # why the process ended, if nobody closed the topology
         with ExitStack() as stack:
             with _block_interrupts():
                 self._talk = stack.enter_context(hosts.conversation(where, request, _say))
@@ -243,7 +244,7 @@ class LiveTopology:
         number = next(self._numbers)
         with self._lock:
             if not self._open:
-                raise Failed(f"the topology {self.name} is closed: build it again")
+                raise Failed(self._ended or f"the topology {self.name} is closed: build it again")
             self._answers[number] = Future()
         self._send({"do": do, "number": number, **more})
         try:
@@ -286,6 +287,8 @@ class LiveTopology:
         except (LabkitError, OSError, ValueError) as error:  # it was closed during the read
             words = str(error)
         with self._lock:
+            if self._open:
+                self._ended = words
             self._open = False
             left = list(self._answers.values())
         for waiting in left:

@@ -162,11 +162,17 @@ def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: 
     for living in (one for one in cluster.workers.values() if one.poll() is None):
         living.kill()
     assert list(cluster.data(lost).glob(".fleet-*"))
-    shutil.copytree(cluster.data(lost), cluster.data("worker-3"))
+    # Moved, not copied: a folder's marker proves nothing in a copy.
+    cluster.data("worker-3").parent.mkdir(parents=True)
+    cluster.data(lost).rename(cluster.data("worker-3"))
     address = cluster.worker("worker-3", *RESOURCE)
+    left = set(cluster.data("worker-3").iterdir())
     sweep = Sweep(machine, "long", cluster.address)
-    own = f".fleet-*-{cluster.workers[address].pid}-*/tcp-1500/rows/*"
-    assert until(lambda: list(cluster.data("worker-3").glob(own)), PATIENCE_S), sweep.lines.read_text()
+
+    def begun() -> bool:
+        return any(path.parents[2] not in left for path in cluster.data("worker-3").glob(".fleet-*/*/rows/*"))
+
+    assert until(begun, PATIENCE_S), sweep.lines.read_text()
     assert len(list(cluster.data("worker-3").iterdir())) == 1
     os.kill(sweep.program.pid, signal.SIGINT)
     done = sweep.done(60)

@@ -42,7 +42,8 @@ class Notebook:
 
     def shown(self, source: str) -> dict[str, Any]:
         """The forms in which the last expression of a cell is displayed."""
-        return dict(self.cell(source)[-1]["data"])
+        shown = [output["data"] for output in self.cell(source) if "data" in output]
+        return dict(shown[-1])
 
     def refused(self, source: str) -> str:
         """What a cell raises, in one line."""

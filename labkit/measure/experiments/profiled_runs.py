@@ -187,7 +187,9 @@ def _observed(
             arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
-        return live.arm, {"status": "failed", "reason": f"{observer}: {error}", **own}
+        # An observer that has nothing to observe at this arm is no failure: other arms of the run have it.
+        status = "unsupported" if isinstance(error, Unsupported) else "failed"
+        return live.arm, {"status": status, "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
     seen = {
         "observed": report.observed,
