@@ -29,7 +29,9 @@ SAMPLES = Path(__file__).with_name("samples")
 MAGIC = 0xABE85CEA
 STARTED, STOPPED, JOB_DONE, ACQUIRED, RELEASED = 0, 1, 4, 5, 6
 OF_PROFILE = 10  # more, of the same event of a port's profile
-ASTF_STATE, IDLE, LOADED, TRANSMITTING = 50, 0, 1, 4
+# Of ASTF: events, and states of a profile
+ASTF_STATE, PROFILE_STATE, PROFILE_CLEARED = 50, 60, 61
+IDLE, LOADED, PARSING, BUILDING, TRANSMITTING, CLEANING = 0, 1, 2, 3, 4, 5
 
 
 def transcript(name: str) -> list[dict[str, Any]]:
@@ -163,8 +165,16 @@ class Server:
                     self._settle(number, now)
                     self._of_port(JOB_DONE, number)
         if self.astf_until is not None and now >= self.astf_until:
-            self.astf_until = None
-            self._publish(ASTF_STATE, {"epoch": self.epoch, "state": LOADED})
+            self._astf_ended()
+
+    def _astf(self, *states: int) -> None:
+        for state in states:
+            self._publish(PROFILE_STATE, {"epoch": self.epoch, "profile_id": "_", "state": state})
+            self._publish(ASTF_STATE, {"epoch": self.epoch, "state": state})
+
+    def _astf_ended(self) -> None:
+        self.astf_until = None
+        self._astf(CLEANING, LOADED)
 
     def counters(self, number: int) -> dict[str, Any]:
         now = time.monotonic()
@@ -298,10 +308,24 @@ class Server:
         return {}
 
     def do_get_port_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
-        if self.plan.mode == "ASTF":
-            recorded = self.answers[("get_port_stats", number)]
-            return recorded.pop(0) if len(recorded) > 1 and self.astf_until is not None else recorded[0]
-        return self.counters(number)
+        return self._replayed("get_port_stats", number) if self.plan.mode == "ASTF" else self.counters(number)
+
+    def do_get_counter_values(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        return self._replayed("get_counter_values", number)
+
+    def _replayed(self, method: str, number: Any) -> Any:
+        """The next recorded counters while connections run; before, the first ones, and after, the last."""
+        recorded = self.answers[(method, number)]
+        if not self.starts:
+            return recorded[0]
+        while recorded[0] == recorded[1] if len(recorded) > 1 else False:
+            recorded.pop(0)
+        if len(recorded) > 1 and self.astf_until is not None:
+            recorded.pop(0)
+        return recorded[0] if self.astf_until is not None else recorded[-1]
+
+    def do_get_latency_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        return self._replayed("get_latency_stats", number)
 
     def do_get_active_pgids(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
         return {"ids": {"flow_stats": [], "latency": []}}
@@ -327,18 +351,25 @@ class Server:
                                      "er": {"drp": 0}}  # fmt: skip
         return {"flow_stats": flows, "latency": {**latency, "g": None}, "ver_id": {}}
 
+    def do_profile_clear(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        self._publish(PROFILE_CLEARED, {"epoch": self.epoch, "profile_id": "_"})
+        self._publish(PROFILE_STATE, {"epoch": self.epoch, "profile_id": "_", "state": IDLE})
+
+    def do_profile_fragment(self, parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        if parameters.get("frag_last"):
+            self._astf(LOADED)
+
     def do_start(self, parameters: dict[str, Any], _number: Any, now: float) -> Any:
         """Of ASTF: the transcript's counters are replayed while it runs."""
-        self.epoch += 1
+        self.starts += 1
         self.astf_until = now + (parameters["duration"] if parameters["duration"] > 0 else 1e9)
-        self._publish(ASTF_STATE, {"epoch": self.epoch, "state": TRANSMITTING})
-        return {}
+        self._astf(PARSING, BUILDING)
+        self.epoch += 1
+        self._astf(TRANSMITTING)
 
     def do_stop(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
         if self.astf_until is not None:
-            self.astf_until = None
-            self._publish(ASTF_STATE, {"epoch": self.epoch, "state": LOADED})
-        return {}
+            self._astf_ended()
 
 
 def _free_ports() -> int:

@@ -106,6 +106,7 @@ def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
     assert [row["lost_count"] for row in rows if row["part"] == "steps"] == [0] * 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
@@ -123,6 +124,7 @@ def test_what_says_nothing_about_the_device_is_invalid(
     assert words in result["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "words", "sentence"),
     [
@@ -149,11 +151,13 @@ def test_servers_that_cannot_be_used(
     assert sentence.format(server) in one_sentence(done)
 
 
+@pytest.mark.long
 def test_force_takes_ports(box: Sandbox) -> None:
     rows, _ = load_test(box, "forced", "force=true", owner="alice")
     assert result_of(rows)["status"] == "ok"
 
 
+@pytest.mark.long
 def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
     folder = box.folder / "dies"
     with served(box, dies_after=5) as (server, _):
@@ -165,6 +169,7 @@ def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
     assert result_of(rows)["status"] == "invalid"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_an_ended_labkit_leaves_the_server_stopped_and_released(box: Sandbox, number: signal.Signals) -> None:
     with served(box) as (server, log):
@@ -190,6 +195,7 @@ def register():
 """
 
 
+@pytest.mark.long
 def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
     path = box.folder / "own.py"
     path.write_text(PROFILE)
@@ -198,6 +204,7 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
     assert (result["status"], result["frame_bytes"]) == ("ok", 128)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -213,3 +220,24 @@ def test_a_profile_that_is_none(box: Sandbox, text: str, sentence: str) -> None:
         done = box.labkit("run", "trex_stateless", *words_of(server, f"profile={path}"), timeout=60)
     assert done.returncode == 2
     assert sentence in one_sentence(done)
+
+
+def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
+    """The counters of the recorded session are replayed: 8,140 packets one way and 16,902 the other."""
+    folder = box.folder / "stateful"
+    with served(box, mode="ASTF", recorded="astf_http_own", api=(2, 3)) as (server, log):
+        words = [f"server={server}", "mult=10", "test_s=6", "--folder", str(folder)]
+        done = box.labkit("run", "trex_stateful", *words, timeout=60)
+        assert until(lambda: calls(log).count("acquire") == calls(log).count("release") == 1, 5)
+    assert done.returncode == 0, done.stderr
+    rows = run_folder.read_rows(folder)
+    [result] = [row for row in rows if row["part"] == "cost"]
+    there, back = [row for row in rows if row["part"] == "directions"]
+    assert (result["status"], result["mult"], result["connections_count"]) == ("ok", 10, 501)
+    assert result["connection_errors_count"] == 0  # err_no_tcp_udp counts the latency probes alone
+    assert (there["direction"], there["sent_count"], there["received_count"]) == ("0→1", 8140, 8140)
+    assert (back["direction"], back["sent_count"], back["received_count"]) == ("1→0", 16_902, 16_902)
+    assert (there["probes_sent_count"], there["probes_lost_count"]) == (5134, 1)
+    assert (back["jitter_s"], back["probes_lost_count"]) == (pytest.approx(122e-6), 0)
+    assert back["latency_max_s"] == pytest.approx(11_681e-6)
+    assert back["throughput_bps"] > 50 * there["throughput_bps"] > 0  # GETs one way, answers the other

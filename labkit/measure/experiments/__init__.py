@@ -77,6 +77,12 @@ def _trex_stateless() -> Experiment:
     return Experiment(parameters.Stateless, parameters.HELP, stateless.run, stateless.planned_s)
 
 
+def _trex_stateful() -> Experiment:
+    from labkit.measure.experiments.trex import parameters, stateful
+
+    return Experiment(parameters.Stateful, parameters.STATEFUL_HELP, stateful.run, stateful.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
@@ -86,6 +92,7 @@ TABLE = {
     "virtual_tap": _virtual_tap,
     "throughput": _throughput,
     "trex_stateless": _trex_stateless,
+    "trex_stateful": _trex_stateful,
 }
 
 

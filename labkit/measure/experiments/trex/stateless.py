@@ -19,7 +19,7 @@ from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.trex.parameters import Stateless
+from labkit.measure.experiments.trex.parameters import OnServer, Stateless
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
@@ -116,7 +116,7 @@ def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
         client.close()
 
 
-def point_name(parameters: Stateless, number: int) -> str:
+def point_name(parameters: OnServer, number: int) -> str:
     """Return the name of a load test's file of rows: `imix-r0`."""
     profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
     return f"{''.join(char if char.isalnum() else '_' for char in profile)}-r{number}"
@@ -176,8 +176,8 @@ def _goes_on(
     return True
 
 
-def problem_of(directions: list[Direction], asked_pps: float, duration_s: float) -> str | None:
-    """Return why a step says nothing about the device, or None."""
+def drops_of(directions: list[Direction]) -> str | None:
+    """Return a sentence about frames that TRex itself dropped or could not send, or None."""
     sent = sum(one.sent_count for one in directions)
     if drops := sum(one.ring_drops_count for one in directions):
         return (
@@ -186,6 +186,14 @@ def problem_of(directions: list[Direction], asked_pps: float, duration_s: float)
         )
     if refused := sum(one.refused_count for one in directions):
         return f"TRex's interfaces refused {refused} frames (oerrors): are they longer than the MTU allows?"
+    return None
+
+
+def problem_of(directions: list[Direction], asked_pps: float, duration_s: float) -> str | None:
+    """Return why a step says nothing about the device, or None."""
+    if problem := drops_of(directions):
+        return problem
+    sent = sum(one.sent_count for one in directions)
     if sent < REACHED * asked_pps * duration_s - len(directions):
         reached = sum(one.sent_pps for one in directions)
         return f"generator-limited: TRex sent {reached:.0f} of {asked_pps:.0f} pps"

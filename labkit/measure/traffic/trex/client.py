@@ -123,6 +123,19 @@ class Client:
         raw = self._ask("trial", rate_pps=rate_pps, duration_s=duration_s)
         return readings.directions(raw, self.ports, self.senders), raw
 
+    def load_stateful(self, profile: str, source: str | None = None) -> None:
+        """Load connections (ASTF): a name, or a file whose text is `source`. Raises BadInput for one that is none."""
+        self._ask("load_stateful", profile=profile, source=source)
+
+    def stateful(
+        self, mult: float, duration_s: float, latency_pps: int, poll_s: float = 1.0
+    ) -> dict[str, Any]:
+        """Run `mult` times the profile's connections beside `latency_pps` probes; return the readings."""
+        report: dict[str, Any] = self._ask(
+            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps, poll_s=poll_s
+        )
+        return report
+
     def _ask(self, do: str, **given: Any) -> Any:
         return self._line.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
 

@@ -36,6 +36,11 @@ MIX = (
 )  # of TRex's stl/imix.py: bytes without FCS, packets, start in s
 SMALL = ((60, 1, 0.0),)  # of TRex's stl/udp_1pkt_simple_bdir.py
 PROFILES = {"imix": MIX, "64b": SMALL}
+STATEFUL = ("http_simple",)
+HTTP_CPS = 2.776  # of TRex's astf/http_simple.py: connections a second at mult=1
+HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: server\r\nUser-Agent: labkit\r\n\r\n"
+HTTP_BYTES = 32768
+HTTP_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 32768\r\n\r\n"
 FCS_BYTES = 4
 WIRE_BYTES = 20  # preamble and gap
 
@@ -95,6 +100,8 @@ class Talk:
 def words(error: BaseException) -> str:
     """Return an error of the client's in one line, without its frame and colours."""
     text = str(getattr(error, "brief", lambda: error)())
+    if "Traceback" in text:  # of a profile's own code: its last line says what is wrong
+        text = text.strip().splitlines()[-1]
     return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())[:500]
 
 
@@ -107,6 +114,7 @@ class Session:
         self._server = ""
         self._ports: list[int] = []
         self._owned = False
+        self._mode = ""
         self._senders: list[int] = []
         self._latency_pps = 0.0
 
@@ -189,7 +197,7 @@ class Session:
                 "Failed",
                 f"the ports of the TRex server {self._server} cannot be acquired: {words(error)}",
             ) from None
-        self._owned = True
+        self._owned, self._mode = True, mode
         if mode == "STL":
             self._client.stop(self._client.get_active_ports() or None)
             self._client.remove_all_streams(self._ports)
@@ -202,9 +210,9 @@ class Session:
         signal.setitimer(signal.ITIMER_REAL, CLOSING_S)
         steps: list[Callable[[], Any]] = []
         if self._owned:
-            stop, remove = self._client.stop, getattr(self._client, "remove_all_streams", None)
-            steps = [stop, *([lambda: remove(self._ports)] if remove else []), self._client.release]
-        steps.append(lambda: self._client.disconnect(stop_traffic=False))
+            clear = [lambda: self._client.remove_all_streams(self._ports)] if self._mode == "STL" else []
+            steps = [self._client.stop, *clear, self._client.release]
+        steps.append(lambda: self._client.disconnect(stop_traffic=False, release_ports=False))
         for step in steps:
             with contextlib.suppress(Exception):
                 step()
@@ -279,6 +287,52 @@ class Session:
         readings.append(self._reading())
         return {"readings": readings, "begun": begun, "started": started, "ended": ended}
 
+    # stateful traffic
+
+    def load_stateful(self, profile: str, source: str | None) -> dict[str, Any]:
+        """Load connections: a name of STATEFUL, or a file of Python whose text is `source`."""
+        chosen = _http() if source is None else _stateful_from_file(profile, source)
+        try:
+            self._client.load_profile(chosen)
+        except Exception as error:
+            raise Refusal(
+                "Failed", f"the TRex server refuses the profile {profile}: {words(error)}"
+            ) from None
+        return {}
+
+    def stateful(self, mult: float, duration_s: float, latency_pps: int, poll_s: float) -> dict[str, Any]:
+        """Run `mult` times the profile's connections a second, beside latency probes in both directions. Return the
+        server's own counters, read every `poll_s` seconds and once at rest."""
+        before = {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+        try:
+            self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
+        except Exception as error:
+            raise Refusal("Failed", f"mult={mult:g} cannot be started: {words(error)}") from None
+        started = time.monotonic()
+        readings = []
+        while (now := time.monotonic()) < started + duration_s:
+            self._talk.wait(min(now + poll_s, started + duration_s))
+            readings.append(self._stateful_reading())
+        self._call(self._client.stop)
+        self._talk.wait(time.monotonic() + DRAIN_S)
+        readings.append(self._stateful_reading())
+        described = self._rpc("get_counter_desc", {"profile_id": "_"})["data"]
+        return {
+            "before": before,
+            "readings": readings,
+            "names": {str(one["id"]): one["name"] for one in described},
+        }
+
+    def _stateful_reading(self) -> dict[str, Any]:
+        ports = {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+        return {
+            "time": time.monotonic(),
+            "ports": ports,
+            "global": self._rpc("get_global_stats"),
+            "counters": self._rpc("get_counter_values", {"profile_id": "_"}),
+            "latency": self._rpc("get_latency_stats"),
+        }
+
     def _reading(self) -> dict[str, Any]:
         """The server's own counters, unchanged, with the time at which they were read."""
         before = time.monotonic()
@@ -345,6 +399,54 @@ def _streams(profile: str, side: int, ends: list[str] | None) -> list[Any]:
         packet = STLPktBuilder(pkt=_packet(side, ends, size), vm=program)
         result.append(STLStream(isg=delay_s, packet=packet, mode=STLTXCont(pps=pps)))
     return result
+
+
+def _http() -> Any:
+    """Connections like those of TRex's astf/http_simple.py: a GET, and an answer of 32 KiB."""
+    from trex.astf.api import (
+        ASTFIPGen,
+        ASTFIPGenDist,
+        ASTFIPGenGlobal,
+        ASTFProfile,
+        ASTFProgram,
+        ASTFTCPClientTemplate,
+        ASTFTCPServerTemplate,
+        ASTFTemplate,
+    )
+
+    answer = HTTP_ANSWER + b"*" * HTTP_BYTES
+    client, server = ASTFProgram(), ASTFProgram()
+    client.send(HTTP_REQUEST)
+    client.recv(len(answer))
+    server.recv(len(HTTP_REQUEST))
+    server.send(answer)
+    addresses = ASTFIPGen(
+        glob=ASTFIPGenGlobal(ip_offset="1.0.0.0"),
+        dist_client=ASTFIPGenDist(ip_range=["16.0.0.0", "16.0.0.255"], distribution="seq"),
+        dist_server=ASTFIPGenDist(ip_range=["48.0.0.0", "48.0.255.255"], distribution="seq"),
+    )
+    template = ASTFTemplate(
+        client_template=ASTFTCPClientTemplate(program=client, ip_gen=addresses, cps=HTTP_CPS),
+        server_template=ASTFTCPServerTemplate(program=server),
+    )
+    return ASTFProfile(default_ip_gen=addresses, templates=template)
+
+
+def _stateful_from_file(name: str, source: str) -> Any:
+    """A stateful profile that is Python: code, which runs here with the user's rights."""
+    from trex.astf.api import ASTFProfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(name))
+        with open(path, "w") as file:
+            file.write(source)
+        try:
+            return ASTFProfile.load_py(path)
+        except BaseException as error:
+            raise Refusal(
+                "BadInput",
+                f"profile={name}: TRex cannot take it as a stateful profile: {type(error).__name__}: {words(error)}",
+            ) from None
 
 
 def _from_file(name: str, source: str, side: int, port: int) -> list[Any]:

@@ -191,3 +191,81 @@ def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLa
         max_s=own["max_usec"] * MICROSECOND if buckets else None,
         buckets=buckets,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """What stateful traffic did. `connections_pps`: established per second of wall time. `errors_count`: dropped
+    connections, and packets that no connection took; not latency probes, which TRex counts as `err_no_tcp_udp`."""
+
+    connections_count: int
+    connections_pps: float
+    active_count: float
+    retransmits_count: int
+    errors_count: int
+
+
+PROBES_COUNTER = "err_no_tcp_udp"
+_DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops", "tcps_testdrops")
+
+
+def connections(raw: Mapping[str, Any]) -> Connections:
+    """Return what the connections of a stateful test did, from the client process's readings."""
+    names: Mapping[str, str] = raw["names"]
+    running, end = raw["readings"][:-1], raw["readings"][-1]
+
+    def counted(reading: Mapping[str, Any], side: str) -> dict[str, float]:
+        return {names[key]: value for key, value in reading["counters"][side].items() if key in names}
+
+    first, last = counted(running[0], "client"), counted(running[-1], "client")
+    seconds = running[-1]["time"] - running[0]["time"]
+    sides = [counted(end, side) for side in ("client", "server")]
+    errors = [
+        value
+        for side in sides
+        for name, value in side.items()
+        if (name.startswith("err_") and name != PROBES_COUNTER) or name in _DROPS
+    ]
+    made = last.get("tcps_connects", 0) - first.get("tcps_connects", 0)
+    return Connections(
+        connections_count=int(sides[0].get("tcps_connects", 0)),
+        connections_pps=made / seconds if seconds > 0 else 0.0,
+        active_count=last.get("m_active_flows", 0.0),
+        retransmits_count=int(sum(side.get("tcps_sndrexmitpack", 0) for side in sides)),
+        errors_count=int(sum(errors)),
+    )
+
+
+def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Direction]:
+    """Return what a stateful test measured in each direction."""
+    before: Mapping[str, Any] = raw["before"]
+    first, last, end = raw["readings"][0], raw["readings"][-2], raw["readings"][-1]
+    seconds = last["time"] - first["time"]
+    result = []
+    for place, port in enumerate(ports):
+        target = ports[place ^ 1]
+        tx, rx = str(port), str(target)
+        result.append(
+            Direction(
+                source=port,
+                target=target,
+                sent_count=difference(before[tx], end["ports"][tx], "opackets"),
+                received_count=difference(before[rx], end["ports"][rx], "ipackets"),
+                ring_drops_count=difference(before[rx], end["ports"][rx], "ierrors"),
+                refused_count=difference(before[tx], end["ports"][tx], "oerrors"),
+                sent_bytes=difference(before[tx], end["ports"][tx], "obytes"),
+                received_bytes=difference(before[rx], end["ports"][rx], "ibytes"),
+                sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
+                received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
+                window_s=seconds,
+                latency=stateful_latency(end["latency"], target, port),
+            )
+        )
+    return result
+
+
+def received_bps(raw: Mapping[str, Any], port: int) -> float:
+    """Return the rate of bits with FCS that a port received while a stateful test ran."""
+    first, last = raw["readings"][0], raw["readings"][-2]
+    seconds = last["time"] - first["time"]
+    return 8 * rate(first["ports"][str(port)], last["ports"][str(port)], "ibytes", seconds)
