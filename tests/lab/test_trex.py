@@ -235,8 +235,8 @@ def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
     there, back = [row for row in rows if row["part"] == "directions"]
     assert (result["status"], result["mult"], result["connections_count"]) == ("ok", 10, 501)
     assert result["connection_errors_count"] == 0  # err_no_tcp_udp counts the latency probes alone
-    assert (there["direction"], there["sent_count"], there["received_count"]) == ("0→1", 8140, 8140)
-    assert (back["direction"], back["sent_count"], back["received_count"]) == ("1→0", 16_902, 16_902)
+    assert (there["direction"], there["sent_count"], there["received_frames_count"]) == ("0→1", 8140, 8140)
+    assert (back["direction"], back["sent_count"], back["received_frames_count"]) == ("1→0", 16_902, 16_902)
     assert (there["probes_sent_count"], there["probes_lost_count"]) == (5134, 1)
     assert (back["jitter_s"], back["probes_lost_count"]) == (pytest.approx(122e-6), 0)
     assert back["latency_max_s"] == pytest.approx(11_681e-6)
