@@ -40,13 +40,15 @@ how to get it.
 """,
     "run": """\
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
-Several values of topology, endpoint or change are arms of one comparison.
+Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
+example of a network of your own as an arm.
 
     labkit run datapaths topology=veth_bridge,macvlan_bridge pairs=1,4 rounds=5 slices=12 whole_runs=1 duration_s=1
     labkit run datapaths topology=veth,vxlan protocol=ping rounds=5 duration_s=1
     labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
+    labkit run datapaths topology=docs/network.yaml,veth duration_s=1
     labkit run trex_stateless server=HOST profile=imix target=50%
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
@@ -85,6 +87,7 @@ follows packets through an overlay, lets a spine fail, and measures what each tu
 params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
 measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
+params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
 """,
     "report": """\
 `--images` needs the extra labkit[images]. The images are written to figures/.

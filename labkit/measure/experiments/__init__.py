@@ -83,6 +83,12 @@ def _trex_stateful() -> Experiment:
     return Experiment(parameters.Stateful, parameters.STATEFUL_HELP, stateful.run, stateful.planned_s)
 
 
+def _ovs_test_plan() -> Experiment:
+    from labkit.measure.experiments import ovs_test_plan as one
+
+    return Experiment(one.OvsTestPlan, one.HELP, one.run, one.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
@@ -91,6 +97,7 @@ TABLE = {
     "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
     "throughput": _throughput,
+    "ovs_test_plan": _ovs_test_plan,
     "trex_stateless": _trex_stateless,
     "trex_stateful": _trex_stateful,
 }
