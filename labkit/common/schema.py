@@ -325,7 +325,7 @@ COLUMNS: tuple[Column, ...] = (
         "measures",
         ("mult", "1", "number", "connections per second in multiples of the profile's own"),
         ("connections_count", "1", "integer", "connections that were established"),
-        ("connections_per_s", "1/s", "number", "connections that were established per second of wall time"),
+        ("connection_rate", "1/s", "number", "connections that were established per second of wall time"),
         ("active_connections_count", "1", "number", "connections that were open at the last reading"),
         ("connection_errors_count", "1", "integer", "connections that were dropped, and packets that none took"),
         ("ring_drops_count", "1", "integer", "frames that arrived and that TRex's own receive ring dropped (ierrors)"),

@@ -240,4 +240,4 @@ def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
     assert (there["probes_sent_count"], there["probes_lost_count"]) == (5134, 1)
     assert (back["jitter_s"], back["probes_lost_count"]) == (pytest.approx(122e-6), 0)
     assert back["latency_max_s"] == pytest.approx(11_681e-6)
-    assert back["throughput_bps"] > 50 * there["throughput_bps"] > 0  # GETs one way, answers the other
+    assert back["throughput_bps"] > 20 * there["throughput_bps"] > 0  # GETs one way, answers the other

@@ -23,7 +23,7 @@ def stateful(rows: pd.DataFrame) -> list[str]:
             result.append(f"{what}: {row['reason']}.")
             continue
         result.append(
-            f"{what}: {si(row['throughput_bps'], 'bit/s')} of both directions, {row['connections_per_s']:.4g} connections"
+            f"{what}: {si(row['throughput_bps'], 'bit/s')} in all, {row['connection_rate']:.4g} connections"
             f" per second, {row['connection_errors_count']:.0f} errors."
         )
         ways = rows[rows["point"].eq(row["point"]) & rows["part"].eq("directions")]

@@ -21,7 +21,7 @@ UNUSED = (
 )  # fmt: skip
 OF_A_SERVER = "not used: a TRex server sends, through a device that labkit does not build"
 
-HELP = {
+_WORDS = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
     **dict.fromkeys(UNUSED, OF_A_SERVER),
     "rounds": "load tests, one after the other",
@@ -42,14 +42,6 @@ HELP = {
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
     "latency": "1,000 latency probes a second from each port beside the load",
 }
-STATEFUL_HELP = {
-    **HELP,
-    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex, which"
-    " is code and runs as you",
-    "mult": "connections a second, in multiples of the profile's own (of http_simple 2.776), each a test",
-    "test_s": "duration of a test",
-    "latency_pps": "latency probes a second in each direction; 0: none",
-}
 
 
 class OnServer(DatapathParameters, frozen=True, kw_only=True):
@@ -66,7 +58,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
-        left_out(self, UNUSED, HELP)
+        left_out(self, UNUSED, _WORDS)
         super().check()
         if self.server is None:
             raise BadInput("TRex's server is missing: say server=HOST or server=HOST:PORT")
@@ -163,3 +155,15 @@ class Stateful(OnServer, frozen=True, kw_only=True):
 def is_file(profile: str) -> bool:
     """Return whether a profile is a file of Python."""
     return bool(re.fullmatch(r".*\.py", profile))
+
+
+HELP = {name: _WORDS[name] for name in Stateless.__struct_fields__}
+_STATEFUL_WORDS = {
+    **_WORDS,
+    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex, which"
+    " is code and runs as you",
+    "mult": "connections a second, in multiples of the profile's own (of http_simple 2.776), each a test",
+    "test_s": "duration of a test",
+    "latency_pps": "latency probes a second in each direction; 0: none",
+}
+STATEFUL_HELP = {name: _STATEFUL_WORDS[name] for name in Stateful.__struct_fields__}

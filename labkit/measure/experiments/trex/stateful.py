@@ -99,7 +99,7 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
         "direction": "all",
         "throughput_bps": sum(bits),
         "connections_count": connections.connections_count,
-        "connections_per_s": connections.connections_pps,
+        "connection_rate": connections.connections_pps,
         "active_connections_count": connections.active_count,
         "retransmits_count": connections.retransmits_count,
         "connection_errors_count": connections.errors_count,
