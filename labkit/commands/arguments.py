@@ -90,7 +90,7 @@ Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday change
 params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
 """,
     "report": """\
-`--images` needs the extra labkit[images]. The images are written to figures/.
+`--images` needs the extra labkit[images]. The images are written to the folder figures of the run.
 
     labkit report data/datapaths/RUN --images
 """,
@@ -342,7 +342,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         action="store_true",
-        help="also write the figures as PNG and SVG (needs a browser)",
+        help="also write the figures as PNG and SVG into the folder figures of the run (needs a browser)",
     )
     _json(parser)
 

@@ -23,8 +23,13 @@ LAYERS = (
     {"runner", "jupyter"},
     {"live"},
     {"commands"},
+<<<<<<< HEAD
+    {"cli", "notebook", "live"},
+    {"start", "magics", "parameter_panel"},
+=======
     {"cli", "notebook"},
     {"start", "magics"},
+>>>>>>> work
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # All that the measuring wing may import beside the standard library; the last two only where a search needs them.

@@ -41,7 +41,15 @@ IMPORTED_AS = {
 }
 BROUGHT = {"trex", "zmq"}  # by lbr-trex-client, beside the name that it is imported by; by jupyter-client
 # What no line imports: the build, programs, types, and what others load.
-BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml"}
+BY_OTHERS = {
+    "ipykernel",
+    "pandas-stubs",
+    "scipy-stubs",
+    "types-pyyaml",
+    "sphinx",
+    "myst-nb",
+    "pydata-sphinx-theme",
+}
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
 
 
