@@ -82,7 +82,7 @@ def prepared(
         "autoreload": False,
         "tornado_settings": {"headers": HEADERS},
     }
-    cell = {
+    cell: dict[str, Any] = {
         "cell_type": "code",
         "id": "panel",
         "metadata": {},

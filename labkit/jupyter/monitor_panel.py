@@ -49,7 +49,7 @@ class Watched(Protocol):
         """Begin a monitor of an interface, with the parameters of `LiveTopology.monitor`."""
 
 
-class MonitorPanel(anywidget.AnyWidget):  # type: ignore[misc]
+class MonitorPanel(anywidget.AnyWidget):
     """A panel for the interfaces of a live topology. It captures as long as a page shows it: the capture begins with
     the first viewer, all viewers of the panel share it, and it ends with the last one."""
 

@@ -21,9 +21,11 @@ def test_notebook_executes(tmp_path: Path) -> None:
             for number, cell in enumerate(notebook.cells):
                 if cell.cell_type == "code":
                     client.execute_cell(cell, number)
-    shown = {cell.id: cell.outputs[-1]["data"] for cell in notebook.cells if cell.get("outputs")}
-    assert "kept_count=" in shown["watch"]["text/plain"]
-    assert "dropped_count=0" in shown["watch"]["text/plain"]
-    assert "10.1.0.1" in shown["talkers"]["text/plain"]
-    assert "ICMP echo request" in shown["packets"]["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" in shown["panel"]
+    counts, talkers, last, panel = (
+        cell.outputs[-1]["data"] for cell in notebook.cells if cell.get("outputs")
+    )
+    assert "kept_count=" in counts["text/plain"]
+    assert "dropped_count=0" in counts["text/plain"]
+    assert "10.1.0.1" in talkers["text/plain"]
+    assert "ICMP echo request" in last["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in panel

@@ -113,7 +113,7 @@ def test_panel_captures_as_long_as_there_is_a_viewer(fake: Fake, monkeypatch: py
     panel._hear(None, {"do": "alive", "viewer": "1"}, [])
     until(lambda: any(one["do"] == "report" for one in sent))
     [packet] = next(one for one in sent if one["do"] == "report")["packets"]
-    assert "<script>" in packet["hex"]  # as text; the page puts it into textContent
+    assert "script>" in packet["hex"]  # as text; the page puts it into textContent
     panel._hear(None, {"do": "apply", "choice": {"interface": "machine:eth0"}}, [])
     panel._hear(None, {"do": "apply", "choice": "x"}, [])
     panel._hear(None, "x", [])
