@@ -31,7 +31,7 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=None, left="")
-        self._said = 0.0
+        self._printed_s = 0.0
         self.before_s = 0.0  # planned seconds of finished points of a sweep
         self.after_s = 0.0  # and of those still to come
         self.pace = 1.0  # seconds per planned second
@@ -71,6 +71,6 @@ class Bar:
                 total=self.before_s + total_s + self.after_s,
                 left=left,
             )
-        elif time.monotonic() - self._said > QUIET_S:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._printed_s > QUIET_S:
+            self._printed_s = time.monotonic()
             self.say(f"{what}, {left}")

@@ -25,7 +25,7 @@ from labkit.measure.topologies import Network, check_network
 from labkit.runner import two_hosts, yaml_files
 from labkit.system import machine
 
-Watch = Callable[[dict[str, Any]], None]
+EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
 ALLOW = "LABKIT_ALLOW"  # what a change may do to the machine, by name
 PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
@@ -108,7 +108,7 @@ def measure(
     experiment: str,
     parameters: Mapping[str, Any],
     folder: Path | None = None,
-    watch: Watch | None = None,
+    watch: EventCallback | None = None,
     keep_failed: bool = False,
 ) -> Path:
     """Run an experiment and return its run folder, which then holds every row.
@@ -151,7 +151,7 @@ def measure(
         try:
             for event in ask(request_parameters["where"], request, say):
                 if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
-                    host = machine.HostLoad(hosts.lent_scratch())
+                    host = machine.HostLoad(hosts.shared_vm_scratch())
                 if event["event"] == "rows":
                     if host is not None:
                         columns = host.columns()
@@ -269,7 +269,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _watcher() -> Watch:
+def _watcher() -> EventCallback:
     path = os.environ.get(PROGRESS)
     if path:
         return lambda event: _note(Path(path), event)

@@ -23,7 +23,7 @@ from labkit.measure.topologies.tunnels import ARMS
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
-ASKED = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
+PARAMETERS = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
 KINDS = {
     "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
     "gre": "gre", "geneve": "geneve", "ipip": "ipip",
@@ -55,9 +55,9 @@ def answers(name: str) -> dict[tuple[int, int, int], Answer]:
     """What was found in this topology for every (pairs, MTU, family)."""
     requests = [
         {"name": name, "isolated": name in ISOLATED, "pairs": pairs, "mtu_bytes": mtu, "family": family}
-        for pairs, mtu, family in ASKED
+        for pairs, mtu, family in PARAMETERS
     ]
-    return dict(zip(ASKED, ask(requests), strict=True))
+    return dict(zip(PARAMETERS, ask(requests), strict=True))
 
 
 def require_kind(name: str, need: Need) -> None:
@@ -77,7 +77,7 @@ def eth0(answer: Answer) -> dict[str, Any]:
     ("name", "pairs", "mtu", "family"),
     [
         (name, *parameters)
-        for name, parameters in itertools.product(TALK, ASKED)
+        for name, parameters in itertools.product(TALK, PARAMETERS)
         if parameters[2] == 4 or name not in IPV4_ALONE
     ],
 )

@@ -98,7 +98,7 @@ class _Programs:
             "start": self.start,
             "wait": self.wait,
             "kill": self.kill,
-            "said": self.lines,
+            "output": self.lines,
             "stop": self.stop,
         }
 
@@ -149,7 +149,7 @@ class _Programs:
         """What a program has printed up to now, and whether it runs."""
         program = self._found(request)
         is_running = not program.poll()
-        return {"event": "said", "running": is_running, "stdout": program.lines()}
+        return {"event": "output", "running": is_running, "stdout": program.lines()}
 
     def stop(self, request: Answer) -> None:
         """Nobody waits any more for the program of a `run`, if it still runs: end it."""

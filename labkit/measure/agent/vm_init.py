@@ -244,7 +244,7 @@ def _settled() -> dict[str, Any]:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
     fd = os.open("/proc/self/ns/net", os.O_RDONLY)
     report = {"machine": machine.describe(), "details": machine.details(), "machine_netns": fd}
-    return {"problem": problem, "told": report}
+    return {"problem": problem, "report": report}
 
 
 def main() -> None:
@@ -262,7 +262,7 @@ def main() -> None:
         port.drain()
         with contextlib.suppress(Gone):
             port.say({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
-            _converse(port, result["told"])
+            _converse(port, result["report"])
             while port.connected():  # the host reads the end first
                 time.sleep(0.01)
 

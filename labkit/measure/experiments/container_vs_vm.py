@@ -15,7 +15,7 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out
 
 LOADS = ("udp:800", "tcp", "ping")
@@ -75,7 +75,9 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     parameters = profiled_runs.without(parameters, blind)
     loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
     points = [
-        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        MeasurementPoint(
+            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
+        )
         for pairs, number in datapaths.rounds(parameters, seed)
     ]
     observed = [

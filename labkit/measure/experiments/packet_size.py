@@ -19,7 +19,7 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.parameters import left_out, within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
@@ -91,7 +91,7 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
             loads = [Load(parameters.of_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
-            points.append(Point(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
+            points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = (
         f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"
     )

@@ -138,10 +138,10 @@ def carrying(counters: Receivers, before: list[int], within_s: float, ended: Cal
 
 def window(counters: Receivers, wait: Callable[[float], object], until: float) -> Window:
     """Count until `until` (time.monotonic()); `wait` sleeps until a time, or less if all flows have ended."""
-    times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
+    times, start, before = machine.cpu_times(), time.monotonic(), counters.read()
     wait(until)
     now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
-    used, passed = now - times, total - got
+    used, passed = now - times, total - before
     return Window(
         window_s=end - start,
         received_bytes=passed.received_bytes,

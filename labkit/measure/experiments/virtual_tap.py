@@ -16,7 +16,7 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
@@ -126,7 +126,9 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = [
-        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        MeasurementPoint(
+            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
+        )
         for pairs, number in datapaths.rounds(parameters, seed)
     ]
     observed = [

@@ -142,9 +142,9 @@ __all__ = [
 ]
 
 
-def lent_scratch() -> str | None:
+def shared_vm_scratch() -> str | None:
     """Return the folder of the lab VM that a sweep shares with this process (its QEMU command line has it), or None."""
     from labkit.measure.hosts import vm
 
-    result: str | None = json.loads(os.environ.get(vm.LENT) or "{}").get("scratch")
+    result: str | None = json.loads(os.environ.get(vm.SHARED_VM) or "{}").get("scratch")
     return result

@@ -43,7 +43,7 @@ OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
-Told = TypeVar("Told")
+Message = TypeVar("Message")
 GREETING = b"labkit-python"
 # One line without any character that one of the login shells would read in its own way. It tells the version before
 # anything that an old Python does not know; what stands in the home folder is no module.
@@ -93,7 +93,7 @@ def _sent(request: dict[str, Any]) -> dict[str, Any]:
     return request | own
 
 
-class Found(msgspec.Struct):
+class BootstrapReport(msgspec.Struct):
     """What hosts/ssh_bootstrap.py finds: versions of packages, wheels that were copied before, and its Python."""
 
     versions: dict[str, str | None]
@@ -139,7 +139,7 @@ class SshConversation:
             name: wheel.installed_wheel(name) for name in wheel.NEEDS
         }
         self._tell({name: one.digest for name, one in wheels.items()})
-        result = self._hear(Found)
+        result = self._hear(BootstrapReport)
         use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
         if contents:
@@ -175,7 +175,7 @@ class SshConversation:
             " connect once by hand"
         )
 
-    def _needed(self, one: wheel.Wheel, result: Found) -> bool:
+    def _needed(self, one: wheel.Wheel, result: BootstrapReport) -> bool:
         """Whether a package has to be brought. Raises Unsupported if it is needed and cannot be used there."""
         if wheel.fits(one.name, result.versions.get(one.name)):
             return False
@@ -190,7 +190,7 @@ class SshConversation:
     def _tell(self, content: dict[str, Any]) -> None:
         self.tell(msgspec.json.encode(content).decode())
 
-    def _hear(self, kind: type[Told]) -> Told:
+    def _hear(self, kind: type[Message]) -> Message:
         """Its next event. Raises what it could not do, or Failed when it has ended or says what is none."""
         line = next(self._talk.lines(START_S), None)
         if line is None:

@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
 KVM_S = 30.0
 LOOKING = ("doctor", "draw", "live")  # requests that measure nothing
-LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
+SHARED_VM = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
 
 def _leased(where: str, folder: str | None) -> LabVm | None:
     """The lab VM that is lent to this process, if it is the one that is asked for."""
-    report = json.loads(os.environ.get(LENT) or "{}")
+    report = json.loads(os.environ.get(SHARED_VM) or "{}")
     if report.get("where") != where or not Path(report["scratch"], "channel").exists():
         return None
     guest = LabVm(where, Path(report["scratch"]), Path(report["folder"]))

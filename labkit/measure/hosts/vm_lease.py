@@ -28,7 +28,7 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
             if held and (held[0].where != where or held[0].suspect()):
                 held.clear()
                 stack.close()
-            os.environ.pop(vm.LENT, None)
+            os.environ.pop(vm.SHARED_VM, None)
             if not where.startswith("vm:") or vm_spec.parse(where).fresh:
                 return False
             if not held:
@@ -37,10 +37,10 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
                 talk.end()
                 held.append(guest)
             report = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
-            os.environ[vm.LENT] = json.dumps(report)
+            os.environ[vm.SHARED_VM] = json.dumps(report)
             return anew
 
         try:
             yield lease
         finally:
-            os.environ.pop(vm.LENT, None)
+            os.environ.pop(vm.SHARED_VM, None)

@@ -40,8 +40,10 @@ class Observer:
 
     check: Callable[[ObservedLoad], object]
     armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
-    check_built: Callable[[ObservedLoad], object] = lambda _asked: None
-    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _asked, _topology: None
+    check_built: Callable[[ObservedLoad], object] = lambda _parameters: None
+    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _parameters, _topology: (
+        None
+    )
     traces: bool = False
     disturbs: bool = False
 
@@ -50,7 +52,7 @@ class _Losses:
     """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
 
     def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
-        self._asked, self._counted = parameters, counted
+        self._parameters, self._counted = parameters, counted
         state = topologies.state(topology)
         self._outside = [
             (space.name, link.name)
@@ -69,7 +71,9 @@ class _Losses:
     def report(self) -> Observation:
         """Return the counts by place, and under `loss` the hops of each pair."""
         changed = self._counted.report().observed
-        result = losses(changed, self._pairs, self._asked.protocol, self._asked.family, self._outside)
+        result = losses(
+            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside
+        )
         return Observation({**changed, "loss": result})
 
 
@@ -169,7 +173,7 @@ def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) ->
 
 
 def _switch(
-    _asked: ObservedLoad, topology: topologies.Topology, _stem: Path
+    _parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return switch.switched(topology.switch)
 
@@ -182,11 +186,11 @@ def _check_switch(parameters: ObservedLoad) -> None:
 
 TABLE = {
     "perf_stat": Observer(lambda parameters: stat.check(parameters.events), _perf_stat),
-    "perf_record": Observer(lambda _asked: record.check(), _perf_record),
-    "counters": Observer(lambda _asked: None, _counters),
+    "perf_record": Observer(lambda _parameters: record.check(), _perf_record),
+    "counters": Observer(lambda _parameters: None, _counters),
     "switch": Observer(_check_switch, _switch),
     "function_times": Observer(
-        lambda _asked: function_times.check(),
+        lambda _parameters: function_times.check(),
         _function_times,
         lambda parameters: kernel_functions.resolved(parameters.functions),
         traces=True,
@@ -196,7 +200,7 @@ TABLE = {
         _check_guests, _guest_function_times, check_topology=_check_traceable, disturbs=True
     ),
     "function_graph": Observer(
-        lambda _asked: session.check(),
+        lambda _parameters: session.check(),
         _function_graph,
         lambda parameters: _roots(parameters),
         traces=True,

@@ -114,11 +114,11 @@ def static_routes(kernel: Netlink) -> list[Message]:
             report.get_attr("RTA_TABLE", report["table"]) == RT_TABLE_MAIN
             and report["proto"] != RTPROT_KERNEL
         ):
-            result.append(Message(f"add route to {_route(report).to} again", _asked_again(body)))
+            result.append(Message(f"add route to {_route(report).to} again", _as_request(body)))
     return result
 
 
-def _asked_again(body: bytes) -> bytes:
+def _as_request(body: bytes) -> bytes:
     """What the kernel told of a route, as a request. Flags of the route and of each of several hops (RTNH_F_DEAD,
     RTNH_F_LINKDOWN …) tell how it stands, and the kernel takes none that has them (fib_get_nhs)."""
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE

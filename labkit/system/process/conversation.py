@@ -44,7 +44,7 @@ class Conversation:
     """
 
     def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
-        self._said = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()
         self._heard = bytearray()
         self._silent_s: float | None = None
         with startable(argv):
@@ -52,7 +52,7 @@ class Conversation:
                 [*DIE_WITH_US, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 pass_fds=pass_fds,
             )
         if request is not None:
@@ -101,7 +101,7 @@ class Conversation:
         if self._silent_s is not None:
             return f"said nothing for {self._silent_s:g} s"
         returncode = self._popen.wait()
-        last = content_of(self._said).strip().splitlines()[-1:]
+        last = content_of(self._stderr).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:
             return f"was killed by signal {signal.SIGKILL:d}"
         killed = (
@@ -118,4 +118,4 @@ class Conversation:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-        self._said.close()
+        self._stderr.close()

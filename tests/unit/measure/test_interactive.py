@@ -98,7 +98,7 @@ def test_background_program() -> None:
         assert parameters.answer(1)["event"] == "started"
         end = time.monotonic() + 10
         for number in range(2, 1000):
-            parameters.ask(number, "said", program=1)
+            parameters.ask(number, "output", program=1)
             report = parameters.answer(number)
             if report["stdout"] == "ready\n" or time.monotonic() > end:
                 break
@@ -111,7 +111,7 @@ def test_background_program() -> None:
             -signal.SIGTERM,
             "ready\n",
         )
-        parameters.ask(1004, "said", program=1)
+        parameters.ask(1004, "output", program=1)
         assert not parameters.answer(1004)["running"]
 
 

@@ -195,7 +195,7 @@ def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
 def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     """The rows of a stage; what cannot be seen is a row that says why."""
     try:
-        result = LOOKS[stage.part](parameters, run_context, stage)
+        result = MEASURE[stage.part](parameters, run_context, stage)
     except (Unsupported, Failed) as error:
         result = [_refused(error)]
     return [_row(parameters, run_context, stage, one) for one in result]
@@ -268,4 +268,4 @@ def _refused(error: Unsupported | Failed) -> Row:
     return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
 
 
-LOOKS = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
+MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

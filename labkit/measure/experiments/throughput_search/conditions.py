@@ -68,7 +68,7 @@ class Conditions:
         }
 
 
-class Watch:
+class ConditionsMonitor:
     """The counters of a topology's namespaces and of this experiment's processes, less those of the generator."""
 
     def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:

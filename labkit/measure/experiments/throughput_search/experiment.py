@@ -23,8 +23,8 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import mlrsearch
-from labkit.measure.experiments.throughput_search.conditions import Conditions, Watch, give_cpus
-from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
+from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, give_cpus
+from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
@@ -46,7 +46,7 @@ Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     """One round of searches with one size of frames, one number of flows and one number of pairs."""
 
     pairs: int
@@ -60,12 +60,12 @@ class Point:
         return f"{self.frame}b-{self.flows}f-{self.pairs}-r{self.round}"
 
 
-def points(parameters: Throughput, seed: int) -> list[Point]:
+def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
     """All points in the order in which they are measured: round by round, everything shuffled in each."""
     search = []
     for number in range(parameters.rounds):
         all_of = [
-            Point(pairs, number, frame, flows)
+            SearchPoint(pairs, number, frame, flows)
             for pairs in parameters.pairs
             for frame in parameters.frame_bytes
             for flows in parameters.flows
@@ -86,7 +86,7 @@ def _set_up_s(usable: list[Arm]) -> float:
     return SET_UP_S * len(usable) + survey.boots_s(usable)
 
 
-def _point_s(parameters: Throughput, point: Point, usable: list[Arm]) -> float:
+def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> float:
     return _set_up_s(usable) + len(usable) * _search_s(parameters)
 
 
@@ -116,7 +116,7 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
 def _measured(
     parameters: Throughput,
     run_context: RunContext,
-    point: Point,
+    point: SearchPoint,
     usable: list[Arm],
     spent_of: tuple[float, float],
 ) -> Iterator[Event]:
@@ -151,7 +151,7 @@ def _measured(
     yield context.rows(point.name, rows)
 
 
-def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measured]:
+def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list[Measured]:
     """A search of one arm: a row for each ratio of loss, and one for each trial."""
     search: list[Measured] = []
     try:
@@ -162,17 +162,17 @@ def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measu
     return search
 
 
-def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[Measured]) -> None:
+def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: list[Measured]) -> None:
     """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
             live.topology.pairs, parameters.mix(point.frame, point.flows)
         )
         trials = stack.enter_context(generator)
-        watch = Watch(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
-        stack.callback(watch.close)
-        placed = _placed(watch)
-        take = _taking(live, trials, watch, search)
+        monitor = ConditionsMonitor(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
+        stack.callback(monitor.close)
+        placed = _placed(monitor)
+        take = _taking(live, trials, monitor, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take)
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
@@ -195,22 +195,22 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
             search.append(live.measured(metrics, doubts))
 
 
-def _placed(watch: Watch) -> str | None:
+def _placed(monitor: ConditionsMonitor) -> str | None:
     """How the datapath's processes are scheduled; None where it has none."""
-    if not watch.pids:
+    if not monitor.pids:
         return None
-    return "fifo" if give_cpus(watch.pids, min(os.sched_getaffinity(0))) else "normal"
+    return "fifo" if give_cpus(monitor.pids, min(os.sched_getaffinity(0))) else "normal"
 
 
-def _taking(live: LocalArm, trials: Trials, watch: Watch, search: list[Measured]) -> Take:
+def _taking(live: LocalArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
     """What takes a trial, and leaves its row."""
 
     def take(
         phase: str, rate_pps: float | None, duration_s: float, latency: bool
     ) -> tuple[Trial, Conditions]:
-        watch.begin()
+        monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency)
-        conditions = watch.end(trial)
+        conditions = monitor.end(trial)
         search.append(live.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
 
@@ -242,7 +242,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
         "phase": phase,
         "status": "ok" if words is None else "invalid",
         "reason": words,
-        "asked_pps": trial.rate_pps,
+        "requested_pps": trial.rate_pps,
         "offered_pps": trial.offered_pps,
         "throughput_pps": trial.received_count / trial.elapsed_s,
         "offered_count": trial.offered_count,
@@ -274,7 +274,7 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, search: list[Found]) -> dict[float | None, dict[str, Any]]:
+def _costs(take: Take, search: list[FoundRate]) -> dict[float | None, dict[str, Any]]:
     """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
     it, and of the machine per packet that arrived."""
     costs: dict[float | None, dict[str, Any]] = {}
@@ -293,7 +293,7 @@ def _costs(take: Take, search: list[Found]) -> dict[float | None, dict[str, Any]
 
 
 def _row(
-    one: Found, result: Result, parameters: Throughput, point: Point, line_pps: float | None
+    one: FoundRate, result: Result, parameters: Throughput, point: SearchPoint, line_pps: float | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The columns of what was found for one ratio of loss, and its doubts."""
     mean = rates.mean_bytes(rates.sizes(point.frame))
@@ -331,7 +331,7 @@ def _row(
     return row, doubts
 
 
-def _verdict(one: Found, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
+def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
     """The status of a search that found no rate of the device, and why; None for one that did."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
     if result.problem is not None:

@@ -43,7 +43,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRate:
     """What a search found for one loss ratio: the rate, and the loads between which it lies; None where a bound is
     missing."""
 
@@ -57,7 +57,7 @@ class Found:
 class Result:
     """A search. `most_pps`: the greatest load that was tried. `problem`: why it did not end as it should, or None."""
 
-    bounds: list[Found]
+    bounds: list[FoundRate]
     most_pps: float
     trials_count: int
     repeated_count: int
@@ -101,7 +101,7 @@ def search(
         except _Limited as limit:
             most_pps = limit.reached_pps * REACHED
     else:
-        result = [Found(loss, None, None, None) for loss in losses]
+        result = [FoundRate(loss, None, None, None) for loss in losses]
         problem = f"the generator's own rate fell {RESTARTS} times while it was searched"
     took_s = time.monotonic() - begun
     return Result(result, most_pps, counts.trials, counts.repeated, counts.disturbed, took_s, problem)
@@ -122,7 +122,7 @@ def _once(
     most_pps: float,
     limit_s: float,
     counts: _Counts,
-) -> tuple[list[Found], str | None]:
+) -> tuple[list[FoundRate], str | None]:
     try:  # which takes 60 ms, and other experiments need none
         from MLRsearch import Config, MultipleLossRatioSearch, SearchGoal
     except ImportError:
@@ -158,7 +158,7 @@ def _once(
         known = [one.database.get_relevant_bounds(target=target) for target in targets]
         bounds, rates = [(each.clo, each.chi) for each in known], [None] * len(goals)
     return [
-        Found(loss, _float(rate), _float(lower), _float(upper))
+        FoundRate(loss, _float(rate), _float(lower), _float(upper))
         for loss, rate, (lower, upper) in zip(losses, rates, bounds, strict=True)
     ], problem
 

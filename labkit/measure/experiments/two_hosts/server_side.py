@@ -29,7 +29,7 @@ class Serving:
     def __init__(
         self, parameters: DatapathParameters, run_context: RunContext, environment: dict[str, Any]
     ) -> None:
-        self._asked, self._around, self._environment = parameters, run_context, environment
+        self._parameters, self._run_context, self._environment = parameters, run_context, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
         self._servers: Servers | None = None
@@ -50,13 +50,15 @@ class Serving:
 
     def hello(self) -> dict[str, Any]:
         """What rows and environment.json tell of this host."""
-        report = {**self._around.machine, **registry.versions()}
+        report = {**self._run_context.machine, **registry.versions()}
         return {"machine": report, "environment": {"machine": report, **self._environment}}
 
     def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
         """Build this side of an arm."""
         self.clear()
-        spec = self._asked.spec(pairs, self._around.machine_netns, topologies.SERVERS, bytes.fromhex(ours))
+        spec = self._parameters.spec(
+            pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
+        )
         self._ends = self._arm.enter_context(topologies.half(topology, spec))
         return {"offloads": offloads(self._ends[0])}
 
@@ -68,8 +70,8 @@ class Serving:
 
     def listen(self) -> dict[str, Any]:
         """A server listens at every end."""
-        parameters = self._asked
-        emulated = self._around.machine.get("accelerator") == "tcg"
+        parameters = self._parameters
+        emulated = self._run_context.machine.get("accelerator") == "tcg"
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._counters = self._run.enter_context(counters)
@@ -104,8 +106,8 @@ class Serving:
 
     @property
     def _generator(self) -> FlowGenerator:
-        assert isinstance(self._asked.load_generator, FlowGenerator)
-        return self._asked.load_generator
+        assert isinstance(self._parameters.load_generator, FlowGenerator)
+        return self._parameters.load_generator
 
     def quiet(self) -> dict[str, Any]:
         """No server listens any more."""

@@ -144,7 +144,7 @@ def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[
     ip, icmp, udp = _groups(family)
     sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
     offered = seen.interface(way[0], "tx_packets", "tx_dropped")
-    arrived, got = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
+    arrived, ip_received = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
     delivered = seen.mib(server, ip, "InDelivers")
     refused = seen.mib(server, udp, "InErrors", "NoPorts")
     others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
@@ -159,8 +159,8 @@ def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[
             "why": why_out,
         },
         *_between(seen, way),
-        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - got, "why": {}},
-        {"at": f"{server}: IP", "lost_count": got - delivered, "why": why_in},
+        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - ip_received, "why": {}},
+        {"at": f"{server}: IP", "lost_count": ip_received - delivered, "why": why_in},
         {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
         {
             "at": f"{server}: left unread in the socket",

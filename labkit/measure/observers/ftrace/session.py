@@ -45,7 +45,7 @@ PLAIN = {
     "options/overwrite": "1",
 }
 # What perf-tools change beside that.
-LENT = (
+PERF_TOOLS_OPTIONS = (
     *(f"{OPTIONS}{name}" for name in ("abstime", "proc", "tail", "duration")),
     "options/stacktrace",
 )
@@ -170,7 +170,7 @@ def exclusive_tracefs() -> Iterator[Path]:
         journal = stack.enter_context(tracing_journal.journal())
         arming = Arming(top, journal)
         journal.note(tracing_journal.PERF_TOOLS_LOCK, None)
-        for name in ("tracing_on", *PLAIN, *LENT, "set_graph_function", "set_ftrace_filter"):
+        for name in ("tracing_on", *PLAIN, *PERF_TOOLS_OPTIONS, "set_graph_function", "set_ftrace_filter"):
             arming.keep(name)
         for name in ("kprobe_events", "function_profile_enabled", "current_tracer"):
             arming.keep(name)

@@ -90,7 +90,7 @@ def perf_record(
     folded.parent.mkdir(parents=True, exist_ok=True)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE]
     about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(scope)}
-    about |= {"told": PILES_UP} if event == CLOCK else {}
+    about |= {"note": PILES_UP} if event == CLOCK else {}
     with (
         tempfile.TemporaryFile() as data,  # without a name, so that nothing is left of it, however we end
         perf_control.controlled(["record", *sampling, *scope.argv(), "-o", path_of(data)]) as control,

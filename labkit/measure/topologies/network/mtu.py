@@ -38,7 +38,7 @@ class Mtus:
     def __init__(self, described: Described) -> None:
         self._described = described
         self._rooms: dict[Key, Room] = {}
-        self._asked: list[DescribedInterface] = []
+        self._in_progress: list[DescribedInterface] = []
 
     def of(self, one: DescribedInterface) -> int:
         """The MTU of an interface in bytes: what its part says, or what fits."""
@@ -47,11 +47,11 @@ class Mtus:
     def room(self, one: DescribedInterface) -> Room:
         """The MTU of an interface, with how it came about."""
         if one.key not in self._rooms:
-            if one in self._asked:
+            if one in self._in_progress:
                 raise BadInput(f"{one} is carried by itself: give its remote a way beside it")
-            self._asked.append(one)
+            self._in_progress.append(one)
             self._rooms[one.key] = self._room(one)
-            self._asked.pop()
+            self._in_progress.pop()
         return self._rooms[one.key]
 
     def _room(self, one: DescribedInterface) -> Room:

@@ -82,7 +82,7 @@ class Mirrors:
         monitor: Namespace | None,
         indices: Mapping[int, int],
     ) -> None:
-        self._asked, self._spec, self._between, self._monitor = parameters, spec, between, monitor
+        self._parameters, self._spec, self._between, self._monitor = parameters, spec, between, monitor
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
         self._indices = indices  # of the ends' ports, by the ends' numbers
@@ -94,17 +94,17 @@ class Mirrors:
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """The switch with its ports and those that the mirrors need, and one for the outer side of tunnels, where the
         datapath takes one."""
-        kind, _, of = (self._asked.sampling or "").partition(":")
+        kind, _, of = (self._parameters.sampling or "").partition(":")
         sampling = (kind, int(of)) if kind else None
         main = Bridge(
             name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
         )
-        if self._asked.output in TUNNELS and self._asked.mirrors and self._userspace:
+        if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
             return [main, Bridge(UNDERLAY, self._datapath, [Port("uplink")])]
         return [main]
 
     def _ports(self) -> list[Port]:
-        parameters = self._asked
+        parameters = self._parameters
         if not parameters.mirrors:
             return []
         if parameters.output == "vlan":
@@ -118,15 +118,15 @@ class Mirrors:
 
     def _tunnel_options(self, number: int) -> dict[str, str]:
         result = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(number + 1)}
-        if self._asked.output == "erspan":
+        if self._parameters.output == "erspan":
             result |= {"erspan_ver": "1", "erspan_idx": str(number + 1)}
         return result
 
     def _vlans(self) -> range:
-        return range(RSPAN_VLAN, RSPAN_VLAN + self._asked.mirrors)
+        return range(RSPAN_VLAN, RSPAN_VLAN + self._parameters.mirrors)
 
     def _mirrors(self) -> list[Mirror]:
-        parameters = self._asked
+        parameters = self._parameters
         kind, _, number = parameters.select.partition(":")
         everything = kind in ("all", "vlan")
         return [
@@ -145,7 +145,7 @@ class Mirrors:
 
     def lay_cables(self) -> None:
         """The interfaces that copies go out by, and those at which they arrive."""
-        parameters = self._asked
+        parameters = self._parameters
         if self._monitor is None or parameters.output == "internal":
             return
         if parameters.output == "veth":
@@ -156,8 +156,10 @@ class Mirrors:
     def _cables(self, wanted: Sequence[tuple[str, int]], part: int) -> None:
         assert self._monitor is not None, "there are mirrors"
         mtu_bytes = self._spec.mtu_bytes
-        if self._asked.output in TUNNELS:
-            mtu_bytes = self._asked.uplink_mtu or mtu_bytes + length_bytes(tunnel_headers(self._asked))
+        if self._parameters.output in TUNNELS:
+            mtu_bytes = self._parameters.uplink_mtu or mtu_bytes + length_bytes(
+                tunnel_headers(self._parameters)
+            )
         self._between.netlink.do(
             *(
                 netlink.new_link(
@@ -174,9 +176,9 @@ class Mirrors:
         """What needs ports that the switch has made: addresses of tunnels, internal ports in their namespace."""
         if self._monitor is None:
             return
-        if self._asked.output == "internal":
+        if self._parameters.output == "internal":
             self._move_internal()
-        elif self._asked.output in TUNNELS:
+        elif self._parameters.output in TUNNELS:
             self._connect_tunnels(switch)
 
     def _move_internal(self) -> None:
@@ -202,7 +204,7 @@ class Mirrors:
         else:
             near = [netlink.new_address(UPLINK, NEAR), netlink.new_neighbour(UPLINK, str(FAR.ip), far)]
             self._between.netlink.do(*near)
-        if (rate_bps := self._asked.uplink_bps) is not None:
+        if (rate_bps := self._parameters.uplink_bps) is not None:
             burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
             words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
             tc = [
@@ -223,7 +225,7 @@ class Mirrors:
         if self._monitor is None:
             yield
             return
-        with reading(self._asked.readers, self._monitor, self._ends):
+        with reading(self._parameters.readers, self._monitor, self._ends):
             yield
 
     @contextmanager
@@ -247,9 +249,9 @@ class Mirrors:
         copies = unread = 0
         if self._monitor is not None:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
-            unread = sum(self._sockets[1].drops().values()) if self._asked.readers != "none" else 0
+            unread = sum(self._sockets[1].drops().values()) if self._parameters.readers != "none" else 0
         total = sum(self._sockets[0].drops().values()) if self._userspace else None
-        expected = self._asked.mirrors * (arrived + left)
+        expected = self._parameters.mirrors * (arrived + left)
         return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
 
     def _counters(self, number: int) -> netlink.LinkCounters:
@@ -269,7 +271,7 @@ class Mirrors:
                 }
                 if now.lost is not None and before.lost is not None:
                     result["switch_lost_count"] = now.lost - before.lost
-                if self._asked.mirrors:
+                if self._parameters.mirrors:
                     result["copies_expected_count"] = now.expected - before.expected
                     result["copies_count"] = now.copies - before.copies
                     result["copies_unread_count"] = now.unread - before.unread
@@ -281,8 +283,8 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Copies that cannot leave the host: the switch drops them, and counts them nowhere."""
-        uplink_bytes = self._asked.uplink_mtu
-        added = tunnel_headers(self._asked) if uplink_bytes is not None else ()
+        uplink_bytes = self._parameters.uplink_mtu
+        added = tunnel_headers(self._parameters) if uplink_bytes is not None else ()
         if uplink_bytes is None or self._spec.mtu_bytes + length_bytes(added) <= uplink_bytes:
             return ()
         return (
@@ -313,7 +315,7 @@ class Mirrors:
                 time.sleep(0.002)
             if time.monotonic() > deadline:
                 raise Failed(
-                    f"{self._asked.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
+                    f"{self._parameters.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
                     f" {switch.words() or 'Open vSwitch gives no reason'}"
                 )
             switch.command("revalidator/purge")

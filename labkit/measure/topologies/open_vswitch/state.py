@@ -17,7 +17,7 @@ KIND = "openvswitch"
 
 def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
     """The namespaces, the switch's own with what the database tells of its ports."""
-    report = _Told(switch)
+    report = _Database(switch)
     return [
         msgspec.structs.replace(space, interfaces=report.interfaces(space))
         if space.name == switch.space.name
@@ -26,7 +26,7 @@ def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
     ]
 
 
-class _Told:
+class _Database:
     """The rows of the database, by identifiers."""
 
     def __init__(self, switch: Switch) -> None:
