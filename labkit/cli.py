@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _standard_streams()
         _current_folder()
+        process.check_limits()
         given = arguments.parsed(argv)
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _sorry(_what_failed(error))
     except RuntimeError as error:
+        if sentence := process.exhausted(error):
+            return _sorry(sentence)
         if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
         return _sorry(f"symbolic links form a loop: {error}")
@@ -90,6 +93,8 @@ def _drop_output() -> None:
 
 def _what_failed(error: OSError) -> str:
     """Describe in one sentence what the operating system refused."""
+    if sentence := process.exhausted(error):
+        return sentence
     if error.filename is not None:
         return f"{str(error.filename)[:200]}: {error.strerror}"
     if error.errno not in UNWRITABLE:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Need
 from sandbox import Sandbox, one_sentence, sandbox, until
-from test_topologies import OF_PAIRS, require_kind
+from topology_kinds import OF_PAIRS, require_kind
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from conftest import Need
 from sandbox import printed
-from test_topologies import IPV4_ALONE, OF_PAIRS, require_kind
+from topology_kinds import IPV4_ALONE, OF_PAIRS, require_kind
 
 from labkit.measure.topologies import State
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Need
 from sandbox import one_sentence, sandbox, until
+from topology_kinds import IPV4_ALONE, OF_PAIRS, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
@@ -24,12 +25,6 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
 PARAMETERS = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
-KINDS = {
-    "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
-    "gre": "gre", "geneve": "geneve", "ipip": "ipip",
-}  # fmt: skip
-IPV4_ALONE = {"ipip"}
-OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_own_networks.py
 TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_passthru"]
 
 
@@ -58,14 +53,6 @@ def answers(name: str) -> dict[tuple[int, int, int], Answer]:
         for pairs, mtu, family in PARAMETERS
     ]
     return dict(zip(PARAMETERS, ask(requests), strict=True))
-
-
-def require_kind(name: str, need: Need) -> None:
-    if name.startswith("ovs"):
-        need("openvswitch", *(["ovs kernel"] if name == "ovs" else []))
-    for start, kind in KINDS.items():
-        if name.startswith(start):
-            need(kind)
 
 
 def eth0(answer: Answer) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from test_packets import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
+from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
 
 from labkit.common import packets
 from labkit.common.errors import BadInput

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from test_why import observed, run, words
+from synthetic_why_run import observed, run, words
 
 from labkit.analysis import why
 from labkit.analysis.why import counter_tables, function_time_table, loss_table, selection

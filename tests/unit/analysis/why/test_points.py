@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import synthetic_rows
-from test_why import run, words
+from synthetic_why_run import run, words
 
 from labkit.analysis import load as loading
 from labkit.analysis import why

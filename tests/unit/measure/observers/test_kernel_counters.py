@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_packet_loss import WAY
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair
@@ -20,6 +19,12 @@ from labkit.measure.topologies import Step
 from labkit.system import process
 from labkit.system.machine import programs
 
+WAY = [
+    ("client0", "eth0", "out"),
+    ("between", "port0", "in"),
+    ("between", "port1", "out"),
+    ("server0", "eth0", "in"),
+]
 SAMPLES = Path(__file__).parents[3] / "samples"
 
 

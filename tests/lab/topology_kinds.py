@@ -1,0 +1,22 @@
+"""Which kinds of interfaces the topologies need, and which topologies join pairs."""
+
+from __future__ import annotations
+
+from conftest import Need
+
+from labkit.measure.topologies import TABLE
+
+KINDS = {
+    "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
+    "gre": "gre", "geneve": "geneve", "ipip": "ipip",
+}  # fmt: skip
+IPV4_ALONE = {"ipip"}
+OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_own_networks.py
+
+
+def require_kind(name: str, need: Need) -> None:
+    if name.startswith("ovs"):
+        need("openvswitch", *(["ovs kernel"] if name == "ovs" else []))
+    for start, kind in KINDS.items():
+        if name.startswith(start):
+            need(kind)
