@@ -147,7 +147,7 @@ def test_capture_as_table_rows(notebook: Notebook, tmp_path: Path) -> None:
     refused = notebook.refused
     place = refused("with net.capture('client9:eth0'): pass")
     assert place.startswith(
-        "BadInput: 'client9:eth0' is no place to capture at: NAMESPACE:INTERFACE, of client0,"
+        "BadInput: 'client9:eth0' is not a capture point: write NAMESPACE:INTERFACE, with a namespace of client0,"
     )
     assert (
         refused("with net.capture('client0:x'): pass") == "BadInput: client0 has no interface x to capture at"

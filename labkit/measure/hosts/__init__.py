@@ -26,7 +26,7 @@ def check(where: str) -> None:
     elif where.startswith("ssh:"):
         ssh.check(where)
     else:
-        raise BadInput(f"where={where}: there are {KINDS}")
+        raise BadInput(f"where={where} is not a host: choose {KINDS}")
 
 
 def check_tracing(where: str) -> None:
@@ -40,8 +40,8 @@ def check_tracing(where: str) -> None:
         parameters = vm_spec.parse(where)
         if parameters.cpus > 1 and parameters.profile != "tracing" and not kvm.worth_trying():
             raise BadInput(
-                f"where={where}: an emulated machine may panic when its kernel's functions are traced while several"
-                " CPUs run at once: add profile=tracing, in which one thread plays all of them, or cpus=1"
+                f"where={where}: an emulated machine may panic if kernel functions are traced while several"
+                " CPUs run at once: add profile=tracing, which runs all of them in one thread, or cpus=1"
             )
 
 

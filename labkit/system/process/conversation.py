@@ -86,7 +86,7 @@ class Conversation:
                 yield line
             seen = len(self._heard)
             if seen > LONGEST_LINE:
-                raise Failed(f"the experiment's process said a line of more than {LONGEST_LINE >> 20} MiB")
+                raise Failed(f"the experiment's process wrote a line longer than {LONGEST_LINE >> 20} MiB")
             if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
                 self._silent_s = silence_s
                 return

@@ -144,12 +144,12 @@ def test_digest_of_the_content(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "is no kernel image"),
-        (b"\x7fELF" + bytes(5000), "is no kernel image"),
+        (b"", "is not a kernel image"),
+        (b"\x7fELF" + bytes(5000), "is not a kernel image"),
         (bytes(56) + b"ARM\x64" + bytes(5000), "is a kernel for arm64, and this is amd64"),
-        (image("rm -rf"), "does not say which release"),
-        (image("../../etc"), "does not say which release"),
-        (image("")[:0x300], "does not say which release"),
+        (image("rm -rf"), "has no valid kernel release"),
+        (image("../../etc"), "has no valid kernel release"),
+        (image("")[:0x300], "has no valid kernel release"),
     ],
 )
 def test_invalid_image_is_named(make: Make, tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -194,7 +194,7 @@ def test_no_kernel_gives_the_remedy(make: Make, capsys: pytest.CaptureFixture[st
     "name", ["a b", "$(id)", "../x", "--help", "linux-image-", "x;id", "x\n", "é", "x" * 200]
 )
 def test_package_name_is_validated(make: Make, name: str) -> None:
-    with pytest.raises(BadInput, match="is no kernel of Debian's"):
+    with pytest.raises(BadInput, match="is not a Debian kernel"):
         debian_kernels.get(name, print)
     assert not kernels.store().exists()
 

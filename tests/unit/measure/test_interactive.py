@@ -120,7 +120,7 @@ def test_background_program() -> None:
     [
         ({"do": "run", "at": "nowhere", "argv": ["true"], "timeout_s": 1}, "has no nowhere: there are cs1"),
         ({"do": "wait", "program": 7, "timeout_s": 1}, "no such program"),
-        ({"do": "dance"}, "cannot be asked"),
+        ({"do": "dance"}, "unknown request"),
     ],
 )
 def test_invalid_requests_are_refused(request_: dict[str, Any], says: str) -> None:

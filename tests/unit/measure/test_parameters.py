@@ -115,7 +115,7 @@ def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expec
             "veth does not reach .* there are veth_bridge, macvlan_bridge, ipvlan_l2",
         ),
         ({**CABLE, "slices": "5"}, "with nodes=two say slices=0"),
-        ({**CABLE, "peer": "there"}, "where=there: there are here"),
+        ({**CABLE, "peer": "there"}, "where=there is not a host: choose here"),
         ({**CABLE, "parent": "nic0"}, "parent='nic0' is not of the form"),
         ({**CABLE, "parent": None}, "needs parent=NIC,NIC"),
         ({**CABLE, "parent": "nic0,nic0"}, "a cable has two ends"),

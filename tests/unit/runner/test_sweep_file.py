@@ -147,7 +147,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"parameters": {"pairs": "x"}}, "pairs=x"),
         ({"parameters": {1: 2}}, "has no parameter 1"),
         ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
-        ({"grid": {"where": ["here", "moon"]}}, "where=moon: there are here "),
+        ({"grid": {"where": ["here", "moon"]}}, "where=moon is not a host: choose here "),
         ({"grid": {"where": ["here", "vm:debian,cpus=many"]}}, "cpus"),
         ({"grid": {"mtu_bytes": [1500, 1500]}}, "the point 1500 is there twice"),
         ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),

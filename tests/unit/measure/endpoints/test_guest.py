@@ -35,7 +35,7 @@ def test_guest_specification() -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("", "a guest is asked for as KERNEL"),
+        ("", "a guest has the form KERNEL"),
         ("debian,queues=2", "say cpus=2 or more"),
         ("debian,offloads=maybe", "offloads takes on or off"),
         ("debian,memory_mib=1", "memory_mib takes a number from 128"),

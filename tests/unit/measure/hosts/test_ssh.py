@@ -30,7 +30,7 @@ def test_valid_machine_names(name: str) -> None:
     "name", ["", "-oProxyCommand=true", "-lab", "me@-lab", "@lab", "a b", "lab;true", "$(id)", "a\n", "a/b"]
 )
 def test_invalid_machine_names(name: str) -> None:
-    with pytest.raises(BadInput, match="a machine is asked for as ssh:NAME"):
+    with pytest.raises(BadInput, match="a machine has the form ssh:NAME"):
         hosts.check(f"ssh:{name}")
 
 
@@ -146,7 +146,7 @@ def test_returned_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_returned_files_outside_the_folder(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Failed, match="lab sent a file that is not taken"):
+    with pytest.raises(Failed, match="lab sent a file that labkit does not accept"):
         answers(tmp_path, monkeypatch, file(path))
     assert files(tmp_path / "data") == []
 
@@ -159,7 +159,7 @@ def test_oversized_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_invalid_returned_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Failed, match="lab sent a file that is none"):
+    with pytest.raises(Failed, match="lab sent an invalid file event"):
         answers(tmp_path, monkeypatch, '{"event": "file", "path": 7}')
 
 

@@ -82,7 +82,7 @@ def test_other_tracers_are_reported(tracing: Path) -> None:
     (tracing / "current_tracer").write_text("function_graph")
     with (
         tracing_journal.journal(),
-        pytest.raises(Unsupported, match="another labkit traces"),
+        pytest.raises(Unsupported, match="another labkit process is tracing"),
         session.exclusive_tracefs(),
     ):
         pass
