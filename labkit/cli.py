@@ -205,12 +205,13 @@ def _sweep(given: argparse.Namespace) -> int:
 
 def _judge_sweep(folder: Path) -> int:
     """Return the exit code for all rows, as `_judge`; 2 with a sentence for each point that could not be measured."""
-    from labkit.runner import sweep
+    from labkit.runner import sweep, unmeasured_point
 
     failed = sweep.failed(folder)
     for name, why in failed.items():
         _sorry(f"point {name} could not be measured: {why}")
-    return max(_judge(sweep.rows(folder)), 2 if failed else 0)
+    measured = [row for row in sweep.rows(folder) if row["point"] != unmeasured_point.POINT]
+    return max(_judge(measured), 2 if failed else 0)
 
 
 def _fleet(address: str) -> Measure:
