@@ -190,7 +190,7 @@ def test_switch_observer(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev"
 
 
 @pytest.mark.parametrize(

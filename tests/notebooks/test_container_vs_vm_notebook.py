@@ -67,7 +67,7 @@ def test_guest_function_times(folder: Path) -> None:
     timed = {"a guest each"}
     if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # of one that has two CPUs it is not tried
         shared = seen[seen["endpoint"].eq("shared_guest")]
-        assert shared["reason"].str.contains("an emulated guest of several CPUs may panic").all()
+        assert shared["reason"].str.contains("an emulated guest with several CPUs may panic").all()
     else:
         timed |= {"namespaces of one guest"}
     assert set(calls["ends"]) == timed

@@ -82,8 +82,8 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Report what this kernel and machine can do; `alone` in the request: the kernel is discarded afterwards."""
     from labkit.measure import capabilities  # what only a doctor needs
 
-    parameters = capabilities.capabilities(alone=request.get("alone", False))
-    result = [msgspec.to_builtins(one) for one in parameters]
+    probed = capabilities.capabilities(alone=request.get("alone", False))
+    result = [msgspec.to_builtins(one) for one in probed]
     yield {
         "event": "doctor",
         "machine": request.get("machine") or machine.describe(),

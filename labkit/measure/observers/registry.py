@@ -142,8 +142,8 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[gue
         several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
-                "an emulated guest of several CPUs may panic when its functions are traced:"
-                f" guest={word},profile=tracing has one thread play all of them"
+                "an emulated guest with several CPUs may panic when its functions are traced:"
+                f" use guest={word},profile=tracing, which runs all of them in one thread"
             )
     result: list[guest_function_times.Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
     return result
@@ -158,7 +158,7 @@ def _guest_function_times(
 def _check_guests(parameters: ObservedLoad) -> None:
     if not parameters.in_guests:
         raise BadInput(
-            "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
+            "observe=guest_function_times needs endpoint=guest; otherwise use observe=function_times"
         )
 
 
@@ -181,7 +181,7 @@ def _switch(
 def _check_switch(parameters: ObservedLoad) -> None:
     if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology):
         names = " or ".join(open_vswitch.NAMES)
-        raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
+        raise BadInput(f"observe=switch needs topology={names}")
 
 
 TABLE = {
@@ -223,7 +223,7 @@ def check(parameters: ObservedLoad) -> None:
     for name in ("observe", "events", "functions", "graph_functions"):
         words = getattr(parameters, name)
         if len(set(words)) < len(words):
-            raise BadInput(f"{name} has a value twice: {', '.join(words)}")
+            raise BadInput(f"{name} names a value twice: {', '.join(words)}")
     for name in parameters.observe:
         one_of("observe", name, tuple(TABLE))
     kernel_functions.check_names(parameters.functions)

@@ -232,7 +232,7 @@ def test_missing_program_is_named(
     make: Make, monkeypatch: pytest.MonkeyPatch, program: str, package: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, **_: None if name == program else f"/usr/bin/{name}")
-    with pytest.raises(Unsupported, match=rf"no {program} here \(Debian package {package}\)"):
+    with pytest.raises(Unsupported, match=rf"{program} is not installed \(Debian package {package}\)"):
         debian_kernels.get("cloud", print)
     assert not kernels.store().exists()
 

@@ -98,7 +98,7 @@ def test_module_order(tmp_path: Path) -> None:
     )
     order = cpio.load_order(made, ["built", "a_b", "c"])
     assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
-    with pytest.raises(Unsupported, match=r"9\.9-test has no gone"):
+    with pytest.raises(Unsupported, match=r"9\.9-test has no module gone"):
         cpio.load_order(made, ["gone"])
 
 

@@ -70,7 +70,7 @@ def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
     assert not tracing_journal.PERF_TOOLS_LOCK.exists()
     tracing_journal.PERF_TOOLS_LOCK.write_text("123\n")
     with (
-        pytest.raises(Unsupported, match="somebody else traces with perf-tools"),
+        pytest.raises(Unsupported, match="perf-tools are tracing"),
         session.exclusive_tracefs(),
     ):
         pass
@@ -87,7 +87,7 @@ def test_other_tracers_are_reported(tracing: Path) -> None:
     ):
         pass
     with (
-        pytest.raises(Unsupported, match="somebody else traces: the tracer function_graph"),
+        pytest.raises(Unsupported, match="another program is tracing: the tracer function_graph"),
         session.exclusive_tracefs(),
     ):
         pass
