@@ -208,7 +208,7 @@ def test_remote_with_another_version(machine: Lab) -> None:
     [digest] = [digest for digest, packages in machine.digests().items() if packages == ["labkit"]]
     (machine.cache / digest / "labkit" / "__init__.py").write_text('__version__ = "0.0.9"\n')
     sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
-    assert sentence.startswith("on lab labkit 0.0.9 answers, and this is ")
+    assert sentence.startswith("on lab labkit 0.0.9 answers, but this is ")
     shutil.rmtree(machine.cache / digest)
     assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
 

@@ -96,7 +96,7 @@ def test_endpoint_names_and_interfaces(name: str, need: Need) -> None:
         if family == 6 and name in IPV4_ALONE:
             assert (result["error"], result["text"].partition(" (")[0]) == (
                 "BadInput",
-                "ipip carries IPv4 alone",
+                "ipip carries IPv4 only",
             )
             continue
         assert [pair[::2] for pair in result["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
@@ -238,8 +238,8 @@ def test_more_than_256_pairs(family: int) -> None:
 def test_unknown_topology_and_unusable_parent() -> None:
     unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
     assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
-    assert unknown["text"] == f"there is no topology vethh; there are {', '.join(TABLE)}"
-    assert parent["text"] == "parent=eth0: veth has no parent; macvlan and ipvlan have"
+    assert unknown["text"] == f"vethh is not a topology: choose {', '.join(TABLE)}"
+    assert parent["text"] == "parent=eth0: veth has no parent: only macvlan and ipvlan have one"
 
 
 @pytest.mark.needs("macvlan", "iperf3")

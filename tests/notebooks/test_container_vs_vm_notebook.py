@@ -61,7 +61,7 @@ def test_guest_function_times(folder: Path) -> None:
     profiles = load.profiles(folder)
     seen = profiles[profiles["observer"].eq("guest_function_times")]
     bare = seen[seen["endpoint"].eq("namespace")]
-    assert bare["reason"].str.contains("no guests at these ends").all()
+    assert bare["reason"].str.contains("no endpoint is a guest").all()
     calls = container_vs_vm.calls(profiles)
     assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
     timed = {"a guest each"}

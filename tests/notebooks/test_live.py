@@ -84,7 +84,7 @@ def test_programs_run_at_endpoints(notebook: Notebook) -> None:
     assert refused("net.client9").startswith(
         "AttributeError: this topology has no endpoint client9; it has client0, server0"
     )
-    assert refused('live.build("vethh")').startswith("BadInput: there is no topology vethh; there are")
+    assert refused('live.build("vethh")').startswith("BadInput: vethh is not a topology: choose")
     assert refused('live.build("veth", pairs=[1, 2])').startswith(
         "BadInput: it is one topology: pairs=[1, 2]"
     )

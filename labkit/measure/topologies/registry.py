@@ -46,7 +46,7 @@ def check_names(parameters: Iterable[str]) -> None:
     for name in parameters:
         kind, plus, _options = name.partition("+")
         if kind not in TABLE:
-            raise BadInput(f"there is no topology {kind}; there are {', '.join(TABLE)}")
+            raise BadInput(f"{kind} is not a topology: choose {', '.join(TABLE)}")
         if plus and kind not in OPTIONS:
             raise BadInput(f"{name}: {kind} takes no options; {', '.join(OPTIONS)} do")
         if plus:
@@ -61,7 +61,7 @@ def builder_of(name: str) -> Builder:
 def check_parent(name: str, parent: str | None) -> None:
     """Raise BadInput if a parent NIC is given for a topology that takes none."""
     if parent is not None and builder_of(name) not in TAKES_PARENT:
-        raise BadInput(f"parent={parent}: {name} has no parent; macvlan and ipvlan have")
+        raise BadInput(f"parent={parent}: {name} has no parent: only macvlan and ipvlan have one")
 
 
 def check_carries(name: str, mtu_bytes: int, family: int) -> None:
@@ -94,9 +94,7 @@ def check_guests(parameters: Iterable[str], endpoint: str = "guest") -> None:
     for name in parameters:
         if endpoint not in GUESTS.get(name.partition("+")[0], {}):
             there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
-            raise BadInput(
-                f"{name} has no place for a guest's tap: with endpoint={endpoint} there is {there}"
-            )
+            raise BadInput(f"{name} does not support endpoint={endpoint}: choose {there}")
 
 
 @contextmanager
@@ -106,6 +104,6 @@ def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
     Raises the same errors as `build`.
     """
     if name not in ACROSS:
-        raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
+        raise BadInput(f"{name} cannot connect two hosts: choose {', '.join(ACROSS)}")
     with ExitStack() as stack:
         yield entered(stack, one_side(spec, ACROSS[name]))

@@ -146,7 +146,7 @@ def test_digest_of_the_content(make: Make, tmp_path: Path) -> None:
     [
         (b"", "is not a kernel image"),
         (b"\x7fELF" + bytes(5000), "is not a kernel image"),
-        (bytes(56) + b"ARM\x64" + bytes(5000), "is a kernel for arm64, and this is amd64"),
+        (bytes(56) + b"ARM\x64" + bytes(5000), "is a kernel for arm64, and this machine is amd64"),
         (image("rm -rf"), "has no valid kernel release"),
         (image("../../etc"), "has no valid kernel release"),
         (image("")[:0x300], "has no valid kernel release"),
@@ -162,7 +162,7 @@ def test_invalid_image_is_named(make: Make, tmp_path: Path, content: bytes, sent
 def test_missing_image(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "fifo")  # would be waited for, if it were opened
     for path in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(BadInput, match=f"{path} is no file"):
+        with pytest.raises(BadInput, match=f"{path} is not a regular file"):
             kernels.find(str(path))
     with pytest.raises(BadInput, match="there is no file"):
         kernels.find(str(tmp_path / "none"))
@@ -179,12 +179,12 @@ def test_missing_image(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["", "6.1", "$(id)", "-o", "../data", "6.1.0-56-amd64; id", "x\0y"])
 def test_unknown_names_are_refused(make: Make, name: str) -> None:
     make(AMD64)
-    with pytest.raises(BadInput, match=rf"\(there are {AMD64}\): `labkit kernels get`"):
+    with pytest.raises(BadInput, match=rf"\(there are {AMD64}\): run `labkit kernels get`"):
         kernels.find(name)
 
 
 def test_no_kernel_gives_the_remedy(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadInput, match=r"none at all\): `labkit kernels get`"):
+    with pytest.raises(BadInput, match=r"none at all\): run `labkit kernels get`"):
         kernels.find("debian")
     assert cli.main(["kernels"]) == 0
     assert "`labkit kernels get`" in capsys.readouterr().out

@@ -156,7 +156,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"grid": [5]}, "grid is a list of mappings"),
         ({"grid": None}, "grid is a list of mappings"),
         ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
-        ({"grid": {"topology": [["veth", "vethh"]]}}, "there is no topology vethh"),
+        ({"grid": {"topology": [["veth", "vethh"]]}}, "vethh is not a topology"),
     ],
 )
 def test_invalid_sweeps_are_refused(change: dict[str, Any], words: str, project: Path) -> None:

@@ -54,7 +54,7 @@ def test_invalid_guest_is_refused(word: str, says: str) -> None:
     [
         ({"endpoint": "jail"}, "namespace, container, guest"),
         ({"endpoint": "guest,guest"}, "none twice"),
-        ({"endpoint": "guest", "topology": "veth"}, "no place for a guest's tap"),
+        ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
         ({"guest": "debian"}, "say endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
         (
