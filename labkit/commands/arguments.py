@@ -39,13 +39,15 @@ how to get it.
 """,
     "run": """\
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
-Several values of topology, endpoint or change are arms of one comparison.
+Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
+example of a network of your own as an arm.
 
     labkit run datapaths topology=veth_bridge,macvlan_bridge pairs=1,4 rounds=5 slices=12 whole_runs=1 duration_s=1
     labkit run datapaths topology=veth,vxlan protocol=ping rounds=5 duration_s=1
     labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
+    labkit run datapaths topology=docs/network.yaml,veth duration_s=1
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
@@ -83,11 +85,20 @@ follows packets through an overlay, lets a spine fail, and measures what each tu
 params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
 measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
+params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
 """,
     "report": """\
 `--images` needs the extra labkit[images]. The images are written to figures/.
 
     labkit report data/datapaths/RUN --images
+""",
+    "rows": """\
+Parquet, CSV and JSON (one object per line) contain the rows as they are on disk, with profiles. In
+Parquet each column contains its unit and its meaning. The file - is standard output.
+docs/ROWS.md explains the columns.
+
+    labkit rows RUN --parquet rows.parquet
+    labkit rows RUN --csv - --json rows.jsonl
 """,
     "compare": """\
 labkit refuses to compare runs that differ in something that matters, and names it. Of two hosts
@@ -134,6 +145,14 @@ The topology is removed when the shell ends, and the exit code is that of the sh
 the same: `from labkit import live; net = live.build("veth_bridge")`.
 
     labkit shell veth_bridge pairs=2
+""",
+    "completion": """\
+bash: write it to a file in ~/.local/share/bash-completion/completions named labkit. zsh: to a file
+_labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
+
+    labkit completion bash
+    labkit completion zsh
+    labkit completion fish
 """,
     "draw": """\
 The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
@@ -286,6 +305,7 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
+    _json(parser)
     _keep_failed(parser)
 
 
@@ -296,11 +316,37 @@ def _report(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also write the figures as PNG and SVG (needs a browser)",
     )
+    _json(parser)
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    for form, text in ROW_FORMS.items():
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
+
+
+ROW_FORMS = {
+    "parquet": "Parquet, with units and meanings",
+    "csv": "CSV",
+    "json": "JSON, one object per line",
+}
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("left", type=Path, metavar="RUN", help="the folder of a run or a sweep")
     parser.add_argument("right", type=Path, metavar="RUN", help="the folder to compare it with")
+    _json(parser)
 
 
 def _why(parser: argparse.ArgumentParser) -> None:
@@ -334,6 +380,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also write the stacks of each side to this folder, folded and for speedscope",
     )
+    _json(parser)
 
 
 def _shell(parser: argparse.ArgumentParser) -> None:
@@ -417,6 +464,7 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         "write the executed notebook of a run or a sweep as one HTML file that works offline",
         _report,
     ),
+    "rows": ("write the rows of a run or a sweep as Parquet, CSV or JSON for other programs", _rows),
     "compare": ("compare two runs or sweeps point by point", _compare),
     "why": (
         "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
@@ -426,4 +474,5 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
     "attach": ("add a network interface to a running Docker or Podman container", _attach),
     "shell": ("open a shell inside a live topology, for ip, ping, tcpdump", _shell),
     "draw": ("build a topology, and draw it as the kernel reports it", _draw),
+    "completion": ("print a script that completes labkit's words in a shell", _completion),
 }

@@ -179,7 +179,7 @@ def _switch(
 
 
 def _check_switch(parameters: ObservedLoad) -> None:
-    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology):
+    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
         names = " or ".join(open_vswitch.NAMES)
         raise BadInput(f"observe=switch needs topology={names}")
 

@@ -240,7 +240,8 @@ class Report:
     """The result of a trial.
 
     `dropped_count`: offered, but refused by the first hop (ENOBUFS). `elapsed_s`: from the first frame's due time to
-    the end. `slip_s`: by how much the schedule moved because the sender was late.
+    the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved because the sender was
+    late.
     """
 
     sent_count: int
@@ -251,6 +252,7 @@ class Report:
     calls_count: int
     cpu_s: float
     wait_s: float
+    begun_s: float
 
 
 class Sender:
@@ -356,6 +358,7 @@ class Sender:
             calls,
             time.process_time() - used_s,
             _waited_s() - wait_s,
+            begin / 1e9,
         )
 
     def _bounds(self) -> tuple[int, int]:

@@ -119,6 +119,10 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif result.experiment == "virtual_tap":
         outputs = [point.parameters.get("output", "veth") for point in result.points]
         assert (len(outputs), outputs.count("gre")) == (6, 2)
+    elif result.experiment == "ovs_test_plan":
+        plan, factors = (point.parameters for point in result.points)
+        assert (len(plan["frame_bytes"]), plan["rules"]) == (6, ["l2", "l3"])
+        assert (len(factors["rules_count"]), factors["flows"]) == (3, [1000, 64000])
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:
@@ -136,7 +140,7 @@ def test_kernel_axis(project: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 01_datapaths"),
+        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 0"),
         ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
         ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
         ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),
@@ -218,3 +222,25 @@ def test_point_named_after_its_change(project: Path) -> None:
     changes = [[{"name": name, "parameter": {"streams": count}}] for name, count in (("two", 2), ("four", 4))]
     result = sweep.load(written(project, GOOD | {"grid": [{"change": changes}]}))
     assert [point.name for point in result.points] == ["two", "four"]
+
+
+def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
+    own = project / "params" / "mine.yaml"
+    (project / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "network.yaml", project / "docs")
+    shutil.copy(ROOT / "docs" / "network.yaml", own)
+    topologies = [["mine.yaml", "veth"], ["veth", "docs/network.yaml"]]
+    content = {
+        "notebook": "01_datapaths",
+        "grid": {"topology": topologies},
+        "parameters": {"mtu_bytes": 1450},
+    }
+    first = sweep.load(written(project, content))
+    assert [point.name for point in first.points] == ["mine.yaml_veth", "veth_docs_network.yaml"]
+    [network, name] = first.points[0].parameters["topology"]
+    assert (network["name"], network["pairs"], name) == ("two sites", [["alice", "bob"]], "veth")
+    own.write_text(own.read_text().replace("vxlan7", "vxlan8"))
+    assert sweep.load(written(project, content)).digest != first.digest
+    own.write_text(own.read_text().replace("bob]]", "carol]]"))
+    with pytest.raises(BadInput, match="a pair has carol, and there is no such node"):
+        sweep.load(written(project, content))

@@ -50,7 +50,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that say what is measured, and the search; HELP says what each
     is."""
 
-    topology: tuple[str, ...] = ("veth_bridge",)
     protocol: str = "udp"
     rounds: int = 3
     frame_bytes: tuple[str, ...] = ("64",)
@@ -134,6 +133,14 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
         packet_generator.check_mix(mix, self.mtu_bytes)
         return mix
+
+    def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
+        """What is sent through one topology."""
+        return self.mix(frame, flows)
+
+    def columns_of(self, topology: str) -> dict[str, Any]:
+        """More columns of the rows of one topology."""
+        return {}
 
     def bounds(self, frame: str) -> tuple[float, float | None]:
         """The lowest and the highest load in frames a second; None: what the generator reaches. Raises BadInput."""

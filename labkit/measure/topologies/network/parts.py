@@ -9,6 +9,7 @@ They are data: written in a notebook, sent as JSON, and checked before anything 
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import msgspec
@@ -95,9 +96,21 @@ Part = Node | Bridge | Cable | Tunnel | Route
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network made of parts. `pairs`: (client, server) containers. `mtu_bytes`: of every cable without its own."""
+    """A network made of parts.
+
+    `pairs`: (client, server) containers. `mtu_bytes`: of every cable without its own. Its text form is its name, like
+    that of any other topology.
+    """
 
     name: str
     parts: tuple[Part, ...]
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, str], ...] = ()
     mtu_bytes: int = 1500
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change with anything in the description."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]

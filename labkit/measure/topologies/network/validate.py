@@ -103,7 +103,10 @@ def _pairs(described: Described) -> None:
     """Raise BadInput unless each pair consists of two different containers with addresses, named once."""
     network = described.network
     if not network.pairs:
-        raise BadInput(f"the network {network.name} has no pair of containers: add a pair to pairs")
+        raise BadInput(
+            f"the network {network.name} has no pair of containers: name two that talk to each other, as"
+            " pairs: [[CLIENT, SERVER]]"
+        )
     for name in (name for pair in network.pairs for name in pair):
         if name not in described.nodes:
             raise BadInput(f"a pair has {name}, which is not a node; there are {', '.join(described.nodes)}")
