@@ -12,12 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
-QUIET_S = 10.0  # between two lines where standard error is no terminal
+QUIET_S = 10.0  # seconds between two lines if standard error is not a terminal
 
 
 class Bar:
-    """Sees the events of one run or of several in a row; `done_s` and `total_s` of what came before and comes
-    after are added by a sweep."""
+    """Shows the events of one run or of several runs in a row.
+
+    A sweep adds the planned seconds of runs before and after to `done_s` and `total_s`.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -45,7 +47,7 @@ class Bar:
             self.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         line = f"labkit: {printable(text)}"
         if self._live:
             self._console.print(line, highlight=False, markup=False, emoji=False)

@@ -62,7 +62,7 @@ BAD_RUNS = [
     ("run datapaths mtu_bytes=20", "mtu_bytes=20 is outside 68 to 65535"),
     ("run datapaths mtu_bytes=100000", "mtu_bytes=100000 is outside 68 to 65535"),
     ("run datapaths topology=vxlan mtu_bytes=65500", "mtu_bytes=65500 does not fit into vxlan"),
-    ("run datapaths protocol=sctp", "protocol=sctp is unknown: choose tcp, udp, ping"),
+    ("run datapaths protocol=sctp", "protocol=sctp: there are tcp, udp, ping"),
     ("run datapaths family=5", "family=5: there are 4, 6"),
     ("run datapaths pairs=1 pairs=2", "the parameter pairs is given twice"),
     ("run datapaths pairs", "'pairs' is not a parameter: write name=value"),

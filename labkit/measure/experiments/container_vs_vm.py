@@ -1,7 +1,8 @@
-"""Containers against virtual machines: the experiment `datapaths` over kinds of ends, with several loads in a round.
+"""Containers against virtual machines: the experiment `datapaths` over kinds of endpoints, with several loads per
+round.
 
-Guests take their time to boot, so all arms of a round stand at once, and each load, in random order, is run between
-the ends of every arm before they are taken down.
+Guests take long to boot. Therefore all arms of a round exist at once, and each load runs between the ends of every
+arm, in random order, before they are removed.
 """
 
 from __future__ import annotations
@@ -70,8 +71,11 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
 
 
 def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
-    """What is measured, with the seed of its order. `blind` are observers that cannot be used on this machine, each
-    with the reason, which a row tells; the loads are measured all the same."""
+    """Return the plan with this seed.
+
+    `blind` are observers that cannot be used on this machine, with reasons for the rows; the loads are measured
+    anyway.
+    """
     parameters = profiled_runs.without(parameters, blind)
     loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
     points = [

@@ -13,8 +13,7 @@ from typing import Any
 
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
-# Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from
-# 8.
+# Checking the interval to decide when to stop raises the false alarm rate: to 7.6 % from 5 rounds, to 6.3 % from 8.
 LEAST_ROUNDS = 8
 # Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
 T = (2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)

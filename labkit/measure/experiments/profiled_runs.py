@@ -187,7 +187,7 @@ def _observed(
             arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
-        # An observer that has nothing to observe at this arm is no failure: other arms of the run have it.
+        # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
         status = "unsupported" if isinstance(error, Unsupported) else "failed"
         return live.arm, {"status": status, "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))

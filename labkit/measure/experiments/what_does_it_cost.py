@@ -1,7 +1,7 @@
 """What everyday changes cost: the experiment `datapaths` with a list of changes on one topology, with TCP and UDP.
 
-All changed topologies and the unchanged one stand at once, and each load, in random order, runs between the ends of
-every one of them.
+All changed topologies and the unchanged one exist at once, and each load runs between the ends of every one of them,
+in random order.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expec
         ),
         ({"mtu_bytes": "65462", "topology": "vxlan_gre"}, r"is 65536.* = 65461$"),
         ({"family": "6", "topology": "ipip"}, "ipip carries IPv4 only"),
-        ({"protocol": "sctp"}, "protocol=sctp is unknown: choose tcp, udp, ping"),
+        ({"protocol": "sctp"}, "protocol=sctp: there are tcp, udp, ping"),
         ({"family": "5"}, "family=5: there are 4, 6"),
         ({"family": "nan"}, "family=nan"),
         ({"rate_bps": "nan"}, "rate_bps=nan"),

@@ -242,5 +242,5 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
     own.write_text(own.read_text().replace("vxlan7", "vxlan8"))
     assert sweep.load(written(project, content)).digest != first.digest
     own.write_text(own.read_text().replace("bob]]", "carol]]"))
-    with pytest.raises(BadInput, match="a pair has carol, and there is no such node"):
+    with pytest.raises(BadInput, match="a pair has carol, which is not a node"):
         sweep.load(written(project, content))

@@ -1,8 +1,8 @@
 """The search for the rate at which a datapath begins to lose packets: NDR and PDR of topologies, side by side.
 
-All arms stand at once, and each round searches them one after the other, in an order that alternates (A B B A), each
-with a fresh set-up; the baseline is searched twice (A/A control). A row of the part `cost` is one search for one ratio
-of loss; the rows of the part `trials` are what it did, those that were repeated as well.
+All arms exist at once. Each round searches them one after the other, in alternating order (A B B A), with a fresh set-
+up. The baseline is searched twice (A/A control). A row of the part `cost` is one search for one loss ratio; rows of
+the part `trials` are its trials, including repeated ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from labkit.measure.traffic.base import Trial, Trials
 METHOD, TRIAL = "search", "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
-WITHIN_REACH = 0.8  # of the generator's own ceiling: so far it keeps the rate within 1 %
-AFTER_S = 1.0  # of a trial after the search
-SHARES = (0.1, 0.5, 0.9)  # of the last rate found, at which latency is measured
-REPEATED = 0.2  # of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
-SET_UP_S = 0.3  # of an arm with its generator, about
-PLANNED_S = 12.0  # of a search that ends by itself, about
+WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
+AFTER_S = 1.0  # seconds of a trial after the search
+SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
+REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
+SET_UP_S = 0.3  # about: of an arm with its generator
+PLANNED_S = 12.0  # about: of a search that ends by itself
 
-# What rows have beside those of other experiments; null where it was not measured.
+# Additional columns of these rows; null where not measured.
 COLUMNS = schema.names(writer=("throughput",))
 
 Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
@@ -49,7 +49,7 @@ Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 
 @dataclass(frozen=True)
 class SearchPoint:
-    """One round of searches with one size of frames, one number of flows and one number of pairs."""
+    """One round of searches with one frame size, one number of flows and one number of pairs."""
 
     pairs: int
     round: int
@@ -63,7 +63,7 @@ class SearchPoint:
 
 
 def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
-    """All points in the order in which they are measured: round by round, everything shuffled in each."""
+    """Return all points in measuring order: round by round, shuffled within each."""
     search = []
     for number in range(parameters.rounds):
         all_of = [
@@ -160,7 +160,7 @@ def _measured(
 
 
 def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list[Measured]:
-    """A search of one arm: a row for each ratio of loss, and one for each trial."""
+    """Search one arm; return a row for each loss ratio and for each trial."""
     search: list[Measured] = []
     try:
         _search(parameters, live, point, search)
@@ -205,7 +205,7 @@ def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: 
 
 
 def _placed(monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
-    """How the datapath's processes are scheduled; None where it has none."""
+    """Set how the datapath's processes are scheduled and return it; None if there are none."""
     if not monitor.pids:
         return None
     cpu = min(os.sched_getaffinity(0))
@@ -218,7 +218,7 @@ def _placed(monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: 
 
 
 def _taking(live: LocalArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
-    """What takes a trial, and leaves its row."""
+    """Return a function that runs a trial and records its row."""
 
     def take(
         phase: str, rate_pps: float | None, duration_s: float, latency: bool
@@ -274,7 +274,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
 
 
 def _reach_pps(take: Take) -> float:
-    """What the generator reaches on this path. Raises Failed when it reaches nothing."""
+    """Return the rate that the generator reaches on this path. Raises Failed if it is zero."""
     reached = max(take("calibration", None, CALIBRATION_S, False)[0].offered_pps for _ in range(CALIBRATIONS))
     if reached <= 0:
         raise Failed("the generator could not send a single frame")
@@ -282,7 +282,7 @@ def _reach_pps(take: Take) -> float:
 
 
 def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Trial, Conditions]:
-    """A trial after the search; again while the machine disturbs it."""
+    """Run a trial after the search; repeat it while the machine disturbs it."""
     for _ in range(mlrsearch.REPEATS):
         trial, conditions = take(phase, rate_pps, AFTER_S, latency)
         if conditions.disturbance(trial) is None:
@@ -291,8 +291,10 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
 
 
 def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[float | None, dict[str, Any]]:
-    """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
-    it, and of the machine per packet that arrived; what each receiver got, and what a switch counted."""
+    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
+
+    It also has the machine's CPU time per received packet, what each receiver got, and what a switch counted.
+    """
     costs: dict[float | None, dict[str, Any]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
         state.begin()
@@ -314,7 +316,7 @@ def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[floa
 def _row(
     one: FoundRate, result: Result, parameters: Throughput, point: SearchPoint, line_pps: float | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The columns of what was found for one ratio of loss, and its doubts."""
+    """Return the columns of the result for one loss ratio, and its doubts."""
     mean = rates.mean_bytes(rates.sizes(point.frame))
     settings = parameters.settings
     row: dict[str, Any] = {
@@ -351,7 +353,7 @@ def _row(
 
 
 def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
-    """The status of a search that found no rate of the device, and why; None for one that did."""
+    """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
     if result.problem is not None:
         known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.most_pps:.0f} pps"
@@ -362,7 +364,7 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
             f"even {units.si(one.upper_pps, 'pps')}, the lowest load, lost more than the goal ({goal})",
         )
     if one.upper_pps is None and line_pps is not None and result.most_pps >= 0.99 * line_pps:
-        return None, None  # the line itself, or the highest load that was asked for
+        return None, None  # the line rate itself, or the highest requested load
     if one.upper_pps is None:
         return "invalid", (
             f"generator-limited: {goal} up to {units.si(one.lower_pps, 'pps')}, the most that the generator offers here"

@@ -148,7 +148,7 @@ def test_unreadable_tracefs_gives_the_remedy(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Path, "read_text", denied)
     for is_root, way in (
         (False, "forbids reading it: run as root, or run with where=vm"),
-        (True, "read: run with where=vm"),
+        (True, "reading it: run with where=vm"),
     ):
         monkeypatch.setattr(machine, "is_root", lambda is_root=is_root: is_root)
         with pytest.raises(Unsupported, match=way):
