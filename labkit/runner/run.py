@@ -139,7 +139,6 @@ def measure(
     def say(text: str) -> None:
         watch({"event": "log", "text": text})
 
-    say(f"the run is in {run_folder.shown(folder)}")
     if again:
         say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
     request = _request(description, folder) | ({"again": again} if again else {})
@@ -150,7 +149,9 @@ def measure(
         refused = False
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
-            for event in ask(request_parameters["where"], request, say):
+            for number, event in enumerate(ask(request_parameters["where"], request, say)):
+                if not number:  # a run that is refused leaves no folder
+                    say(f"the run is in {run_folder.shown(folder)}")
                 if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
                     host = machine.HostLoad(hosts.shared_vm_scratch())
                 if event["event"] == "rows":

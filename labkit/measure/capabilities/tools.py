@@ -49,7 +49,7 @@ def _tool(name: str, version: str | None) -> Capability:
         return Capability(
             "tools", name, False, f"{version} is too old", lost, f"install {name} {wanted} or newer"
         )
-    version_text = "unknown version" if version == "?" else version
+    version_text = "unknown version, because it printed none in time" if version == "?" else version
     return Capability("tools", name, True, "; ".join(filter(None, (version_text, ONLY_CLIENT.get(name)))))
 
 

@@ -13,7 +13,7 @@ import ctypes
 import mmap
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.system import netlink
@@ -45,12 +45,25 @@ class Ring:
     """Captures what passes `interface` in the namespace `netns` (a file descriptor), without promiscuous mode.
 
     Raises OSError: EPERM without CAP_NET_RAW, ENODEV for an unknown interface, EAFNOSUPPORT if the kernel has no
-    packet sockets or none for this kind of interface.
+    packet sockets or none for this kind of interface. `program` returns, for a link type, the instructions of a BPF
+    program that selects packets; without it all packets are captured.
     """
 
-    def __init__(self, netns: int, interface: str, snap_bytes: int, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        netns: int,
+        interface: str,
+        snap_bytes: int,
+        buffer_bytes: int,
+        program: Callable[[int], bytes] | None = None,
+    ) -> None:
         with netlink.inside(netns):
             self._socket, self.link_type = _socket(interface)
+            try:
+                self._program = None if program is None else program(self.link_type)
+            except BaseException:
+                self._socket.close()
+                raise
         # the largest packet with the kernel's header must fit; a power of two
         self._block_bytes = max(BLOCK_BYTES, 1 << (snap_bytes + 255).bit_length())
         self._blocks = max(buffer_bytes // self._block_bytes, 2)
@@ -67,7 +80,10 @@ class Ring:
         request = (self._block_bytes, self._blocks, SLOT_BYTES, size // SLOT_BYTES, RETIRE_MS, 0, 0)
         self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, TPACKET_V3)
         self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, struct.pack("7I", *request))
-        self._take(snap_bytes)
+        if self._program is None:
+            self._take(snap_bytes)
+        else:
+            self._attach(self._program)
         self._socket.bind((interface, ETH_P_ALL))  # capturing starts here
 
     def fileno(self) -> int:
@@ -80,10 +96,13 @@ class Ring:
 
     def _take(self, size_bytes: int) -> None:
         """Keep this many bytes of every packet; with 0, packets are neither captured nor counted."""
-        code = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(code))
-        )
+        self._attach(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
+
+    def _attach(self, instructions: bytes) -> None:
+        """Capture only what this program selects (struct sock_fprog: count and address of the instructions)."""
+        code = ctypes.create_string_buffer(instructions)
+        program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def deafen(self) -> None:
         """Ignore packets from now on."""
