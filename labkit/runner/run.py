@@ -21,13 +21,15 @@ from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import two_hosts, unmeasured_point, yaml_files
+from labkit.runner import trex_profiles, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
-ALLOW = "LABKIT_ALLOW"  # environment variable: what changes may do to the machine, by name
-PROGRESS = "LABKIT_PROGRESS"  # environment variable: a file in which a sweep reads its notebook's progress
+ALLOW = trex_profiles.ALLOW  # environment variable: what changes may do to the machine, by name
+PROGRESS = (
+    trex_profiles.PROGRESS
+)  # environment variable: a file in which a sweep reads its notebook's progress
 
 
 def ask(
@@ -118,6 +120,7 @@ def measure(
     before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
+    parameters, sources = trex_profiles.read(parameters)
     request_parameters = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
@@ -142,6 +145,7 @@ def measure(
     if again:
         say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
     request = _request(description, folder) | ({"again": again} if again else {})
+    request["functions"] |= sources
     nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
@@ -215,6 +219,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "traces": _traces(request_parameters),
         "functions": experiments.sources_of_changes(request_parameters.get("change", ())),
         "changes_machine": bool(_machine_sysctls(request_parameters)),
+        "trex": bool(request_parameters.get("server")),
     }
     if request_parameters.get("nodes") == "two":
         request |= {
