@@ -92,7 +92,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
 
     def asdict(self) -> dict[str, Any]:
         """Return names and values in JSON form, without those that nothing uses."""
-        unused = {*UNUSED} - {"protocol", "mtu_bytes"}  # every run says these two
+        unused = {*UNUSED} - {"protocol"}
         return {name: value for name, value in super().asdict().items() if name not in unused}
 
 
