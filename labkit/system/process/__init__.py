@@ -1,9 +1,11 @@
 """Programs: argv lists, deadlines, CPU time. Only this package uses subprocess; a program ends with its starter."""
 
+from labkit.system.process.companion import Companion, Line
 from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked
 from labkit.system.process.limits import check as check_limits
 from labkit.system.process.limits import exhausted, raise_open_files
+from labkit.system.process.piped import Piped
 from labkit.system.process.programs import (
     DIE_WITH_US,
     LOCALE,
@@ -24,11 +26,14 @@ from labkit.system.process.programs import (
 __all__ = [
     "DIE_WITH_US",
     "LOCALE",
+    "Companion",
     "Conversation",
     "Conversing",
     "Ended",
     "Forked",
+    "Line",
     "Outliving",
+    "Piped",
     "Running",
     "ahead_of_load",
     "all_ended",
