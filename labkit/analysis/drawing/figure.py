@@ -116,5 +116,5 @@ def _size(figure: go.Figure, places: Layout | Levels) -> None:
 def page(state: State) -> str:
     """Return the drawing as an HTML page of its own, which needs no network; its background follows the reader's choice
     of light or dark, as the drawing's colours are made for both."""
-    drawn = topology(state).to_html(include_mathjax=False)
+    drawn: str = topology(state).to_html(include_mathjax=False)
     return drawn.replace("<head>", f"<head><style>{PAGE_STYLE}</style>", 1)
