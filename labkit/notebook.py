@@ -220,7 +220,7 @@ class Run:
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
                 loads = ", ".join(parameters.get("loads") or [parameters.get("protocol", "frames")])
-                where = f"{loads} at MTU {parameters['mtu_bytes']}"
+                where = f"{loads} at MTU {parameters['mtu_bytes']}" if "mtu_bytes" in parameters else loads
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
                 result.setdefault(f"{why} ({where})", {})[pairs] = None

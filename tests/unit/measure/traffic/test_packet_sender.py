@@ -84,6 +84,14 @@ def test_vlan_tag_and_raw_ip() -> None:
     assert (frame[0], len(frame)) == (0x45, 46)
 
 
+def test_a_million_flows() -> None:
+    made, length, sizes = headers(V4, Mix((64,), 1_000_000, ("source_port", "source_ip")))
+    flows = {
+        made[at + 26 : at + 30].hex() + made[at + 34 : at + 36].hex() for at in range(0, len(made), length)
+    }
+    assert len(flows) == len(sizes) == 1_000_000
+
+
 def test_imix_shares() -> None:
     sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
     assert len(sizes) % 12 == 0
