@@ -246,8 +246,8 @@ def _report(
     """What the report has of ends of these kinds."""
     result = result[result["endpoint"].isin(there) & result[column].notna()]
     words = [
-        f"{NOT_OURS}: {value:.4g}{'' if shown_text else ' sent, losses not told'}"
-        for value, shown_text in zip(result[column], result["told"], strict=True)
+        f"{NOT_OURS}: {value:.4g}{'' if has_report else ' sent, losses unknown'}"
+        for value, has_report in zip(result[column], result["has_report"], strict=True)
     ]
     figure.add_trace(
         go.Scatter(

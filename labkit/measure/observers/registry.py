@@ -40,8 +40,10 @@ class Observer:
 
     check: Callable[[ObservedLoad], object]
     armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
-    check_built: Callable[[ObservedLoad], object] = lambda _asked: None
-    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _asked, _topology: None
+    check_built: Callable[[ObservedLoad], object] = lambda _parameters: None
+    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _parameters, _topology: (
+        None
+    )
     traces: bool = False
     disturbs: bool = False
 
@@ -50,7 +52,7 @@ class _Losses:
     """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
 
     def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
-        self._asked, self._counted = parameters, counted
+        self._parameters, self._counted = parameters, counted
         state = topologies.state(topology)
         self._outside = [
             (space.name, link.name)
@@ -69,7 +71,9 @@ class _Losses:
     def report(self) -> Observation:
         """Return the counts by place, and under `loss` the hops of each pair."""
         changed = self._counted.report().observed
-        result = losses(changed, self._pairs, self._asked.protocol, self._asked.family, self._outside)
+        result = losses(
+            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside
+        )
         return Observation({**changed, "loss": result})
 
 
@@ -138,8 +142,8 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[gue
         several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
-                "an emulated guest of several CPUs may panic when its functions are traced:"
-                f" guest={word},profile=tracing has one thread play all of them"
+                "an emulated guest with several CPUs may panic when its functions are traced:"
+                f" use guest={word},profile=tracing, which runs all of them in one thread"
             )
     result: list[guest_function_times.Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
     return result
@@ -154,7 +158,7 @@ def _guest_function_times(
 def _check_guests(parameters: ObservedLoad) -> None:
     if not parameters.in_guests:
         raise BadInput(
-            "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
+            "observe=guest_function_times needs endpoint=guest; otherwise use observe=function_times"
         )
 
 
@@ -169,7 +173,7 @@ def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) ->
 
 
 def _switch(
-    _asked: ObservedLoad, topology: topologies.Topology, _stem: Path
+    _parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
     return switch.switched(topology.switch)
 
@@ -177,16 +181,16 @@ def _switch(
 def _check_switch(parameters: ObservedLoad) -> None:
     if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
         names = " or ".join(open_vswitch.NAMES)
-        raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
+        raise BadInput(f"observe=switch needs topology={names}")
 
 
 TABLE = {
     "perf_stat": Observer(lambda parameters: stat.check(parameters.events), _perf_stat),
-    "perf_record": Observer(lambda _asked: record.check(), _perf_record),
-    "counters": Observer(lambda _asked: None, _counters),
+    "perf_record": Observer(lambda _parameters: record.check(), _perf_record),
+    "counters": Observer(lambda _parameters: None, _counters),
     "switch": Observer(_check_switch, _switch),
     "function_times": Observer(
-        lambda _asked: function_times.check(),
+        lambda _parameters: function_times.check(),
         _function_times,
         lambda parameters: kernel_functions.resolved(parameters.functions),
         traces=True,
@@ -196,7 +200,7 @@ TABLE = {
         _check_guests, _guest_function_times, check_topology=_check_traceable, disturbs=True
     ),
     "function_graph": Observer(
-        lambda _asked: session.check(),
+        lambda _parameters: session.check(),
         _function_graph,
         lambda parameters: _roots(parameters),
         traces=True,
@@ -219,7 +223,7 @@ def check(parameters: ObservedLoad) -> None:
     for name in ("observe", "events", "functions", "graph_functions"):
         words = getattr(parameters, name)
         if len(set(words)) < len(words):
-            raise BadInput(f"{name} has a value twice: {', '.join(words)}")
+            raise BadInput(f"{name} names a value twice: {', '.join(words)}")
     for name in parameters.observe:
         one_of("observe", name, tuple(TABLE))
     kernel_functions.check_names(parameters.functions)

@@ -1,7 +1,7 @@
-"""perf-tools (Brendan Gregg's, Debian package perf-tools-unstable) behind one wrapper: funcgraph, funccount, kprobe.
+"""A wrapper of funcgraph, funccount and kprobe from Brendan Gregg's perf-tools (Debian package perf-tools-unstable).
 
-They trace in the instance that all share, and are ended by SIGINT to their group, so that they undo what they did; what
-they leave in spite of that is put back as it was (tracefs.lent).
+They use the shared trace instance. SIGINT to their process group ends them, so that they restore the settings
+themselves; labkit restores what they leave changed (session.exclusive_tracefs).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from labkit.measure.observers.ftrace import session
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
-# The file of tracefs that tells that it traces, and what the file reads until then.
+# The tracefs file that shows that a tool is tracing, and its content before.
 ARMED = {
     "funcgraph": ("current_tracer", "nop"),
     "funccount": ("function_profile_enabled", "0"),
     "kprobe": ("events/kprobes/enable", "0"),
 }
-ARMING_S = 120.0  # funcgraph arms all functions of the kernel, which an emulated CPU needs half a minute for
-GRACE_S = 30.0  # to print what was buffered, and to undo
-AGAIN_S = 1.0  # a signal that comes between two of its commands does not end it
+ARMING_S = 120.0  # funcgraph arms all kernel functions; an emulated CPU needs half a minute
+GRACE_S = 30.0  # to print buffered output and restore the settings
+AGAIN_S = 1.0  # a signal between two of its commands does not end it
 
 
 class Tool:
-    """One of them that runs."""
+    """A running tool."""
 
     def __init__(self, program: process.Running, duration_s: int) -> None:
         self._program, self._duration_s = program, duration_s
 
     def text(self) -> str:
-        """What it wrote; waits until its time is over. Raises Failed with its words when it could not."""
+        """Wait until its time is over and return its output. Raises Failed with its error message."""
         if process.wait([self._program], time.monotonic() + self._duration_s + GRACE_S):
             self.end()
         ended = self._program.ended()
@@ -46,7 +46,7 @@ class Tool:
         return ended.stdout
 
     def end(self) -> None:
-        """End it, with what it started."""
+        """End it and its children."""
         deadline = time.monotonic() + GRACE_S
         while not self._program.poll():
             late = time.monotonic() > deadline
@@ -62,10 +62,12 @@ class Tool:
 
 @contextmanager
 def perf_tool(name: str, words: Sequence[str], duration_s: int) -> Iterator[Tool]:
-    """funcgraph, funccount or kprobe with these words (`-m 1 ip_rcv`), tracing for so many seconds from now; it has
-    ended when the block ends. Raises Unsupported without it, or where nothing can be traced."""
+    """Run funcgraph, funccount or kprobe with these arguments (`-m 1 ip_rcv`) for `duration_s` seconds.
+
+    It has ended when the block ends. Raises Unsupported if it is not installed or tracing is impossible.
+    """
     if name not in ARMED:
-        raise BadInput(f"{name} is none of {', '.join(ARMED)}")
+        raise BadInput(f"{name} is not a supported perf-tool: choose {', '.join(ARMED)}")
     program = machine.needed(f"{name}-perf", "perf-tools-unstable")
     with session.exclusive_tracefs() as top:
         running = process.Running(
@@ -81,7 +83,7 @@ def perf_tool(name: str, words: Sequence[str], duration_s: int) -> Iterator[Tool
 
 
 def _armed(program: process.Running, top: Path, name: str, before: str) -> None:
-    """Wait until it traces, or has ended. Raises Failed when it does neither."""
+    """Wait until it traces or has ended. Raises Failed after ARMING_S."""
     deadline = time.monotonic() + ARMING_S
     while not program.poll():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How long functions took by size, and whether a claim about it is supported, contradicted, or cannot be told."""
+"""How long functions took by size, and whether a claim about it is supported, contradicted, or undecided."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
     [
         (HALF, {}, "supported", ""),
         (SAME, {}, "contradicted", ""),
-        ({400: 20e-6, 800: 13e-6}, {"noise": 0.1}, "cannot be told", "the interval reaches into 0.4 to 0.62"),
-        (HALF, {"rounds": 1}, "cannot be told", "one round has no interval"),
-        (SAME, {"again": 1.5}, "cannot be told", "the baseline differs from itself (ratio 1.5"),
+        ({400: 20e-6, 800: 13e-6}, {"noise": 0.1}, "undecided", "the interval reaches into 0.4 to 0.62"),
+        (HALF, {"rounds": 1}, "undecided", "one round has no interval"),
+        (SAME, {"again": 1.5}, "undecided", "the baseline differs from itself (ratio 1.5"),
     ],
 )
 def test_claim_sentence(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
