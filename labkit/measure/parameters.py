@@ -68,7 +68,7 @@ def _value(name: str, given: Any, kind: Any) -> Any:
         result = msgspec.convert(value, kind, strict=False)
         for number in result if isinstance(result, tuple) else (result,):
             if isinstance(number, int) and abs(number) > MOST:
-                raise BadInput(f"{name}={str(given)[:30]}…: no parameter is as large as that")
+                raise BadInput(f"{name}={str(given)[:30]}… is too large for any parameter")
         return result
     except msgspec.ValidationError as error:
         if not isinstance(given, bool) and kind in (int, int | None) and _is_fraction(value):

@@ -53,7 +53,10 @@ def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
     segment = some["mtu_bytes"] - ip - TCP_BYTES
     payload = some["length_bytes"].fillna(some["mtu_bytes"] - ip - UDP_BYTES).mask(tcp, segment)
     own = ETHERNET_BYTES + ip + np.where(tcp, TCP_BYTES, UDP_BYTES)
-    more, base = some["topology"].map(added).astype(float), some["baseline"].map(added).fillna(0.0)
+    more, base = (
+        some["topology"].map(added).astype(float),
+        some["baseline"].map(added).astype(float).fillna(0.0),
+    )
     result = some.assign(payload=payload.astype(float), own=own, more=more, base=base)
     return result.assign(efficiency=_efficiency(result, result["payload"]))
 

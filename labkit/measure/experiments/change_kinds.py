@@ -280,7 +280,7 @@ class Offload(Kind):
             raise BadInput("offload needs a feature, and on or off")
         for name, value in options.items():
             if not re.fullmatch(r"[a-z][a-z0-9-]{1,40}", name) or value not in ("on", "off"):
-                raise BadInput(f"offload {name} {value}: a feature of ethtool -k, and on or off")
+                raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("offload", place)

@@ -57,6 +57,6 @@ def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
         if after.received_count - before.received_count == COUNT:
             return (after.received_bytes - before.received_bytes) / COUNT
     raise Failed(
-        f"of {topology.name} no header can be measured: beside {COUNT} pings other packets were on `under`,"
+        f"the headers of {topology.name} cannot be measured: `under` carried other packets beside {COUNT} pings,"
         f" {ATTEMPTS} times in a row"
     )
