@@ -261,13 +261,13 @@ def test_refused_run_leaves_no_folder(
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize("name", experiments.TABLE)
+# A TRex server is reached from this machine alone, so its experiments need no kernel to boot.
+@pytest.mark.parametrize("name", [one for one in experiments.TABLE if not one.startswith("trex")])
 def test_unbootable_kernel_of_each_experiment(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "vm:old: the lab VM did not boot"
-    needed = {"server": "127.0.0.1"} if name.startswith("trex") else {}
-    unmeasured_point.write(tmp_path / "old", name, {"where": "vm:old", **needed}, why)
+    unmeasured_point.write(tmp_path / "old", name, {"where": "vm:old"}, why)
     run_folder.write_json(tmp_path / "sweep.json", {"points": ["old"]})
     assert sweep.failed(tmp_path) == {"old": why}
     table = load.load(tmp_path, None)
