@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _standard_streams()
         _current_folder()
+        process.check_limits()
         given = arguments.parsed(argv)
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _sorry(_what_failed(error))
     except RuntimeError as error:
+        if sentence := process.exhausted(error):
+            return _sorry(sentence)
         if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
         return _sorry(f"symbolic links form a loop: {error}")
@@ -90,6 +93,8 @@ def _drop_output() -> None:
 
 def _what_failed(error: OSError) -> str:
     """Describe in one sentence what the operating system refused."""
+    if sentence := process.exhausted(error):
+        return sentence
     if error.filename is not None:
         return f"{str(error.filename)[:200]}: {error.strerror}"
     if error.errno not in UNWRITABLE:
@@ -200,12 +205,13 @@ def _sweep(given: argparse.Namespace) -> int:
 
 def _judge_sweep(folder: Path) -> int:
     """Return the exit code for all rows, as `_judge`; 2 with a sentence for each point that could not be measured."""
-    from labkit.runner import sweep
+    from labkit.runner import sweep, unmeasured_point
 
     failed = sweep.failed(folder)
     for name, why in failed.items():
         _sorry(f"point {name} could not be measured: {why}")
-    return max(_judge(sweep.rows(folder)), 2 if failed else 0)
+    measured = [row for row in sweep.rows(folder) if row["point"] != unmeasured_point.POINT]
+    return max(_judge(measured), 2 if failed else 0)
 
 
 def _fleet(address: str) -> Measure:

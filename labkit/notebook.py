@@ -13,14 +13,16 @@ import plotly.graph_objects as go
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit.analysis import figures, load, profile_doubts, stats
+from labkit.analysis import displays, figures, load, profile_doubts, stats
 from labkit.analysis import verdicts as verdict_tables
+from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import overlay
 from labkit.common import run_folder, units
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import experiments
+from labkit.measure.observers import registry
 from labkit.measure.topologies import State
 from labkit.runner import run as running
 
@@ -55,25 +57,76 @@ class Part:
             display(figure)
 
 
-class Shown:
-    """The results of a run or a sweep, with methods that return or show findings as Markdown.
+class Run:
+    """The results of a run or a sweep: tables, figures, and findings in sentences. Each has a display in a notebook.
 
-    folder: the run folder. rows: a DataFrame with a row for each measurement that is compared.
+    folder: the run folder. all: a DataFrame with a row for each measurement. rows: those that are compared.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.all = verdict_tables.load(folder, None)
-        self.rows = self.part("cost")
+        self.rows = displays.Rows.of(self.part("cost"))
 
     def part(self, name: str) -> pd.DataFrame:
         """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers, cost."""
         return self.all[self.all["part"].fillna("cost").eq(name)]
 
     @functools.cached_property
-    def profiles(self) -> pd.DataFrame:
+    def profiles(self) -> displays.Profiles:
         """The rows that were measured with an observer (`load.profiles`)."""
-        return load.profiles(self.folder)
+        return displays.Profiles.of(load.profiles(self.folder))
+
+    @functools.cached_property
+    def verdicts(self) -> displays.Verdicts:
+        """What is faster, by how much, for each topology and point (`verdicts.verdicts`)."""
+        return displays.Verdicts.of(verdict_tables.verdicts(self.rows))
+
+    @functools.cached_property
+    def figures(self) -> displays.Figures:
+        """The figures of every experiment, drawn when they are used: `run.figures.forest`."""
+        made: dict[str, Any] = {}
+        for part in self.parts():
+            rows, of_part = part.rows, part.verdicts
+            end = " (two nodes)" if part.heading == PARTS["two"] else ""
+            made |= {
+                f"forest{end}": functools.partial(figures.forest, of_part),
+                f"throughput{end}": functools.partial(figures.throughput, rows),
+                f"cpu_per_gigabyte{end}": functools.partial(figures.cpu_per_gigabyte, rows),
+                f"slices{end}": functools.partial(figures.slices, rows),
+            }
+        return displays.Figures(made)
+
+    def why(self, arm: str = "", against: str | None = None) -> why_page.Explanation:
+        """Explain why an arm differs from another one, by default from the baseline: `run.why("macvlan_bridge")`.
+
+        Both name what `labkit why` names behind RUN: and may contain values, for example `veth,pairs=8`. Without an arm
+        the only variant is explained. Raises BadInput when the run has no profiles of both.
+        """
+        left, right = against or self._baseline(), arm or self._variant()
+        return why_page.explain(f"{self.folder}:{left}", right)
+
+    def _baseline(self) -> str:
+        return self._only("baseline")
+
+    def _variant(self) -> str:
+        return self._only("variant")
+
+    def _only(self, role: str) -> str:
+        """Return the only arm with a role."""
+        every = pd.concat([self.rows, self.profiles])
+        arms = list(dict.fromkeys(every.loc[every["role"].eq(role), "arm"]))
+        if len(arms) != 1:
+            names = ", ".join(dict.fromkeys(every["arm"].dropna()))
+            raise BadInput(f"{self.folder} has {len(arms)} arms with the role {role}: name one of {names}")
+        return str(arms[0])
+
+    def __repr__(self) -> str:
+        return f"labkit.open({str(self.folder)!r})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        text = f"{self.headline().data}\n\n{self.findings(self.verdicts).data}"
+        return {"text/markdown": text, "text/plain": repr(self)}
 
     @staticmethod
     def sentences(sentences: Sequence[str]) -> Markdown:
@@ -208,7 +261,7 @@ class Shown:
         )
 
 
-def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
+def measure(experiment: str, names: Mapping[str, Any]) -> Run:
     """Measure with the parameters that `names` (a notebook's globals()) contains, or load the finished run or sweep in
     names["folder"]."""
     folder = Path(names["folder"]) if names.get("folder") else None
@@ -216,11 +269,32 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Shown:
         fields = experiments.find(experiment).parameters.__struct_fields__
         parameters = {name: names[name] for name in fields if name in names}
         folder = running.measure(experiment, parameters, folder)
-    return Shown(folder)
+    return Run(folder)
+
+
+def possible_observers(names: str | Sequence[str]) -> list[str]:
+    """Return those of the observers that can be used on this kernel by this user, and display the reason for each
+    other one."""
+    possible = []
+    for name in experiments.DatapathParameters.of({"observe": names}).observe:
+        try:
+            registry.TABLE[name].check(experiments.DatapathParameters())
+            possible.append(name)
+        except (Unsupported, Failed) as error:
+            display(Markdown(f"*Without `{name}`: {error}.*"))
+    return possible
+
+
+def open_run(folder: str | Path) -> Run:
+    """Open the folder of a run or a sweep: `run = labkit.open("data/datapaths/…")`, then `run.rows`, `run.verdicts`,
+    `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. Raises BadInput when it is none."""
+    return Run(Path(folder))
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
-    """Return the description of a host from one of its rows."""
+    """Return the description of a host from one of its rows; why it was not measured if it did not start."""
+    if pd.isna(row["kernel"]) and row["status"] == "failed":
+        return f"Not measured: {row['reason']}."
     emulated = " **Emulated CPU: speeds are not those of hardware.**" if load.emulated(row) else ""
     where = f" `{row['where']}`:" if is_elsewhere else ""
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""

@@ -252,10 +252,15 @@ def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
-    words = [f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel", *["emulated"] * emulated(of)]
+    kernel = f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel"
+    if not of["kernel"] and of.get("where") not in (None, "here"):
+        kernel += f" ({of['where']})"  # it did not boot, or did not answer
+    words = [kernel, *["emulated"] * emulated(of)]
     group_similar = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
     for name in HOST:
         if len({one[name] for one in group_similar}) > 1 and (of[name] or not name.startswith("peer")):
+            if name == "where" and not of["kernel"]:
+                continue
             bare = name in ("where", "accelerator", "cpu") and of[name]
             report = name.replace("kernel_build", "build").replace("_", " ")
             words.append(of[name] if bare else f"{report} {of[name]}" if of[name] else f"unknown {report}")

@@ -22,7 +22,7 @@ from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import two_hosts, yaml_files
+from labkit.runner import two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 Watch = Callable[[dict[str, Any]], None]
@@ -130,6 +130,8 @@ def measure(
     _check_owner(folder)
     description = _description(folder, experiment, request_parameters)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
+    if not keep_failed:
+        unmeasured_point.remove(folder)
     again = [] if keep_failed else run_folder.failed_points(folder)
     if run_folder.is_finished(folder, description) and not again:
         return folder
@@ -246,7 +248,7 @@ def _traces(request_parameters: dict[str, Any]) -> bool:
 
 def _description(folder: Path, experiment: str, request_parameters: dict[str, Any]) -> dict[str, Any]:
     path = folder / "run.json"
-    if path.exists():
+    if path.exists() and not unmeasured_point.is_only_this(folder):
         there = run_folder.read_run(folder)
         if (there["experiment"], there["parameters"]) != (experiment, request_parameters):
             raise BadInput(f"{folder} holds a run with other parameters: name another folder")

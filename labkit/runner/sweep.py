@@ -26,7 +26,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
-from labkit.runner import papermill_run, yaml_files
+from labkit.runner import papermill_run, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
@@ -225,6 +225,9 @@ def run(
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
     if left:
         (measure or _one_by_one)(sweep, left, bar)
+    without = failed(folder)
+    if without.keys() >= {point.name for point in order}:
+        raise Failed("; ".join(dict.fromkeys(without.values())))
     if left or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
         papermill_run.execute(
@@ -239,8 +242,21 @@ def rows(folder: Path) -> list[run_folder.Row]:
 
 
 def failed(folder: Path) -> dict[str, str]:
-    """The points of a sweep that could not be measured, each with why; the next call of the same command retries."""
-    return dict(run_folder.read_json(folder / "sweep.json").get("failed", {}))
+    """Return the points of a sweep that could not be measured, each with the reason; the next call of the same command
+    measures them again."""
+    reasons = {name: unmeasured_point.reason(folder / name) for name in _names(folder)}
+    return {name: why for name, why in reasons.items() if why is not None}
+
+
+def go_on_without(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
+    """Record that a point could not be measured: its kernel did not boot, or its machine did not answer.
+
+    This says nothing about the points on other hosts.
+    """
+    unmeasured_point.write(
+        sweep.folder / point.name, sweep.experiment, point.parameters, f"{where(point)}: {why}"
+    )
+    bar.say(f"point {point.name} could not be measured: {why}; the sweep goes on")
 
 
 def _names(folder: Path) -> list[str]:
@@ -251,7 +267,6 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     planned = list(map(sweep.planned_s, points))
     for point in points:  # no kernel: better said before the first point than after the last but one
         hosts.resolved(where(point))
-    failed: dict[str, str] = {}
     with hosts.lending(sweep.folder, bar.say) as lend:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
@@ -262,13 +277,7 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
             except Failed as error:
                 if where(point) == "here":
                     raise
-                # Another kernel or machine that fails says nothing about the points of the others.
-                failed[point.name] = str(error)
-                bar.say(f"point {point.name} could not be measured: {error}; the sweep goes on")
-    if len(failed) == len(points):
-        raise Failed("; ".join(dict.fromkeys(failed.values())))
-    state = dict(run_folder.read_json(sweep.folder / "sweep.json"))
-    run_folder.write_json(sweep.folder / "sweep.json", state | {"failed": failed})
+                go_on_without(sweep, point, str(error), bar)
 
 
 def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[str], bool], bar: Bar) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,7 +18,8 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
-from labkit.measure.traffic import iperf3, registry
+from labkit.measure.topologies.open_vswitch import rules
+from labkit.measure.traffic import iperf3, ping, registry
 from labkit.measure.traffic.packet_generator import wire_of
 from labkit.measure.traffic.packet_sender import Mix, Sender
 from labkit.system import machine, netlink, process
@@ -104,6 +106,48 @@ def latency() -> Any:
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
             return [report(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
+
+
+def use_case(name: str, vary: str) -> Any:
+    """A load through a use case of the OVS test plan; how often each rule was used."""
+    with topologies.build(name, topologies.Spec(pairs=4)) as net:
+        words = ping.reachable(net.pairs, 1500, 4)
+        with GENERATOR.trials(net.pairs, Mix((64,), 64_000, (vary,), 2000, 10)) as ready:
+            ready.trial(10_000, 0.3)  # the switch meets the flows
+            trial = ready.trial(20_000, 0.5, latency=True)
+        return report(trial) | {"reachable": words, "used": _used(net)}
+
+
+def _used(net: topologies.Topology) -> list[int]:
+    """The packets that each rule took."""
+    assert net.switch is not None
+    net.switch.command("revalidator/purge")  # which counts what is in the datapath first
+    argv = ["ovs-ofctl", "dump-flows", f"unix:{net.switch.folder / 'switch.mgmt'}"]
+    lines = process.output([*net.switch.space.prefix, *argv]).splitlines()
+    return [int(count) for line in lines for count in re.findall(r"n_packets=(\d+),.*priority=1\d\d", line)]
+
+
+def full_table() -> Any:
+    """More rules than a table takes: what is said, and how many rules there are then."""
+    with topologies.build("ovs_netdev+case=net_to_vm", topologies.Spec(pairs=1)) as net:
+        assert net.switch is not None
+        table = {"flow_limit": 1500, "overflow_policy": "refuse"}
+        tables = ["map", [[0, ["named-uuid", "small"]]]]
+        net.switch.configure(
+            {"op": "insert", "table": "Flow_Table", "uuid-name": "small", "row": table},
+            {
+                "op": "update",
+                "table": "Bridge",
+                "where": [["name", "==", "switch"]],
+                "row": {"flow_tables": tables},
+            },
+        )
+        towards = rules.ways("net_to_vm", rules.Port(1, ""), [rules.Port(10, "02:00:00:00:00:01")])
+        lines = rules.rules("l3", 1000, 4, towards, "02:00:00:00:00:02")
+        try:
+            rules.install(net.switch, "switch", lines)
+        except LabkitError as error:
+            return {"words": str(error), "rules": len(_used(net))}
 
 
 def killed() -> Any:

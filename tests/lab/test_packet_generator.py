@@ -87,6 +87,40 @@ def test_latency_beside_a_load() -> None:
         assert trial["sent_count"] == trial["received_count"]
 
 
+@pytest.mark.needs("openvswitch", "ping", "ethtool")
+@pytest.mark.parametrize(
+    ("words", "vary", "receivers"),
+    [
+        ("case=net_to_vm", "target_mac", {"vm0", "vm1", "vm2", "vm3"}),
+        ("case=vm_to_net+rules=l3", "target_ip", {"network"}),
+        ("case=vm_to_vm+rules=l3", "target_ip", {"vm0", "vm1", "vm2", "vm3"}),
+        pytest.param(
+            "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", {"vm0", "vm1", "vm2", "vm3"},
+            marks=pytest.mark.needs("vxlan"),
+        ),
+        pytest.param("case=vm_to_net+tunnel=vxlan", "target_mac", {"network"}, marks=pytest.mark.needs("vxlan")),
+    ],
+)  # fmt: skip
+def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str]) -> None:
+    result = tried("use_case", f"ovs_netdev+{words}", vary)
+    assert result["reachable"] is None
+    assert len(result["used"]) == 1000
+    assert min(result["used"]) > 0  # every rule took packets
+    by = result["received_by"]
+    assert set(by) == receivers
+    assert sum(by.values()) == result["received_count"] > 0.5 * result["offered_count"]
+    assert min(by.values()) > 0.5 * max(by.values())
+    assert result["latency"]["received_count"] > 0
+
+
+@pytest.mark.needs("openvswitch", "ping", "ethtool")
+def test_rules_that_do_not_fit_are_one_sentence() -> None:
+    result = tried("full_table")
+    assert result["words"].startswith("Open vSwitch did not take 1000 rules: ")
+    assert "\n" not in result["words"]
+    assert result["rules"] == 1000  # none of the bundle was added
+
+
 def test_killed_generator_is_one_sentence() -> None:
     result = tried("killed")
     assert result["words"] == "the packet generator at client0 was killed by signal 9"

@@ -162,7 +162,9 @@ def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: 
     for living in (one for one in cluster.workers.values() if one.poll() is None):
         living.kill()
     assert list(cluster.data(lost).glob(".fleet-*"))
-    shutil.copytree(cluster.data(lost), cluster.data("worker-3"))
+    # Moved, not copied: a folder's marker proves nothing in a copy.
+    cluster.data("worker-3").parent.mkdir(parents=True)
+    cluster.data(lost).rename(cluster.data("worker-3"))
     address = cluster.worker("worker-3", *RESOURCE)
     left = set(cluster.data("worker-3").iterdir())
     sweep = Sweep(machine, "long", cluster.address)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 import traceback
@@ -189,6 +188,9 @@ def _answer(events: Iterator[dict[str, Any]]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if sentence := process.exhausted(error):
+            say({"event": "error", "kind": "Failed", "text": sentence})
+            return
         text = f"labkit itself failed ({type(error).__name__}: {error})"
         say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
 
@@ -205,10 +207,7 @@ REQUESTS = {
 
 def main() -> None:
     """Read one request and answer it."""
-    # A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    process.raise_open_files()
     if len(sys.argv) > 1:
         try:
             sys.exit(shell(msgspec.json.decode(sys.argv[1])))

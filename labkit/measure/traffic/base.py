@@ -12,7 +12,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
@@ -147,8 +147,9 @@ class Trial:
 
     `rate_pps` and `duration_s` are the requested values. `offered_count` is the number of frames that the generator
     handed to the device under test: `sent_count` and those that the first hop refused. `received_count` counts only
-    these frames. `hops` has all frames that each interface on the path counted, from the sender's to the receiver's.
-    `elapsed_s` is how long the generator sent. `slip_s` is by how much its schedule moved because it was late.
+    these frames, and `received_by` has them by the name of the receiver. `hops` has all frames that each interface on
+    the path counted, from the sender's to the receiver's. `elapsed_s` is how long the generator sent. `slip_s` is by
+    how much its schedule moved because it was late.
     """
 
     rate_pps: float | None
@@ -160,6 +161,7 @@ class Trial:
     elapsed_s: float
     slip_s: float
     generator_cpu_s: float
+    received_by: Mapping[str, int] = field(default_factory=dict)
     latency: Latency | None = None
 
     @property

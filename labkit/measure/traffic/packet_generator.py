@@ -89,7 +89,10 @@ class PacketGenerator(TrialGenerator):
 
 
 class PacketTrials:
-    """A sending process for each pair, and what counts and drops at the receivers."""
+    """A sending process for each client, and what counts and drops at the receivers.
+
+    A client of several pairs sends to the server of its first: what spreads its flows is the device under test.
+    """
 
     def __init__(self, pairs: Sequence[Pair], mix: Mix, stack: ExitStack) -> None:
         self._pairs, self._mix, self._stack = pairs, mix, stack
@@ -98,9 +101,13 @@ class PacketTrials:
                 raise Unsupported(
                     f"the packet generator cannot send in the guest {end.name}: take endpoint=namespace or container"
                 )
-        self.wires = [wire_of(pair) for pair in pairs]
-        servers = {id(pair.server.namespace): pair.server for pair in pairs}.values()
-        self._received = [stack.enter_context(_dropping(server)) for server in servers]
+        first_of: dict[int, Pair] = {}
+        for pair in pairs:
+            first_of.setdefault(id(pair.client.namespace), pair)
+        self._sending = list(first_of.values())
+        self.wires = [wire_of(pair) for pair in self._sending]
+        self._servers = list({id(pair.server.namespace): pair.server for pair in pairs}.values())
+        self._received = [stack.enter_context(_dropping(server)) for server in self._servers]
         cpus = sorted(os.sched_getaffinity(0))
         self._learning = [
             stack.enter_context(_Learning(pair.server, wire_of(Pair(pair.server, pair.client))))
@@ -108,7 +115,7 @@ class PacketTrials:
         ]
         self._senders = [
             _Sender(stack, pair, wire, mix, cpus[number % len(cpus)])
-            for number, (pair, wire) in enumerate(zip(pairs, self.wires, strict=True))
+            for number, (pair, wire) in enumerate(zip(self._sending, self.wires, strict=True))
         ]
         for sender in self._senders:
             sender.ready()
@@ -128,7 +135,7 @@ class PacketTrials:
         before = self._counted()
         probes_pps = latency_probes.RATE_PPS if latency else 0
         probing = self._probe(duration_s, probes_pps) if latency else None
-        load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2) / len(self._pairs)
+        load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2) / len(self._senders)
         for sender in self._senders:
             sender.go(load_pps, duration_s)
         reports = [sender.report(duration_s) for sender in self._senders]
@@ -136,13 +143,14 @@ class PacketTrials:
         probes = 0 if probed is None else int(probed["frames"])
         sent = sum(report["sent_count"] for report in reports) + probes
         offered = sent + sum(report["dropped_count"] for report in reports)
-        received, hops = self._settled(before, sent)
+        by_server, hops = self._settled(before, sent)
         return Trial(
             rate_pps=rate_pps,
             duration_s=duration_s,
             offered_count=offered,
             sent_count=sent,
-            received_count=received,
+            received_count=sum(by_server.values()),
+            received_by=by_server,
             hops=hops,
             elapsed_s=max(report["elapsed_s"] for report in reports),
             slip_s=max(report["slip_s"] for report in reports),
@@ -161,31 +169,45 @@ class PacketTrials:
         self._prober.tell(json.dumps([duration_s, rate_pps]).encode())
         return self._prober
 
-    def _counted(self) -> tuple[int, int, int]:
-        """What arrived of the load, and what the clients' interfaces have sent and the servers' received."""
-        return (
-            sum(counter.read() for counter in self._received),
-            sum(pair.client.counters().sent_count for pair in self._pairs),
-            sum(pair.server.counters().received_count for pair in self._pairs),
+    def _counted(self) -> _Counted:
+        return _Counted(
+            [counter.read() for counter in self._received],
+            sum(pair.client.counters().sent_count for pair in self._sending),
+            sum(server.counters().received_count for server in self._servers),
         )
 
-    def _settled(self, before: tuple[int, int, int], sent: int) -> tuple[int, dict[str, int]]:
-        """What arrived of the load and what interfaces counted, once all has arrived or nothing came for a while."""
+    def _settled(self, before: _Counted, sent: int) -> tuple[dict[str, int], dict[str, int]]:
+        """What arrived of the load at each server and what interfaces counted, once all has arrived or nothing came for
+        a while."""
         deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()
         last = self._counted()
-        while last[0] - before[0] < sent and time.monotonic() < deadline:
+        while last.arrived_count - before.arrived_count < sent and time.monotonic() < deadline:
             time.sleep(STEP_S)
             now = self._counted()
-            if now[0] != last[0]:
+            if now.arrived_count != last.arrived_count:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > QUIET_S:
                 break
             last = now
+        counted = zip(self._servers, last.arrived, before.arrived, strict=True)
         first, final = self._pairs[0].client, self._pairs[0].server
-        return last[0] - before[0], {
-            f"{first.name} {first.interface} sent": last[1] - before[1],
-            f"{final.name} {final.interface} received": last[2] - before[2],
+        return {server.name: now - then for server, now, then in counted}, {
+            f"{first.name} {first.interface} sent": last.sent_count - before.sent_count,
+            f"{final.name} {final.interface} received": last.received_count - before.received_count,
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counted:
+    """What arrived of the load at each server, and what the clients' interfaces have sent and the servers' received."""
+
+    arrived: list[int]
+    sent_count: int
+    received_count: int
+
+    @property
+    def arrived_count(self) -> int:
+        return sum(self.arrived)
 
 
 class _Learning:

@@ -84,7 +84,7 @@ def pps(name: str, text: str, frame_bytes: Sequence[int], line: Line) -> float:
     most, unit = line.most_pps(mean), match[3].lower()
     if unit == "%":
         if most is None:
-            raise BadInput(f"{name}={text} is a share of a link's rate: give link_rate_bps as well")
+            raise BadInput(f"{name}={text} is a share of a link's rate: give line_rate_bps as well")
         result = number / 100 * most
     else:
         result = number if unit == "pps" else number / (8 * mean)

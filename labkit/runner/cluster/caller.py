@@ -23,6 +23,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 import labkit
 from labkit.common import errors
 from labkit.common.errors import BadInput, Failed
+from labkit.runner import sweep as sweeps
 from labkit.runner.cluster import folders, worker
 from labkit.runner.cluster.request import Request, source_digest
 from labkit.runner.progress import Bar
@@ -280,6 +281,11 @@ class _Handing:
             if "packed" in answer:
                 folders.place_file(answer["packed"], "failed.ipynb", folder, answer["folder"])
             text = answer["text"].replace(answer.get("folder") or "\0", str(folder))
+            if answer["kind"] == "Failed" and sweeps.where(running.point) != "here":
+                sweeps.go_on_without(
+                    self.sweep, running.point, f"{text}; that was on {running.worker}", self.bar
+                )
+                return
             raise errors.error_by_name(answer["kind"], f"{text}; that was on {running.worker}")
 
     def _take_back(self, running: _Running) -> None:

@@ -2,6 +2,8 @@
 
 from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked
+from labkit.system.process.limits import check as check_limits
+from labkit.system.process.limits import exhausted, raise_open_files
 from labkit.system.process.programs import (
     DIE_WITH_US,
     LOCALE,
@@ -30,10 +32,13 @@ __all__ = [
     "Running",
     "ahead_of_load",
     "all_ended",
+    "check_limits",
+    "exhausted",
     "first",
     "interactive",
     "output",
     "python",
+    "raise_open_files",
     "run",
     "streamed",
     "wait",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.system.process.limits import exhausted
 
 MOST_BYTES = (
     64 << 20
@@ -95,7 +96,7 @@ class Running:
                     pass_fds=pass_fds,
                     env=parsed_environment(),
                 )
-        except Unsupported:
+        except (Unsupported, Failed):
             self._close_files()
             raise
         self.pid = self._popen.pid
@@ -206,10 +207,15 @@ class Outliving:
 
 @contextlib.contextmanager
 def startable(argv: Sequence[str]) -> Iterator[None]:
-    """Raise Unsupported, with one sentence, if a program cannot be started within the block."""
+    """Raise Unsupported, with one sentence, if a program cannot be started within the block.
+
+    Raises Failed if a limit (open files, processes) is the reason.
+    """
     try:
         yield
     except OSError as error:
+        if sentence := exhausted(error, starting=True):
+            raise Failed(sentence) from None
         how = (
             "is not here" if isinstance(error, FileNotFoundError) else f"cannot be started ({error.strerror})"
         )

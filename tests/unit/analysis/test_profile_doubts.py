@@ -43,7 +43,7 @@ def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
     seen[2]["doubts"] = "datagrams were lost"
     seen.append(profile(3, "perf_record", "a clock is wrong", status="invalid", reason="too short"))
     seen.append(profile(3, "perf_stat", status="failed", reason="perf ended"))
-    lines = notebook.Shown(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
+    lines = notebook.Run(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
     report = [line for line in lines if "perf_" in line or "function_times" in line]
     assert report == [
         "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000 (for example) (in 3 of 3 rows)",

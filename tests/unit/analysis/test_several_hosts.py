@@ -19,7 +19,8 @@ from labkit.analysis.compare_runs import compare
 from labkit.analysis.load import HOST, PEER_RAN_ON, RAN_ON
 from labkit.commands import terminal_tables
 from labkit.common.errors import BadInput
-from labkit.notebook import Part, Shown
+from labkit.notebook import Part, Run
+from labkit.runner import unmeasured_point
 
 NAMES = [
     "Linux 6.1.0-37-amd64, emulated",
@@ -260,7 +261,7 @@ def test_sweeps_compared_by_kernel(tmp_path: Path) -> None:
 
 
 def test_headline_names_every_host(tmp_path: Path) -> None:
-    shown = Shown(sweep(tmp_path / "s", "here", "vm:6.1"))
+    shown = Run(sweep(tmp_path / "s", "here", "vm:6.1"))
     lines = str(shown.headline().data)
     assert "Measured on 2 hosts. Only ratios are compared between hosts, never speeds:" in lines
     assert "- Linux 6.18.5 on Some CPU, 2 CPUs (a virtual machine under kvm)." in lines
@@ -273,24 +274,54 @@ def test_headline_names_every_host(tmp_path: Path) -> None:
     assert emulated < result.index("- **TCP, MTU 1500:** macvlan_bridge against veth_bridge: faster") < here
 
 
+@pytest.mark.parametrize("others", [[], ["vm:6.1"]])
+def test_kernel_that_did_not_boot(
+    others: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a row of its own: the report and the tables name it, and everything else stays as it is."""
+    folder = sweep(tmp_path / "s", "here", *others)
+    alone = verdict_tables.verdicts(load.load(folder))
+    for name in ("vm:old", "vm:older"):
+        given = {"topology": ["veth_bridge", "macvlan_bridge"], "where": name}
+        unmeasured_point.write(folder / name, "datapaths", given, f"{name}: the lab VM did not boot")
+    (folder / "sweep.json").write_text(json.dumps({"points": ["here", *others, "vm:old", "vm:older"]}))
+    shown = Run(folder)
+    names = [name for name, _ in load.hosts(shown.rows)]
+    assert names[:2] == ["unknown kernel (vm:old)", "unknown kernel (vm:older)"]
+    lines = str(shown.headline().data)
+    assert "- Not measured: vm:old: the lab VM did not boot." in lines
+    assert "- Not measured: vm:older: the lab VM did not boot." in lines
+    assert "nan" not in lines
+    assert len(verdict_tables.verdicts(shown.rows)) == len(alone)
+    assert "unknown kernel (vm:old): veth_bridge: 1 of 1 row left out as failed: vm:old: the lab VM" in str(
+        shown.doubts().data
+    )
+    for name in ("throughput", "cpu_per_gigabyte", "slices", "forest", "kernels"):
+        draw = getattr(figures, name)
+        drawn = draw(verdict_tables.verdicts(shown.rows) if name in ("forest", "kernels") else shown.rows)
+        assert drawn is None or "unknown kernel" not in str([axis.ticktext for axis in drawn.select_xaxes()])
+    terminal_tables.show_rows(shown.rows)
+    assert "vm:old: the lab VM did not boot" in " ".join(capsys.readouterr().out.split())
+
+
 def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (
         rows(rounds=2),
         rows(rounds=2, nodes="two", peer="vm:6.1", where="vm:6.1", run="b", link_rate_bps=1e9),
     )
-    both = Shown(save(tmp_path / "both", one + two)).parts()
+    both = Run(save(tmp_path / "both", one + two)).parts()
     assert [part.heading for part in both] == ["Local: one node", "Switched: two nodes"]
     assert [len(part.rows) for part in both] == [len(one), len(two)]
     assert [len(part.verdicts) for part in both] == [1, 1]
-    [local] = Shown(save(tmp_path / "one", one)).parts()
-    [switched] = Shown(save(tmp_path / "two", two)).parts()
+    [local] = Run(save(tmp_path / "one", one)).parts()
+    [switched] = Run(save(tmp_path / "two", two)).parts()
     assert (local.heading, switched.heading) == ("", "Switched: two nodes")
     shown: list[Any] = []
     monkeypatch.setattr("labkit.notebook.display", shown.append)
     figure = figures.throughput(switched.rows)
     switched.show(None, figure)
     assert [getattr(one, "data", None) for one in shown] == ["## Switched: two nodes", figure.data]
-    result = str(Shown(tmp_path / "two").findings(switched.verdicts).data)
+    result = str(Run(tmp_path / "two").findings(switched.verdicts).data)
     assert (
         "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result
     )

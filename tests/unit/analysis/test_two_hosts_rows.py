@@ -8,7 +8,7 @@ import pandas as pd
 from synthetic_rows import rows, save
 
 from labkit.analysis import load, verdicts
-from labkit.notebook import Shown
+from labkit.notebook import Run
 
 
 def test_node_names() -> None:
@@ -24,7 +24,7 @@ def test_node_names() -> None:
 
 def test_emulated_peer_in_the_headline(tmp_path: Path) -> None:
     two = rows(nodes="two", peer="vm:6.1", peer_kernel="6.1.0-37-amd64", peer_accelerator="tcg")
-    lines = str(Shown(save(tmp_path / "two", two)).headline().data)
+    lines = str(Run(save(tmp_path / "two", two)).headline().data)
     assert "the other node `vm:6.1`: Linux 6.1.0-37-amd64 (emulated by QEMU). **Emulated CPU" in lines
 
 

@@ -4,14 +4,10 @@ The first switches in the kernel, the second in ovs-vswitchd itself."""
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import socket
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -29,21 +25,24 @@ from labkit.measure.topologies.containers_and_guests import nic_of, paired
 from labkit.measure.topologies.open_vswitch import words
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
+from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
 # Where the datapath is: the kernel's module, or ovs-vswitchd, which receives by packet sockets.
 NAMES = {"ovs": "system", "ovs_netdev": "netdev"}
-BRIDGE = "switch"
-# linux/sockios.h, linux/ethtool.h
-SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO = 0x8946, 0x17, 0x1F
 
 
 @contextmanager
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
     """A veth from every end to one switch. Raises BadInput for options that cannot be (`words.options`), Unsupported
     where Open vSwitch or its datapath is missing, Failed with its words."""
+    if words.options(name).case is not None:
+        with use_case(name, spec, _datapath(name)) as topology:
+            yield topology
+        return
     count = len(names(spec))
     with (
         namespaces([*names(spec), BETWEEN, *_monitors(name)], family=spec.family) as made,
@@ -74,6 +73,11 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
     from labkit.measure.endpoints.guest.spec import parse
 
+    if words.options(name).case is not None:
+        raise Unsupported(
+            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers, because the packet"
+            " generator cannot send in a guest"
+        )
     parameters = parse(spec.guest)
     if _datapath(name) == "netdev" and parameters.offloads:
         raise BadInput(
@@ -136,13 +140,3 @@ def vlan_of(number: int, parameters: words.SwitchOptions) -> int | None:
     if not parameters.vlans:
         return 1 if parameters.output == "vlan" else None
     return 1 + number // 2 % parameters.vlans
-
-
-def complete_packets(space: Namespace, interface: str) -> None:
-    """Switch transmit checksum and segmentation offload off: what a packet socket gives to the userspace datapath must
-    be complete."""
-    with netlink.inside(space.fd), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO):
-            value = ctypes.create_string_buffer(struct.pack("II", command, 0))  # struct ethtool_value
-            request = struct.pack("16sP", interface.encode(), ctypes.addressof(value))  # struct ifreq
-            fcntl.ioctl(any_socket, SIOCETHTOOL, request.ljust(40, b"\0"))

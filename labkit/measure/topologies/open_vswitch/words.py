@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.measure.topologies.open_vswitch.rules import CASES, KINDS
 
 MOST_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
 READERS = ("none", "count", "tcpdump")
 LOCAL = ("internal", "veth")
 TUNNELS = ("gre", "erspan", "vxlan")
 OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
+PLAN_TUNNELS = ("none", "vxlan")
+LEAST_RULES, MOST_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
 
 HELP = {
@@ -34,6 +37,12 @@ HELP = {
     "uplink_bps": "rate of the link that tunnels leave the host by (tbf); none: as fast as it goes",
     "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
     "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
+    "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
+    " of ends, and a switch that learns",
+    "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"
+    " (of the IP address)",
+    "rules_count": f"number of rules of a case, {LEAST_RULES} to {MOST_RULES}",
+    "tunnel": "how the network of a case reaches the switch: none or vxlan",
 }
 
 
@@ -50,6 +59,10 @@ class SwitchOptions:
     uplink_bps: float | None = None
     uplink_mtu: int | None = None
     sampling: str | None = None
+    case: str | None = None
+    rules: str = "l2"
+    rules_count: int = 1000
+    tunnel: str = "none"
 
     def name(self, topology: str) -> str:
         """The name of `topology` with these options, without those that are as they are by themselves."""
@@ -124,6 +137,10 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "uplink_bps": _number(1e5, 1e11, whole=False),
     "uplink_mtu": _number(68, 65535),
     "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
+    "case": _one_of(*CASES),
+    "rules": _one_of(*KINDS),
+    "rules_count": _number(LEAST_RULES, MOST_RULES),
+    "tunnel": _one_of(*PLAN_TUNNELS),
 }
 
 
@@ -137,6 +154,18 @@ def _value(name: str, key: str, text: str) -> Any:
 def _check(name: str, parameters: SwitchOptions) -> None:
     """Raise BadInput for options that do not go together."""
     plain = SwitchOptions()
+    if parameters.case is None:
+        for key in ("rules", "rules_count", "tunnel"):
+            if getattr(parameters, key) != getattr(plain, key):
+                raise BadInput(f"{name}: {key} is of a case: say case={'|'.join(CASES)} as well")
+    else:
+        for key in ("mirrors", "vlans", "sampling"):
+            if getattr(parameters, key) != getattr(plain, key):
+                raise BadInput(f"{name}: a case takes no {key}")
+        if parameters.case == "vm_to_vm" and parameters.tunnel != "none":
+            raise BadInput(
+                f"{name}: tunnel={parameters.tunnel}: vm_to_vm has no network that a tunnel could reach"
+            )
     for key in ("select", "output", "readers", "snaplen"):
         if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):
             raise BadInput(f"{name}: {key} is of mirrors, and there are none: say mirrors=1 as well")

@@ -13,14 +13,16 @@ import nbformat
 import pytest
 
 from labkit import cli
+from labkit.analysis import load
+from labkit.commands import terminal_tables
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure import hosts
+from labkit.measure import experiments, hosts
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
-from labkit.runner import papermill_run, run, sweep
+from labkit.runner import papermill_run, run, sweep, unmeasured_point
 
 Row = dict[str, Any]
 
@@ -127,7 +129,13 @@ def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
     """A sweep of two finished points, one of them with a failed row, and the names of what is executed."""
     folder, executed = tmp_path / "sweep", list[str]()
     points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
-    made = SimpleNamespace(folder=folder, points=points, notebook=Path("01_x.ipynb"), planned_s=lambda _: 1.0)
+    made = SimpleNamespace(
+        folder=folder,
+        points=points,
+        notebook=Path("01_x.ipynb"),
+        planned_s=lambda _: 1.0,
+        experiment="datapaths",
+    )
     run_folder.write_json(folder / "sweep.json", {"seed": 1, "points": ["one", "two"]})
     for name in ("one", "two", "."):
         run_folder.write(folder / name / "notebook.ipynb", b"{}")
@@ -159,6 +167,24 @@ def test_unbootable_kernel_fails_its_point_only(
     made.points = [sweep.SweepPoint(name, {"where": f"vm:{name}"}) for name in ("old", "new")]
     run_folder.write_json(made.folder / "sweep.json", {"seed": 1, "points": ["old", "new"]})
     broken = {"vm:old"}
+    measures: list[bool] = []  # whether the notebook of the point measures, as real ones do
+    asked_for: list[Row] = []
+
+    def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
+        asked_for.append(request)
+        yield {"event": "rows", "point": "1-r0", "rows": [row("veth", point="1-r0")]}
+
+    def execute(_notebook: Path, folder: Path, given: Row, _bar: Any, name: str, **_: Any) -> None:
+        executed.append(name)
+        if measures and name == "old":
+            run.measure(
+                "datapaths", {"topology": "veth", "where": given["where"]}, folder, lambda _event: None
+            )
+
+    monkeypatch.setattr(papermill_run, "execute", execute)
+    monkeypatch.setattr(run, "ask", ask)
+    monkeypatch.setattr(hosts, "measuring_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(hosts, "check", lambda _where: None)
 
     @contextlib.contextmanager
     def lending(_folder: Path, _say: Any) -> Iterator[Any]:
@@ -175,15 +201,25 @@ def test_unbootable_kernel_fails_its_point_only(
     bar: Any = SimpleNamespace(say=report.append)
     sweep.run(cast(Any, made), bar, bar.say)
     assert sorted(executed) == ["new", "report"]
-    assert sweep.failed(made.folder) == {"old": "the lab VM did not boot"}
+    assert sweep.failed(made.folder) == {"old": "vm:old: the lab VM did not boot"}
     assert any(line.startswith("point old could not be measured") for line in report)
-    assert sweep.rows(made.folder) == []  # and no complaint that a point is not there
+    [only] = sweep.rows(made.folder)
+    expected = ("failed", "vm:old: the lab VM did not boot", "vm:old", "host")
+    assert tuple(only[name] for name in ("status", "reason", "where", "point")) == expected
+    assert run_folder.read_run(made.folder / "old")["parameters"]["where"] == "vm:old"
+    assert list(load.load(made.folder)["status"]) == ["failed"]
     assert cli._judge_sweep(made.folder) == 2
-    assert capsys.readouterr().err == "labkit: point old could not be measured: the lab VM did not boot\n"
+    assert (
+        capsys.readouterr().err
+        == "labkit: point old could not be measured: vm:old: the lab VM did not boot\n"
+    )
     broken.clear()
+    measures.append(True)
     sweep.run(cast(Any, made), bar, bar.say)
     assert sorted(executed) == ["new", "new", "old", "report", "report"]
+    assert asked_for[-1].get("again") is None, "the row of the host is no point of the experiment"
     assert sweep.failed(made.folder) == {}
+    assert [one["status"] for one in sweep.rows(made.folder)] == ["ok"]
     assert cli._judge_sweep(made.folder) == 0
     broken.update({"vm:old", "vm:new"})
     with pytest.raises(Failed, match="did not boot"):
@@ -219,3 +255,17 @@ def test_refused_run_leaves_no_folder(
     with pytest.raises(kind, match="not here"):
         run.measure("datapaths", {"topology": "veth"}, tmp_path / "old", lambda _: None)
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", experiments.TABLE)
+def test_unbootable_kernel_of_each_experiment(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "vm:old: the lab VM did not boot"
+    unmeasured_point.write(tmp_path / "old", name, {"where": "vm:old"}, why)
+    run_folder.write_json(tmp_path / "sweep.json", {"points": ["old"]})
+    assert sweep.failed(tmp_path) == {"old": why}
+    table = load.load(tmp_path, None)
+    terminal_tables.show_verdicts(terminal_tables.show_parts(table))
+    terminal_tables.show_findings(table, load.profiles(tmp_path))
+    assert why in " ".join(capsys.readouterr().out.split())

@@ -23,7 +23,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"frame_bytes": "none"}, "frame_bytes needs at least one value"),
         ({"loss": "0.9"}, "loss=0.9 is outside 0 to 0.5: a ratio, not per cent"),
         ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "most_rate=2Mpps is more than the link carries: 64"),
-        ({"most_rate": "50%"}, "give link_rate_bps|line_rate_bps"),
+        ({"most_rate": "50%"}, "give line_rate_bps as well"),
         ({"most_rate": "1kpps"}, "most_rate=1kpps is not above least_rate=1kpps"),
         ({"least_rate": "1500"}, "least_rate=1500: write for example"),
         ({"preset": "binary"}, "preset=binary: there are mlrsearch, rfc2544"),

@@ -120,7 +120,7 @@ def test_rates_in_every_unit(text: str, result: float) -> None:
     [
         ("2Mpps", Line(1e9), "more than the link carries: 64 . 20 = 84 bytes"),
         ("101%", Line(1e9), "more than the link carries"),
-        ("50%", Line(), "give link_rate_bps"),
+        ("50%", Line(), "give line_rate_bps"),
         ("0pps", Line(), "above 0"),
         ("fast", Line(), "write for example 100kpps"),
         ("-5kpps", Line(), "write for example 100kpps"),

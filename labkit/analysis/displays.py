@@ -1,0 +1,155 @@
+"""Tables of a run as a notebook displays them: DataFrames whose HTML shows what a reader looks for first.
+
+Whatever is computed from one of them (a selection, a group, a copy) is a plain DataFrame.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Self
+
+import pandas as pd
+
+from labkit.analysis import load, stats
+from labkit.common import schema, units
+
+MOST_ROWS = 10  # of a table of rows
+_POINT = [name for name in load.GROUP if name not in load.HOST]
+
+
+class _Displayed(pd.DataFrame):
+    """A DataFrame with a display of its own."""
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Self:
+        """Return the table with this display, and with its `attrs`."""
+        made = cls(table)
+        made.attrs = dict(table.attrs)
+        return made
+
+    def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
+        """Return what the display consists of: a line above, a table, and sentences below."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        head, table, sentences = self._summary()
+        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+        body = table.to_html(index=False, border=0, na_rep="–") if len(table) else ""
+        return f"<p>{html.escape(head)}</p>{body}" + (f"<ul>{items}</ul>" if items else "")
+
+
+class Rows(_Displayed):
+    """Measurements, a row each. The display shows the first rows, with units, and only columns that vary."""
+
+    def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
+        roles = ("identifies", "parametrises", "measures")
+        known = [
+            one for one in schema.COLUMNS if one.name in self and one.role in roles and one.type != "object"
+        ]
+        varying, alike = [], []
+        for one in known:
+            values = self[one.name].dropna()
+            if not len(values):
+                continue
+            if one.type != "list" and values.nunique() == 1 and len(values) == len(self):
+                alike.append(f"{one.name}={load.value_text(values.iloc[0])}")
+            else:
+                varying.append(one)
+        table = pd.DataFrame(self[[one.name for one in varying]].head(MOST_ROWS))
+        table.columns = pd.Index([_head(one) for one in varying])
+        counts = ", ".join(f"{count} {status}" for status, count in self["status"].value_counts().items())
+        head = f"{units.many(len(self), 'row')} of {len(self.columns)} columns: {counts}."
+        shown = f"The first {len(table)} rows" if len(self) > len(table) else "All rows"
+        sentences = [f"{shown}, in the columns that vary; docs/ROWS.md explains every column."]
+        return head, table, [*sentences, *([f"Alike in all rows: {', '.join(alike)}."] if alike else [])]
+
+
+class Verdicts(_Displayed):
+    """Verdicts, a line for each topology and point. The display shows ratios with intervals, and reasons."""
+
+    def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
+        varying = [name for name in (*load.HOST, *_POINT) if self[name].nunique(dropna=False) > 1]
+        usual = [name for name in ("protocol", "pairs", "mtu_bytes") if name not in varying]
+        table = pd.DataFrame(self[["topology", "baseline", *usual, *varying]])
+        table["ratio"] = [f"{one:.4g}" if pd.notna(one) else "–" for one in self["ratio"]]
+        table["95 % interval"] = [
+            stats.interval_text(low, high) if pd.notna(low) else "–"
+            for low, high in zip(self["low"], self["high"], strict=True)
+        ]
+        table["verdict"] = self["word"]
+        unclear = self[self["word"].eq("no evidence") | self["ratio"].isna()]
+        reasons = list(dict.fromkeys(unclear["sentence"].dropna().astype(str)))
+        return f"{units.many(len(self), 'verdict')}, each a ratio to the baseline.", table, reasons
+
+
+class Profiles(_Displayed):
+    """Measurements beside observers. The display shows for each arm and observer how many there are, and their cost."""
+
+    def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
+        observed = self[self["observer"].notna()] if len(self) else self
+        if not len(observed):
+            return "No profiles: measure with observe=perf_record,counters to have them.", pd.DataFrame(), []
+        lines, reasons = [], dict[str, None]()
+        for (arm, observer), rows in observed.groupby(["arm", "observer"], sort=False):
+            ok = rows["status"].eq("ok")
+            cost = rows.loc[ok, "overhead_ratio"].median() if ok.any() else float("nan")
+            lines.append({"arm": arm, "observer": observer, "profiles": int(ok.sum()), "not ok": int((~ok).sum()),
+                          "speed with it": f"{cost:.3g} times" if pd.notna(cost) else "–"})  # fmt: skip
+            reasons |= {f"{arm}, {observer}: {reason}": None for reason in rows.loc[~ok, "reason"].dropna()}
+        return (
+            f"{units.many(len(observed), 'measurement')} beside observers.",
+            pd.DataFrame(lines),
+            list(reasons),
+        )
+
+
+def _head(column: schema.Column) -> str:
+    return f"{column.name} [{column.unit}]" if column.unit not in ("", "1") else column.name
+
+
+class Figures:
+    """The figures of a run by their names: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
+
+    made: for each name the function that draws it; a figure is drawn when it is first used.
+    """
+
+    def __init__(self, made: dict[str, Any]) -> None:
+        self._made = made
+        self._drawn: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            raise KeyError(f"there is no figure {name}; there are: {', '.join(self._made)}")
+        if name not in self._drawn:
+            self._drawn[name] = self._made[name]()
+        return self._drawn[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __iter__(self) -> Any:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __dir__(self) -> list[str]:
+        return list(self._made)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._made)
+
+    def __repr__(self) -> str:
+        return f"figures: {', '.join(self._made)}"
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        for name in self:
+            if self[name].data:
+                display(self[name])

@@ -1,0 +1,121 @@
+"""The wildcard rules of the OVS test plan (Netronome, Agilio OVS Test Plan), as OpenFlow.
+
+A rule matches an input port and the low bits of the destination: of the MAC address (`l2`) or of the IP address (`l3`).
+Rule number `i` matches the value `i`. The first 512 rules compare nine bits. The others compare as many bits as their
+number has, so each overlaps with one of the first, and goes ahead of it. With several input ports the rules belong to
+them in turn: with four, two of the nine bits are the port's, so every packet of every port meets exactly one rule.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from labkit.common.errors import Failed
+from labkit.common.units import many
+from labkit.measure.topologies.open_vswitch.switch import Switch
+from labkit.system import machine, process
+
+CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
+KINDS = ("l2", "l3")
+FIRST = 512  # rules that compare the same number of bits
+PRIORITY = 100  # of a rule that compares no bit; each bit adds 1
+INSTALL_S = 60.0  # 64,000 rules take 1 to 4 s
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of the switch: its OpenFlow number, and the MAC address of the end behind it."""
+
+    number: int
+    mac: str
+
+
+@dataclass(frozen=True)
+class Way:
+    """What comes in at a port, and where each value of the destination's low bits goes."""
+
+    arriving: Port
+    target: Callable[[int], Port]
+
+
+def ways(case: str, net: Port, vms: Sequence[Port]) -> list[Way]:
+    """Return the ways of a case: from the network to the VMs in turn, from each VM to the network, or from each VM to
+    the others (full mesh). The value `k` goes to VM number `k`, so a VM with such an address is reached."""
+    if case == "net_to_vm":
+        return [Way(net, lambda value: vms[value % len(vms)])]
+    if case == "vm_to_net":
+        return [Way(vm, lambda _value: net) for vm in vms]
+    return [Way(vm, _others(number, vms)) for number, vm in enumerate(vms)]
+
+
+def _others(own: int, vms: Sequence[Port]) -> Callable[[int], Port]:
+    """Each value goes to the VM of its number; what would come back to the sender goes to the others in turn."""
+    others = [vm for number, vm in enumerate(vms) if number != own]
+
+    def target(value: int) -> Port:
+        number, turn = value % len(vms), value // len(vms)
+        return vms[number] if number != own else others[turn % len(others)]
+
+    return target
+
+
+def bits(number: int, rules_count: int, ports_count: int) -> int:
+    """Return how many low bits rule `number` of `rules_count` compares, with so many input ports."""
+    first = (min(FIRST, rules_count) // ports_count).bit_length() - 1
+    return max(first, (number // ports_count).bit_length())
+
+
+def rules(kind: str, count: int, family: int, towards: Sequence[Way], router_mac: str) -> list[str]:
+    """Return `count` rules in the syntax of ovs-ofctl(8). An L3 rule also sets both MAC addresses, the source to
+    `router_mac`, and decrements the TTL."""
+    result = []
+    for number in range(count):
+        way, value = towards[number % len(towards)], number // len(towards)
+        compared, target = bits(number, count, len(towards)), way.target(value)
+        match = _l2(value, compared) if kind == "l2" else _l3(value, compared, family)
+        actions = f"output:{target.number}"
+        if kind == "l3":
+            actions = f"mod_dl_src:{router_mac},mod_dl_dst:{target.mac},dec_ttl,{actions}"
+        result.append(
+            f"priority={PRIORITY + compared},in_port={way.arriving.number},{match},actions={actions}"
+        )
+    return result
+
+
+def _l2(value: int, compared: int) -> str:
+    return f"dl_dst={_mac(value)}/{_mac((1 << compared) - 1)}"
+
+
+def _l3(value: int, compared: int, family: int) -> str:
+    of = ipaddress.IPv4Address if family == 4 else ipaddress.IPv6Address
+    field = "ip,nw_dst" if family == 4 else "ipv6,ipv6_dst"
+    return f"{field}={of(value)}/{of((1 << compared) - 1)}"
+
+
+def _mac(value: int) -> str:
+    return value.to_bytes(6, "big").hex(":")
+
+
+def install(switch: Switch, bridge: str, lines: Sequence[str]) -> None:
+    """Add these rules to a bridge in one bundle: all of them or none. Raises Failed with the switch's words."""
+    # ovs-ofctl reads rules from a file or from standard input; an unnamed file leaves nothing behind.
+    with tempfile.TemporaryFile() as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.seek(0)
+        argv = [
+            machine.program("ovs-ofctl"),
+            "--bundle",
+            "add-flows",
+            f"unix:{switch.folder / bridge}.mgmt",
+            "-",
+        ]
+        program = process.Running([*switch.space.prefix, *argv], stdin=file)
+        ended = program.ended_within(INSTALL_S)
+    if ended.returncode != 0:
+        words = " ".join(ended.stderr.split())
+        raise Failed(
+            f"Open vSwitch did not take {many(len(lines), 'rule')}: {words[:300] or 'it gave no reason'}"
+        )

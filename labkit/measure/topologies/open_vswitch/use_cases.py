@@ -1,0 +1,206 @@
+"""The use cases of the OVS test plan as topologies: a network and VMs on one switch, joined by wildcard rules.
+
+`ovs+case=net_to_vm`: frames from the network are spread over the VMs. `vm_to_net`: every VM sends to the network.
+`vm_to_vm`: every VM sends to all others. A pair adds a VM; `pairs=4` is the test plan's number. The ends are namespaces
+(or containers in them). With `tunnel=vxlan` the network reaches the switch through VXLAN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.topologies.base import (
+    BETWEEN,
+    CLIENTS,
+    EDGE,
+    SERVERS,
+    Interface,
+    Meter,
+    Spec,
+    Topology,
+    address,
+    mac,
+)
+from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
+from labkit.measure.topologies.open_vswitch import rules, words
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
+from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
+from labkit.measure.topologies.open_vswitch.offloads import complete_packets
+from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
+from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.tunnels import LARGEST, UNDER
+from labkit.measure.topologies.veth import port
+from labkit.system import netlink
+
+BRIDGE = "switch"
+NETWORK = "network"
+NET_PORT, VM_PORT = 1, 10  # OpenFlow numbers of the network and of the first VM, as in the test plan
+ROUTER_SIDE = 6  # the part of the MAC address that L3 rules give to a frame
+VNI = 1
+
+
+@dataclass(frozen=True)
+class _End:
+    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's."""
+
+    number: int
+    space: Namespace
+    address: Interface
+    openflow: int
+
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.space.name, self.space, "eth0", EDGE, str(self.address.ip))
+
+
+@contextmanager
+def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
+    """Build the use case that `name` asks for.
+
+    Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
+    """
+    asked = words.options(name)
+    assert asked.case is not None, "it was asked for"
+    vms_count = max(spec.pairs, 2) if asked.case == "vm_to_vm" else spec.pairs
+    if asked.rules_count < vms_count**2:
+        raise BadInput(
+            f"rules_count={asked.rules_count} is too few for {vms_count} VMs: {vms_count**2} rules are the least that"
+            " tell them apart at every port"
+        )
+    under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
+    if asked.tunnel != "none" and under_bytes > LARGEST:
+        raise BadInput(
+            f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: {LARGEST} is its most"
+        )
+    vm_names = [f"vm{number}" for number in range(vms_count)]
+    net_names = [] if asked.case == "vm_to_vm" else [NETWORK]
+    with namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made, switch(made[-1]) as one:
+        for space in made:
+            space.netlink.do(netlink.set_link(1))
+        between = made[-1]
+        # The address of a VM ends with its number, so the rules themselves carry a ping to it.
+        vms = [
+            _End(number, space, address(spec.family, SERVERS, number - 1), VM_PORT + number)
+            for number, space in enumerate(made[:vms_count])
+        ]
+        net = [
+            _End(vms_count, space, address(spec.family, CLIENTS, 0), NET_PORT) for space in made[vms_count:-1]
+        ]
+        tunnelled = net if asked.tunnel == "vxlan" else []
+        cabled = [*vms, *(end for end in net if end not in tunnelled)]
+        between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
+        for end in tunnelled:
+            _tunnel_end(spec, end, between, under_bytes)
+        if datapath == "netdev":
+            for end in (*vms, *net):
+                complete_packets(end.space, "eth0")
+            for end in tunnelled:
+                complete_packets(end.space, "under")
+        ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
+        one.start(*operations(_bridges(datapath, ports, bool(tunnelled))), kernel=datapath == "system")
+        for end in tunnelled:
+            _tunnel_switch(spec, end, one, between, datapath)
+        _give_addresses(spec, [*vms, *net])
+        _install(asked, spec, one, vms, net)
+        yield Topology(name, spec, _pairs(asked.case, spec, vms, net), made, switch=one, meter=_meter(one))
+
+
+def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
+    if not tunnelled:
+        return [Bridge(BRIDGE, datapath, ports)]
+    options = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(VNI)}
+    main = Bridge(BRIDGE, datapath, [*ports, Port(NETWORK, "vxlan", options, NET_PORT)])
+    # Tunnels of the userspace datapath enter and leave through a bridge of their own that has the address.
+    return [main, Bridge(UNDERLAY, datapath, [Port("uplink")])] if datapath == "netdev" else [main]
+
+
+def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
+    """Build the network's side: a cable `under` to the switch's `uplink`, and a VXLAN device over it."""
+    near_mac, far_mac = mac(0, UPLINK_SIDE, spec.ours), mac(1, UPLINK_SIDE, spec.ours)
+    peer = {"name": "under", "index": UNDER, "netns": end.space.fd, "mac": far_mac}
+    between.netlink.do(
+        netlink.new_link("veth", "uplink", index=UPLINK, mtu_bytes=under_bytes, mac=near_mac, peer=peer)
+    )
+    data = netlink.tunnel_data(
+        "vxlan", local=str(FAR.ip), remote=str(NEAR.ip), number=VNI, port=PORTS["vxlan"], link=UNDER, learning=False
+    )  # fmt: skip
+    end.space.netlink.do(
+        netlink.set_link(UNDER),
+        netlink.new_address(UNDER, FAR),
+        netlink.new_link(
+            "vxlan",
+            "eth0",
+            index=EDGE,
+            mtu_bytes=spec.mtu_bytes,
+            mac=mac(end.number, 0, spec.ours),
+            data=data,
+        ),
+    )
+
+
+def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: str) -> None:
+    """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
+    index, far_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
+    if datapath == "netdev":
+        with netlink.inside(between.fd):
+            index = netlink.index_of(UNDERLAY)
+        one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far_mac)
+    between.netlink.do(
+        netlink.set_link(index),
+        netlink.new_address(index, NEAR),
+        netlink.new_neighbour(index, str(FAR.ip), far_mac),
+    )
+    # The userspace datapath takes frames out of the tunnel only if they are for the MAC address of its bridge, and the
+    # kernel would answer ARP for that address with the MAC address of `uplink`.
+    [near_mac] = [link.mac for link in netlink.links(between.netlink) if link.index == index]
+    assert near_mac is not None, "it is Ethernet"
+    end.space.netlink.do(netlink.new_neighbour(UNDER, str(NEAR.ip), near_mac))
+
+
+def _give_addresses(spec: Spec, ends: Sequence[_End]) -> None:
+    """Give each end its address, and all others as permanent neighbours."""
+    for end in ends:
+        others = [other for other in ends if other is not end]
+        end.space.netlink.do(
+            netlink.set_link(EDGE),
+            netlink.new_address(EDGE, end.address),
+            *(
+                netlink.new_neighbour(EDGE, str(other.address.ip), mac(other.number, 0, spec.ours))
+                for other in others
+            ),
+        )
+
+
+def _install(
+    asked: words.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
+) -> None:
+    """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
+    assert asked.case is not None, "it was asked for"
+    ports = [RulePort(end.openflow, mac(end.number, 0, spec.ours)) for end in (*vms, *net)]
+    towards = rules.ways(asked.case, ports[-1], ports[: len(vms)])
+    lines = rules.rules(asked.rules, asked.rules_count, spec.family, towards, mac(0, ROUTER_SIDE, spec.ours))
+    rules.install(one, BRIDGE, lines)
+
+
+def _pairs(case: str, spec: Spec, vms: Sequence[_End], net: Sequence[_End]) -> list[Pair]:
+    """Each VM with the network, or with the next VM."""
+    ends = [vm.endpoint() for vm in vms]
+    if case == "vm_to_vm":
+        following = [*ends[1:], ends[0]]
+        return [Pair(*both) for both in zip(ends, following, strict=True)][: spec.pairs]
+    [network] = [end.endpoint() for end in net]
+    return [Pair(network, end) if case == "net_to_vm" else Pair(end, network) for end in ends]
+
+
+def _meter(one: Switch) -> Meter:
+    """Reads the switch's CPU time; what it returns gives the column for the time since."""
+
+    def begin() -> Callable[[], dict[str, Any]]:
+        before_s = one.cpu_s()
+        return lambda: {"switch_cpu_s": one.cpu_s() - before_s}
+
+    return begin

@@ -1,0 +1,89 @@
+"""A point of a sweep whose host could not be used, for example a kernel that did not boot: a run folder with one row.
+
+The row has the status failed and the reason. It says nothing about an arm, so it is a file of its own beside the rows
+that were measured; the next attempt to measure the point removes it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.common import run_folder
+from labkit.measure import experiments
+from labkit.measure.experiments.rows import COLUMNS
+
+POINT = "host"  # the name of the file with the row
+REASON = "host_failed"  # key of run.json: nothing was measured in this folder, and why
+
+
+def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: str) -> None:
+    """Write the row of a point that could not be measured, and run.json if nothing of the point was measured before.
+
+    `parameters`: those of the sweep file; others have their defaults.
+    """
+    kind = experiments.find(experiment).parameters
+    own = kind.of(
+        {name: value for name, value in parameters.items() if name in kind.__struct_fields__}
+    ).asdict()
+    if not (folder / "run.json").exists() or is_only_this(folder):
+        described = {
+            "experiment": experiment,
+            "run": folder.name,
+            "parameters": own,
+            "seed": random.SystemRandom().randrange(1 << 31) if own.get("seed") is None else own["seed"],
+            "created": _now(),
+            "why_stopped": {},
+            REASON: reason,
+        }
+        run_folder.write_json(folder / "run.json", described)
+    run_folder.write_rows(folder, POINT, [_row(folder, experiment, own, reason)])
+
+
+def _row(folder: Path, experiment: str, own: dict[str, Any], reason: str) -> run_folder.Row:
+    given = {
+        name: value for name, value in own.items() if name in COLUMNS and not isinstance(value, list | dict)
+    }
+    topology = _first(own.get("topology")) or experiment
+    more = {
+        "experiment": experiment,
+        "run": folder.name,
+        "point": POINT,
+        "arm": topology,
+        "role": "baseline",
+        "topology": topology,
+        "protocol": own.get("protocol") or _first(own.get("loads")) or "ping",
+        "pairs": _first(own.get("pairs")),
+        "time": _now(),
+        "status": "failed",
+        "reason": reason,
+    }
+    return {**dict.fromkeys(COLUMNS), **given, **more}
+
+
+def _first(value: Any) -> Any:
+    return next(iter(value), None) if isinstance(value, list | tuple) else value
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def reason(folder: Path) -> str | None:
+    """Return why the point in this folder could not be measured at the last attempt, or None."""
+    if not (folder / "rows" / f"{POINT}.jsonl").exists():
+        return None
+    return next((str(row["reason"]) for row in run_folder.read_rows(folder) if row["point"] == POINT), None)
+
+
+def is_only_this(folder: Path) -> bool:
+    """Return whether the run.json of this folder stands for a point of which nothing was measured."""
+    return REASON in run_folder.read_run(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove the row, because the point is being measured now."""
+    (folder / "rows" / f"{POINT}.jsonl").unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""`labkit.open`: a run as an object, and how its tables and figures are displayed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import synthetic_rows
+
+import labkit
+from labkit import notebook
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.observers import registry
+from labkit.notebook import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    rows = synthetic_rows.rows(whole=2)
+    opened = labkit.open(synthetic_rows.save(tmp_path / "run", rows, experiment="datapaths"))
+    assert isinstance(opened, Run)
+    return opened
+
+
+def test_import_stays_light() -> None:
+    """The measuring process imports labkit: it must not import pandas."""
+    program = "import labkit, sys; assert 'open' in dir(labkit); sys.exit('pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
+def test_no_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no run folder"):
+        labkit.open(tmp_path / "absent")
+    assert not hasattr(labkit, "absent")
+
+
+def test_rows_display_what_varies(run: Run) -> None:
+    html = run.rows._repr_html_()
+    assert "throughput_bps [bit/s]" in html
+    assert "mtu_bytes</th>" not in html
+    assert "mtu_bytes=1500" in html
+    assert type(run.rows[run.rows["status"].eq("ok")]) is pd.DataFrame
+
+
+def test_text_of_a_row_is_escaped(tmp_path: Path) -> None:
+    rows = synthetic_rows.rows(reason="<script>", kernel="<b>")
+    run = labkit.open(synthetic_rows.save(tmp_path / "run", rows))
+    assert "<script>" not in run.rows._repr_html_()
+    assert "<b>" not in run.verdicts._repr_html_()
+
+
+def test_verdicts_display_ratio_and_interval(run: Run) -> None:
+    [line] = run.verdicts.to_dict("records")
+    html = run.verdicts._repr_html_()
+    assert f"{line['ratio']:.4g}" in html
+    assert "faster" in html
+    assert "+19.9 %" in run._repr_mimebundle_()["text/markdown"]
+
+
+def test_figures_by_name(run: Run) -> None:
+    assert set(run.figures) >= {"forest", "throughput", "slices"}
+    assert run.figures.forest is run.figures["forest"]
+    assert run.figures.forest.data
+    with pytest.raises(AttributeError, match="there is no figure fores; there are: forest"):
+        _ = run.figures.fores
+
+
+def test_why_needs_profiles(run: Run) -> None:
+    assert "observe=perf_record" in run.profiles._repr_html_()
+    for arm in ("macvlan_bridge", ""):
+        with pytest.raises(BadInput, match="was not profiled: run it with observe=perf_record"):
+            run.why(arm)
+
+
+def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_parameters: object) -> None:
+        raise Unsupported("no perf here")
+
+    monkeypatch.setitem(registry.TABLE, "perf_record", replace(registry.TABLE["perf_record"], check=refuse))
+    assert notebook.possible_observers("perf_record,counters") == ["counters"]
+    with pytest.raises(BadInput, match="observe"):
+        notebook.possible_observers(["perf"])

@@ -1,0 +1,117 @@
+"""The wildcard rules of the OVS test plan, as a classifier written for this test finds them."""
+
+from __future__ import annotations
+
+import collections
+import ipaddress
+import re
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure import topologies
+from labkit.measure.topologies.open_vswitch.rules import CASES, Port, bits, rules, ways
+
+NET = Port(1, "02:00:00:00:00:04")
+VMS = [Port(10 + number, f"02:00:00:00:00:0{number}") for number in range(4)]
+ROUTER = "02:00:00:06:00:00"
+
+
+def number_of(text: str) -> int:
+    return int(text.replace(":", ""), 16) if text.count(":") == 5 else int(ipaddress.ip_address(text))
+
+
+def classifier(lines: list[str]) -> dict[int, list[tuple[int, int, int, str]]]:
+    """By input port: priority, value, mask and actions of each rule."""
+    result: dict[int, list[tuple[int, int, int, str]]] = collections.defaultdict(list)
+    for line in lines:
+        parts = re.fullmatch(
+            r"priority=(\d+),in_port=(\d+),(?:dl_dst|ip,nw_dst|ipv6,ipv6_dst)=([^/]+)/([^,]+),actions=(.*)",
+            line,
+        )
+        assert parts, line
+        value, mask = number_of(parts[3]), number_of(parts[4])
+        result[int(parts[2])].append((int(parts[1]), value, mask, parts[5]))
+    return result
+
+
+def matched(of: list[tuple[int, int, int, str]], value: int) -> list[tuple[int, int, int, str]]:
+    """The rules that match a value, the one that counts first. No two have the same priority."""
+    found = sorted((one for one in of if value & one[2] == one[1]), reverse=True)
+    assert len({one[0] for one in found}) == len(found)
+    return found
+
+
+def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
+    lines = rules("l2", 1000, 4, ways("net_to_vm", NET, VMS), ROUTER)
+    assert len(set(lines)) == 1000
+    [of] = classifier(lines).values()
+    assert [mask.bit_count() for _, _, mask, _ in of] == [9] * 512 + [10] * 488
+    overlapping = [matched(of, value) for value in range(512, 1000)]
+    assert {len(found) for found in overlapping} == {2}
+    assert {found[0][2] for found in overlapping} == {0x3FF}
+
+
+@pytest.mark.parametrize("kind", ["l2", "l3"])
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("case", CASES)
+def test_every_value_of_every_port_is_matched_and_every_rule_used(case: str, family: int, kind: str) -> None:
+    by_port = classifier(rules(kind, 1000, family, ways(case, NET, VMS), ROUTER))
+    assert set(by_port) == ({1} if case == "net_to_vm" else {10, 11, 12, 13})
+    for of in by_port.values():
+        used = [matched(of, value)[0] for value in range(1024)]
+        assert set(used) == set(of)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [("net_to_vm", {10: 256, 11: 256, 12: 256, 13: 256}), ("vm_to_net", {1: 256}), ("vm_to_vm", {})],
+)
+def test_load_is_spread_evenly(case: str, expected: dict[int, int]) -> None:
+    for port, of in classifier(rules("l2", 1000, 4, ways(case, NET, VMS), ROUTER)).items():
+        values = range(1024) if case == "net_to_vm" else range(256)
+        outputs = collections.Counter(
+            int(matched(of, value)[0][3].removeprefix("output:")) for value in values
+        )
+        if case == "vm_to_vm":
+            assert set(outputs) == {10, 11, 12, 13} - {port}
+            assert max(outputs.values()) - min(outputs.values()) <= 2
+        else:
+            assert outputs == expected
+
+
+@pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
+@pytest.mark.parametrize("count", [16, 17, 1000, 4000])
+def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:
+    for port, of in classifier(rules("l3", count, 4, ways(case, NET, VMS), ROUTER)).items():
+        for number, vm in enumerate(VMS):
+            if vm.number != port:
+                [*_, actions] = matched(of, number)[0]
+                assert actions == f"mod_dl_src:{ROUTER},mod_dl_dst:{vm.mac},dec_ttl,output:{vm.number}"
+
+
+@pytest.mark.parametrize(
+    ("rules_count", "ports", "first", "last"),
+    [(1000, 1, 9, 10), (1000, 4, 7, 8), (16, 4, 2, 2), (64000, 1, 9, 16)],
+)
+def test_compared_bits(rules_count: int, ports: int, first: int, last: int) -> None:
+    assert bits(0, rules_count, ports) == first
+    assert bits(rules_count - 1, rules_count, ports) == last
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ovs+case=net_to_net", "case=net_to_net: there are net_to_vm, vm_to_net, vm_to_vm"),
+        ("ovs+rules=l3", "rules is of a case: say case=net_to_vm|vm_to_net|vm_to_vm as well"),
+        ("ovs+case=vm_to_net+rules=l4", "rules=l4: there are l2, l3"),
+        ("ovs+case=vm_to_net+rules_count=65537", "rules_count=65537: allowed are 4 to 65536"),
+        ("ovs+case=vm_to_vm+tunnel=vxlan", "vm_to_vm has no network that a tunnel could reach"),
+        ("ovs+case=vm_to_net+tunnel=gre", "tunnel=gre: there are none, vxlan"),
+        ("ovs+case=vm_to_net+mirrors=1", "a case takes no mirrors"),
+    ],
+)
+def test_invalid_use_cases(name: str, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        topologies.check_names([name])
+    assert words in str(caught.value)

@@ -1,0 +1,102 @@
+"""Too few open files and too few processes are one sentence with the way out."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.agent import main as agent
+from labkit.system.process import limits, programs
+
+# Another user than root, with the right to read root's Python: limits of processes are not for root.
+SOMEBODY = [
+    *(
+        "setpriv",
+        "--reuid",
+        "65533",
+        "--regid",
+        "65533",
+        "--clear-groups",
+        "--bounding-set",
+        "-all,+dac_read_search",
+    ),
+    *("--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search", "--"),
+]
+
+
+def doctor(kind: int, number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [*words, sys.executable, "-P", "-m", "labkit.cli", "doctor"]
+    return subprocess.run(
+        argv,
+        preexec_fn=lambda: resource.setrlimit(kind, (number, number)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize("number", [10, 20])
+def test_too_few_open_files(number: int) -> None:
+    done = doctor(resource.RLIMIT_NOFILE, number)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "labkit: too many open files: raise the limit with ulimit -n 1024\n"
+
+
+@pytest.mark.needs("root")
+def test_too_few_processes() -> None:
+    done = doctor(resource.RLIMIT_NPROC, 8, *SOMEBODY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("labkit: too many processes of this user: raise the limit with ulimit -u")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.EMFILE, limits.TOO_MANY_FILES),
+        (errno.ENFILE, limits.OF_OPENING[errno.ENFILE]),
+        (errno.EAGAIN, limits.TOO_MANY_PROCESSES),
+        (errno.ENOMEM, limits.OF_STARTING[errno.ENOMEM]),
+    ],
+)
+def test_a_program_that_a_limit_forbids(number: int, sentence: str) -> None:
+    with pytest.raises(Failed) as caught, programs.startable(["nsenter"]):
+        raise OSError(number, "no")
+    assert str(caught.value) == sentence
+
+
+def test_a_program_that_is_not_here() -> None:
+    with pytest.raises(Unsupported, match="nsenter is not here: install it"), programs.startable(["nsenter"]):
+        raise FileNotFoundError(errno.ENOENT, "no")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), limits.TOO_MANY_FILES),
+        (RuntimeError("can't start new thread"), limits.TOO_MANY_PROCESSES),
+    ],
+)
+def test_the_process_that_measures(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    monkeypatch.setattr(agent, "say", events.append)
+
+    def broken():  # type: ignore[no-untyped-def]
+        raise error
+        yield
+
+    agent._answer(broken())
+    assert events == [{"event": "error", "kind": "Failed", "text": sentence}]
+
+
+def test_busy_is_no_limit() -> None:
+    """EAGAIN means something else where no process is started."""
+    assert limits.exhausted(OSError(errno.EAGAIN, "again")) is None
+    assert limits.exhausted(RuntimeError("other")) is None
