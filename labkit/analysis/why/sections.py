@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -24,8 +25,8 @@ from labkit.analysis.why import (
 from labkit.analysis.why.counter_tables import Table
 from labkit.analysis.why.selection import ProfiledPoint
 
-Piece = str | pd.DataFrame | go.Figure | flame.Flame
-Part = tuple[str, list[Piece]]  # title, pieces
+Piece: TypeAlias = str | pd.DataFrame | go.Figure | flame.Flame
+Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
 
 
 @dataclass(frozen=True)
