@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from labkit.commands import arguments
-from labkit.common import run_folder
+from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.common.printable import printable, printable_json
 from labkit.measure import hosts, topologies
@@ -194,6 +194,11 @@ def _sweep(given: argparse.Namespace) -> int:
         parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
     )
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
+    if given.json:
+        from labkit.commands import json_output
+
+        print(json_output.text(json_output.of_sweep(folder, page, sweep.failed(folder))))
+        return _judge_sweep(folder)
     result = load.load(folder, None)
     terminal_tables.show_verdicts(terminal_tables.show_parts(result))
     profiles = load.profiles(folder)
@@ -241,10 +246,36 @@ def _report(given: argparse.Namespace) -> int:
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")
+    figures = run_folder.project_root() / "figures" / _name(given.run)
+    images = report.images(notebook, figures) if given.images else []
+    if given.json:
+        from labkit.commands import json_output
+
+        print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
+        return 0
     print(f"report: {printable(run_folder.shown(page))}")
-    if given.images:
-        for path in report.images(notebook, run_folder.project_root() / "figures" / _name(given.run)):
-            print(f"figure: {printable(run_folder.shown(path))}")
+    for path in images:
+        print(f"figure: {printable(run_folder.shown(path))}")
+    return 0
+
+
+def _rows(given: argparse.Namespace) -> int:
+    from labkit.commands import rows
+
+    wanted = {form: out for form in rows.FORMS if (out := getattr(given, form)) is not None}
+    if not wanted:
+        raise BadInput(f"nothing says how to write the rows: name --{' FILE, --'.join(rows.FORMS)} FILE")
+    for form, out in wanted.items():
+        count = rows.write(given.run, form, out)
+        if out != rows.STDOUT:
+            _note(f"{units.many(count, 'row')} in {run_folder.shown(out)}")
+    return 0
+
+
+def _completion(given: argparse.Namespace) -> int:
+    from labkit.commands import completion
+
+    print(completion.script(given.shell), end="")
     return 0
 
 
@@ -261,6 +292,11 @@ def _compare(given: argparse.Namespace) -> int:
     if os.path.realpath(given.left) == os.path.realpath(given.right):
         raise BadInput(f"{given.right} is named twice: name two runs")
     table, sentences = compare_runs.compare(given.left, given.right)
+    if given.json:
+        from labkit.commands import json_output
+
+        print(json_output.text(json_output.compared(table, sentences)))
+        return 0
     terminal_tables.show_comparison(table, sentences)
     return 0
 
@@ -268,8 +304,15 @@ def _compare(given: argparse.Namespace) -> int:
 def _why(given: argparse.Namespace) -> int:
     from labkit.analysis import why
 
-    path, result = why.page(given.left, given.right, given.out, given.processes, given.export)
-    for sentence in result:
+    explained = why.explain(given.left, given.right, given.processes)
+    path = explained.write(given.out)
+    exported = explained.export(given.export) if given.export is not None else None
+    if given.json:
+        from labkit.commands import json_output
+
+        print(json_output.text({**explained.as_json(), "page": str(path), "exported": exported}))
+        return 0
+    for sentence in [*explained.sentences(), *([exported] if exported else [])]:
         print(f"- {printable(sentence)}")
     print(f"page: {printable(run_folder.shown(path))}")
     return 0
@@ -370,6 +413,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "sweep": _sweep,
     "report": _report,
+    "rows": _rows,
     "compare": _compare,
     "why": _why,
     "kernels": _kernels,
@@ -378,6 +422,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "attach": _attach,
     "shell": _shell,
     "draw": _draw,
+    "completion": _completion,
 }
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtrc, ndtri, stdtrit
+from scipy.special import chdtrc, ndtri, stdtr, stdtrit
 
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -34,6 +34,9 @@ CONTROL_CONFIDENCE = 0.99
 # deviation of 5 % between them, and the interval over all slices then alarms falsely in 13 to 17 %. At 0.25
 # that falls to 6 or 7 %; with nothing between set-ups the mean interval is a quarter too wide (10: a tenth).
 DISAGREE_BELOW = 0.25
+# With so many set-ups the interval is over set-ups, whatever a test says about their differences: of five consecutive
+# rounds of recorded UDP (benchmarks/coverage.py) a test often sees no difference that is there.
+FEWEST_SETUPS = 5
 WIDE = 100  # an interval that spans more than such a factor says nothing
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is good enough
 FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01): Student's t stands in
@@ -100,8 +103,9 @@ def effect(
 
     slices=False: the mean with Student's t interval, for any number of rounds (on 20 and 40 of recorded noise
     its false alarms stay at 5 % too); log-ratios of one set-up are averaged first; a single one has no
-    interval. slices=True: Hodges-Lehmann with the Wilcoxon signed-rank interval (Student's t below
-    FEWEST_SLICES) or, if set-ups disagree, Student's t over one Hodges-Lehmann estimate a set-up. It takes
+    interval. slices=True: Student's t over one Hodges-Lehmann estimate a set-up if there are FEWEST_SETUPS
+    or if they disagree; else Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval (Student's
+    t below FEWEST_SLICES). It takes
     8 n^2 bytes of memory for n slices. Raises BadInput for an empty or non-finite input.
     """
     x = np.asarray(log_ratios, dtype=np.float64)
@@ -123,10 +127,11 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float) ->
     count = None if groups is None else len(groups)
     slices = many(x.size, "slice")
     over = slices if count is None else f"{slices} in {many(count, 'set-up')}"
-    if groups is not None and setups_disagree(groups):
+    disagree = groups is not None and setups_disagree(groups)
+    if groups is not None and (disagree or len(groups) >= FEWEST_SETUPS):
         centres = np.array([centre(group) for group in groups])
-        how = f"Student's t over {count} set-ups, which disagree, of {slices}"
-        return replace(_student(centres, x.size, how, confidence, count), disagree=True)
+        how = f"Student's t over {count} set-ups{', which disagree,' if disagree else ''} of {slices}"
+        return replace(_student(centres, x.size, how, confidence, count), disagree=disagree)
     if x.size < FEWEST_SLICES:
         return _student(x, x.size, f"Student's t over {over}", confidence, count)
     middle, ends = _hodges_lehmann(x, (confidence, CONTROL_CONFIDENCE))
@@ -134,14 +139,23 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float) ->
     return _between(Effect(math.exp(middle), None, None, x.size, how, confidence, setups_count=count), ends)
 
 
-def setups_disagree(groups: Sequence[Floats]) -> bool:
-    """Whether set-ups differ in the location of their log-ratios (Kruskal-Wallis). One set-up cannot."""
+def setups_disagree(groups: Sequence[Floats], below: float = DISAGREE_BELOW) -> bool:
+    """Whether set-ups differ in the location of their log-ratios (Kruskal-Wallis, p < `below`). One set-up cannot."""
     ranks = average_ranks(np.concatenate(groups))
     if len(groups) < 2 or ranks.size == len(groups) or np.ptp(ranks) == 0:
         return False
     parts = np.split(ranks, np.cumsum([group.size for group in groups])[:-1])
     between = sum(part.size * (part.mean() - ranks.mean()) ** 2 for part in parts)
-    return bool(chdtrc(len(groups) - 1, between / ranks.var(ddof=1)) < DISAGREE_BELOW)
+    return bool(chdtrc(len(groups) - 1, between / ranks.var(ddof=1)) < below)
+
+
+def correlation(x: Floats, y: Floats) -> tuple[float, float]:
+    """Return Pearson's correlation of two variables and its p value (Student's t); 0 and 1 if it is not defined."""
+    if x.size < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0, 1.0
+    r = float(np.clip(np.corrcoef(x, y)[0, 1], -1 + 1e-12, 1 - 1e-12))
+    t = abs(r) * math.sqrt((x.size - 2) / (1 - r * r))
+    return r, float(2 * stdtr(x.size - 2, -t))
 
 
 def average_ranks(x: Floats) -> Floats:

@@ -41,8 +41,9 @@ VERDICTS = [
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
+WANDERS_BY = 1.2  # the largest ratio of a set-up to the smallest, from which on it is worth a sentence
+SURE = 0.01  # the p value below which set-ups wander, and below which a property of the machine goes with it
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
-FEWEST_SETUPS = 5  # with fewer, a difference of 5 % between set-ups is mostly not detected
 
 
 def ratios(df: pd.DataFrame) -> pd.DataFrame:
@@ -215,13 +216,54 @@ def medians_apart(df: pd.DataFrame) -> list[str]:
     return lines
 
 
+def wandering(df: pd.DataFrame) -> list[str]:
+    """Return a sentence for each ratio that differs much between set-ups, with the regime that explains it if any.
+
+    A long series of one comparison showed two regimes: flows whose ends share a CPU, and flows whose ends do not. The
+    ratio of the two arms was 1.38 in one and 1.05 in the other, and several set-ups in a row were in the same one. The
+    busy CPUs during the baseline's slices tell them apart.
+    """
+    df = complete(df)
+    ok = measured(df)
+    base = ok[ok["role"].eq("baseline") & ok["method"].eq("slice")]
+    busy = base.assign(busy=base["cpu_s"] / base["window_s"]).groupby("setup")["busy"].mean()
+    lines = []
+    for key, group in groups(ratios(df)):
+        slices = group[group["method"].eq("slice") & group["log_ratio"].notna()]
+        for (topology, baseline), mine in slices.groupby(["topology", "baseline"], sort=False):
+            setups = {name: logs.to_numpy(float) for name, logs in mine.groupby("setup")["log_ratio"]}
+            centres = np.array([stats.centre(logs) for logs in setups.values()])
+            if len(setups) < stats.FEWEST_SETUPS or np.ptp(centres) < np.log(WANDERS_BY):
+                continue
+            if stats.setups_disagree(list(setups.values()), SURE):
+                low, high = np.exp([centres.min(), centres.max()])
+                lines.append(
+                    f"{group_text(key)}: the ratio of {topology} to {baseline} wanders between set-ups, from {low:.3g}"
+                    f" to {high:.3g}; {_regime(centres, busy.reindex(list(setups)).to_numpy(float))}"
+                )
+    return lines
+
+
+def _regime(centres: stats.Floats, busy: stats.Floats) -> str:
+    """Return what goes with a ratio that wanders, and how to measure without it."""
+    again = "more set-ups (rounds) at different times show how often"
+    if not np.isfinite(busy).all() or stats.correlation(centres, busy)[1] >= SURE:
+        return f"no recorded property of the machine explains it; {again}"
+    few = busy < (busy.min() + busy.max()) / 2
+    less, more = (float(np.exp(centres[which].mean())) for which in (few, ~few))
+    return (
+        f"it is {less:.3g} where {busy[few].mean():.2g} CPUs are busy and {more:.3g} where {busy[~few].mean():.2g} are,"
+        f" so it depends on which CPUs the scheduler gives the flows: affinity=0,1 measures one placement; {again}"
+    )
+
+
 def doubts(df: pd.DataFrame) -> list[str]:
     """Return every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts`."""
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     result = verdicts(df)
     ok = measured(df)
-    lines = [*unfinished, *_about_verdicts(result)]
+    lines = [*unfinished, *_about_verdicts(result), *wandering(df)]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]
@@ -240,13 +282,16 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         f" {0.05 * count:.1g}"
     ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
-    few = compared["rounds_count"].lt(FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
+    few = compared["rounds_count"].lt(stats.FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
         lines.append("fewer than two whole runs of each arm, so nothing checks the result of the slices")
     for which, what in (
         (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
-        (few, f"fewer than {FEWEST_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
+        (
+            few,
+            f"fewer than {stats.FEWEST_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
+        ),
         (apart, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),
     ):

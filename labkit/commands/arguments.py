@@ -89,6 +89,14 @@ Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday change
 
     labkit report data/datapaths/RUN --images
 """,
+    "rows": """\
+Parquet, CSV and JSON (one object per line) contain the rows as they are on disk, with profiles. In
+Parquet each column contains its unit and its meaning. The file - is standard output.
+docs/ROWS.md explains the columns.
+
+    labkit rows RUN --parquet rows.parquet
+    labkit rows RUN --csv - --json rows.jsonl
+""",
     "compare": """\
 labkit refuses to compare runs that differ in something that matters, and names it. Of two hosts
 only ratios to the same baseline are compared, never speeds.
@@ -134,6 +142,14 @@ The topology is removed when the shell ends, and the exit code is that of the sh
 the same: `from labkit import live; net = live.build("veth_bridge")`.
 
     labkit shell veth_bridge pairs=2
+""",
+    "completion": """\
+bash: write it to a file in ~/.local/share/bash-completion/completions named labkit. zsh: to a file
+_labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
+
+    labkit completion bash
+    labkit completion zsh
+    labkit completion fish
 """,
     "draw": """\
 The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
@@ -288,6 +304,7 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
+    _json(parser)
     _keep_failed(parser)
 
 
@@ -298,11 +315,37 @@ def _report(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also write the figures as PNG and SVG (needs a browser)",
     )
+    _json(parser)
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    for form, text in ROW_FORMS.items():
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
+
+
+ROW_FORMS = {
+    "parquet": "Parquet, with units and meanings",
+    "csv": "CSV",
+    "json": "JSON, one object per line",
+}
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("left", type=Path, metavar="RUN", help="the folder of a run or a sweep")
     parser.add_argument("right", type=Path, metavar="RUN", help="the folder to compare it with")
+    _json(parser)
 
 
 def _why(parser: argparse.ArgumentParser) -> None:
@@ -336,6 +379,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also write the stacks of each side to this folder, folded and for speedscope",
     )
+    _json(parser)
 
 
 def _shell(parser: argparse.ArgumentParser) -> None:
@@ -419,6 +463,7 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
         "write the executed notebook of a run or a sweep as one HTML file that works offline",
         _report,
     ),
+    "rows": ("write the rows of a run or a sweep as Parquet, CSV or JSON for other programs", _rows),
     "compare": ("compare two runs or sweeps point by point", _compare),
     "why": (
         "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
@@ -428,4 +473,5 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
     "attach": ("add a network interface to a running Docker or Podman container", _attach),
     "shell": ("open a shell inside a live topology, for ip, ping, tcpdump", _shell),
     "draw": ("build a topology, and draw it as the kernel reports it", _draw),
+    "completion": ("print a script that completes labkit's words in a shell", _completion),
 }

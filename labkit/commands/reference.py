@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from labkit.commands import arguments
+from labkit.commands import arguments, json_output
 from labkit.measure import experiments, topologies
 
 BEGINNING = """\
@@ -45,6 +45,10 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
         if rows:
             yield _table(("argument", "meaning"), rows)
         yield arguments.NOTES[name]
+        if fields := json_output.FIELDS.get(name):
+            printed = "a list of objects" if name in json_output.LINES else "one object"
+            yield f"With `--json` it prints {printed}:\n"
+            yield _table(("field", "meaning"), [(f"`{field}`", text) for field, text in fields.items()])
         yield from _commands(one)
 
 

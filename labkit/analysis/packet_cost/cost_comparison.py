@@ -16,7 +16,7 @@ import pandas as pd
 from labkit.analysis import linear_fit, stats
 from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.packet_cost.cost_model import PARTS, Curve
-from labkit.analysis.verdicts import FEWEST_SETUPS
+from labkit.analysis.stats import FEWEST_SETUPS
 
 SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 

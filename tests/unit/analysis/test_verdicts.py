@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import ROOT
 from synthetic_rows import ROW, Row, rows, save
 
 from labkit.analysis import verdicts
@@ -38,7 +40,7 @@ def test_slices_decide() -> None:
     assert result["control_low"] < 1 < result["control_high"]
     assert math.isnan(result["whole_ratio"])
     assert "% faster than veth_bridge [" in result["sentence"]
-    assert result["sentence"].endswith("(Hodges-Lehmann over 60 slices in 5 set-ups)")
+    assert result["sentence"].endswith("(Student's t over 5 set-ups of 60 slices)")
 
 
 def test_whole_runs_decide_without_slices() -> None:
@@ -59,7 +61,7 @@ def test_whole_runs_may_contradict_the_slices() -> None:
     result = verdict(some)
     assert result["word"] == "no evidence"
     assert "slices and whole runs contradict each other, ratio 1" in result["sentence"]
-    assert "slices in 5 set-ups) and ratio 0." in result["sentence"]
+    assert "5 set-ups of 60 slices) and ratio 0." in result["sentence"]
     assert any("contradict" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
 
 
@@ -360,3 +362,39 @@ def test_contradicting_medians_are_explained() -> None:
     [sentence] = verdicts.medians_apart(pd.DataFrame(some))
     assert "the quotient of the medians of macvlan_bridge and veth is 1.8" in sentence
     assert "but the ratio 0.89" in sentence
+
+
+def recorded_regimes(rounds: range) -> list[Row]:
+    """Rows of a recorded comparison of one UDP flow: bridge, bridge again and macvlan, twelve slices a round."""
+    table = pd.read_csv(ROOT / "tests/samples/udp_one_pair_slices.csv.gz")
+    of_arm = {"veth_bridge": "baseline", "veth_bridge_again": "control", "macvlan_bridge": "variant"}
+    return [
+        ROW
+        | {"protocol": "udp", "method": "slice", "round": one["round"], "slice": one["slice"]}
+        | {"role": of_arm[one["arm"]], "topology": one["arm"].removesuffix("_again"), "arm": one["arm"]}
+        | {"throughput_bps": one["throughput_bps"], "cpu_s": one["cpu_s"], "point": str(one["round"])}
+        for one in table[table["round"].isin(rounds)].to_dict("records")
+    ]
+
+
+def test_wandering_ratio_is_explained_by_the_busy_cpus() -> None:
+    [sentence] = verdicts.wandering(pd.DataFrame(recorded_regimes(range(75))))
+    assert "the ratio of macvlan_bridge to veth_bridge wanders between set-ups, from 0.9" in sentence
+    fewer, more = map(float, re.findall(r"(?:is|and) ([\d.]+) where", sentence))
+    assert 1.3 < fewer < 1.45
+    assert 1.0 < more < 1.15
+    assert "affinity=0,1" in sentence
+    assert sentence in verdicts.doubts(pd.DataFrame(recorded_regimes(range(75))))
+
+
+def test_wandering_ratio_without_an_explanation() -> None:
+    some = recorded_regimes(range(75))
+    for row in some:
+        row["cpu_s"] = 0.1
+    [sentence] = verdicts.wandering(pd.DataFrame(some))
+    assert "no recorded property of the machine explains it" in sentence
+
+
+def test_steady_ratio_does_not_wander() -> None:
+    assert verdicts.wandering(pd.DataFrame(rows(noise=0.1, cpu_s=0.1))) == []
+    assert verdicts.wandering(pd.DataFrame(recorded_regimes(range(15, 20)))) == []

@@ -1,0 +1,130 @@
+"""`labkit rows`: the rows of a run or a sweep as one file for other programs: Parquet, CSV or JSON lines.
+
+The rows are those on disk, unchanged; docs/ROWS.md explains the columns. In Parquet each column also contains its unit,
+meaning, role and use as field metadata.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit import __version__
+from labkit.common import run_folder, schema
+from labkit.common.errors import BadInput
+from labkit.common.printable import printable, printable_json
+from labkit.runner import sweep
+
+Row = run_folder.Row
+STDOUT = Path("-")
+
+
+def read(folder: Path) -> list[Row]:
+    """Return all rows of a run or a sweep. Raises BadInput when the folder is neither."""
+    if not folder.is_dir():
+        raise BadInput(f"there is no run folder {folder}")
+    if (folder / "sweep.json").exists():
+        return sweep.rows(folder)
+    run_folder.read_json(folder / "run.json")
+    return run_folder.read_rows(folder)
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Return the names of the columns of these rows: those of the schema in its order, then others as they come."""
+    there = dict.fromkeys(name for row in rows for name in row)
+    return [
+        *(name for name in schema.BY_NAME if name in there),
+        *(name for name in there if name not in schema.BY_NAME),
+    ]
+
+
+def json_lines(rows: Sequence[Row]) -> bytes:
+    """Return the rows as JSON, one object per line."""
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def csv_text(rows: Sequence[Row]) -> bytes:
+    """Return the rows as CSV (RFC 4180) with a line of names. Null is empty; lists and objects are JSON."""
+    names, file = columns(rows), io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(names)
+    writer.writerows([_text(row.get(name)) for name in names] for row in rows)
+    return file.getvalue().encode()
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _json(value) if isinstance(value, (list, dict)) else value
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def parquet(rows: Sequence[Row]) -> bytes:
+    """Return the rows as Parquet, compressed by zstd.
+
+    Types are those of the schema; lists and objects, and columns that the schema does not have, are JSON texts. Raises
+    BadInput for a row whose value has another type than its column.
+    """
+    import pyarrow
+    from pyarrow import parquet as files
+
+    kinds = {
+        "text": pyarrow.string(), "number": pyarrow.float64(), "integer": pyarrow.int64(), "flag": pyarrow.bool_(),
+    }  # fmt: skip
+    fields, arrays = [], []
+    for name in columns(rows):
+        column = schema.BY_NAME.get(name)
+        kind = kinds.get(column.type if column else "object")
+        values = [row.get(name) for row in rows]
+        if kind is None:
+            values = [None if value is None else _json(value) for value in values]
+        try:
+            arrays.append(pyarrow.array(values, kind or pyarrow.string()))
+        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            expected = column.type if column else "JSON"
+            raise BadInput(
+                f"the column {name} has a value that is no {expected}: {str(error)[:200]}"
+            ) from None
+        fields.append(pyarrow.field(name, arrays[-1].type, metadata=_metadata(column)))
+    about = {
+        "labkit": __version__,
+        "columns": "the metadata of each field has its unit, meaning, role and use",
+    }
+    table = pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about))
+    sink = pyarrow.BufferOutputStream()
+    files.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _metadata(column: schema.Column | None) -> dict[str, str]:
+    if column is None:
+        return {"meaning": "not in the schema of this version of labkit; JSON text"}
+    text = "; JSON text" if column.type in ("list", "object") else ""
+    return {"unit": column.unit, "meaning": f"{column.meaning}{text}", "role": column.role, "use": column.use}
+
+
+FORMS = {"parquet": parquet, "csv": csv_text, "json": json_lines}
+
+
+def write(folder: Path, form: str, out: Path) -> int:
+    """Write the rows of a folder in a form of FORMS to a file, and return their number. The file `-` is standard
+    output, which Parquet is not written to."""
+    rows = read(folder)
+    if out == STDOUT and form == "parquet":
+        raise BadInput("--parquet - is not possible, because Parquet is no text: name a file")
+    content = FORMS[form](rows)
+    if out != STDOUT:
+        run_folder.write(out, content)
+    else:
+        text = content.decode()
+        sys.stdout.write(printable_json(text) if form == "json" else printable(text.replace("\r\n", "\n")))
+    return len(rows)

@@ -1,0 +1,52 @@
+"""Completion scripts: bash is asked what it would complete."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from labkit import cli
+from labkit.commands import arguments, completion
+from labkit.measure import topologies
+
+ASK = 'source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_labkit; printf "%s\\n" "${COMPREPLY[@]}"'
+
+
+def completed(*words: str) -> set[str]:
+    """What bash would complete the last word to."""
+    asked = subprocess.run(
+        ["bash", "--norc", "-c", ASK, "bash", "labkit", *words],
+        input=completion.script("bash"), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(asked.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["com"], {"compare", "completion"}),
+        (["run", "packet"], {"packet_size"}),
+        (["run", "datapaths", "mtu"], {"mtu_bytes="}),
+        (["draw", "macvlan_b"], {"macvlan_bridge"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+        (["rows", "--p"], {"--parquet"}),
+    ],
+)
+def test_bash_completes(words: list[str], expected: set[str]) -> None:
+    assert expected <= completed(*words)
+    assert len(completed(*words)) < 5
+
+
+def test_fish_has_commands_words_and_options() -> None:
+    script = completion.script("fish")
+    for word in (*arguments.COMMANDS, "get", "install", *topologies.TABLE, "mtu_bytes=", "-l keep-failed"):
+        assert word in script
+
+
+def test_command_prints_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out.startswith("#compdef labkit")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["completion", "tcsh"])
+    assert ended.value.code == 2

@@ -1,0 +1,85 @@
+"""`labkit rows`: Parquet with units and meanings, CSV and JSON, for runs and sweeps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow
+import pytest
+import synthetic_rows
+from pyarrow import parquet
+
+from labkit import cli
+from labkit.commands import rows as command
+from labkit.common import schema
+
+MADE = [
+    row
+    | {"changed": [{"at": "server", "kind": "offload"}], "zerocopy": True, "reason": 'a "b",\nc'}
+    | {"seed": 7, "new": 1}
+    for row in synthetic_rows.rows(rounds=2, slices=2)
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return synthetic_rows.save(tmp_path / "run", MADE, experiment="datapaths")
+
+
+def test_parquet_has_rows_units_and_meanings(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.parquet"
+    assert cli.main(["rows", str(run), "--parquet", str(out)]) == 0
+    table = parquet.read_table(out)
+    field = table.schema.field("throughput_bps")
+    assert field.type == pyarrow.float64()
+    assert field.metadata[b"unit"] == b"bit/s"
+    assert field.metadata[b"meaning"].decode() == schema.BY_NAME["throughput_bps"].meaning
+    assert table.schema.field("pairs").type == pyarrow.int64()
+    assert b"not in the schema" in table.schema.field("new").metadata[b"meaning"]
+    read = pd.read_parquet(out)
+    by_place = {(row["arm"], row["round"], row["slice"]): row["throughput_bps"] for row in MADE}
+    for row in read.to_dict("records"):
+        assert row["throughput_bps"] == by_place[row["arm"], row["round"], row["slice"]]
+        assert json.loads(row["changed"]) == MADE[0]["changed"]
+        assert row["zerocopy"] is True
+
+
+def test_csv_and_json_have_the_same_rows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rows", str(run), "--csv", "-"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert cli.main(["rows", str(run), "--json", "-"]) == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert objects == command.read(run)
+    assert [float(line["throughput_bps"]) for line in lines] == [row["throughput_bps"] for row in objects]
+    assert lines[0]["length_bytes"] == ""
+    assert lines[0]["reason"] == MADE[0]["reason"]
+
+
+def test_sweep_has_the_rows_of_all_points(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        synthetic_rows.save(tmp_path / "sweep" / name, MADE)
+    (tmp_path / "sweep/sweep.json").write_text(json.dumps({"points": ["a", "b"]}))
+    assert len(command.read(tmp_path / "sweep")) == 2 * len(MADE)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "nothing says how to write the rows: name --parquet FILE, --csv FILE, --json FILE"),
+        (["--parquet", "-"], "name a file"),
+    ],
+)
+def test_refused(run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rows", str(run), *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_value_of_another_type_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = synthetic_rows.save(tmp_path / "run", [MADE[0] | {"pairs": "two"}])
+    assert cli.main(["rows", str(run), "--parquet", str(tmp_path / "x")]) == 2
+    assert "the column pairs has a value that is no integer" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
