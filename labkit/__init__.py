@@ -1,7 +1,7 @@
 """labkit: which Linux virtual-network datapath is faster, by how much, and why.
 
-`labkit.open("data/…")` opens a run. It is imported when it is first used, because the measuring process imports labkit,
-too, and has to be light.
+`labkit.open("data/…")` opens a run. `%load_ext labkit` loads the magics. Both are imported when they are first used,
+because the measuring process imports labkit, too, and has to be light.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {"open": ("labkit.notebook", "open_run")}
+_LAZY = {
+    "open": ("labkit.notebook", "open_run"),
+    "load_ipython_extension": ("labkit.magics", "load_ipython_extension"),
+}
 
 
 def __getattr__(name: str) -> Any:

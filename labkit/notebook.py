@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
@@ -20,7 +22,8 @@ from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import overlay
 from labkit.common import run_folder, units
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.jupyter import progress_bar
 from labkit.measure import experiments
 from labkit.measure.observers import registry
 from labkit.measure.topologies import State
@@ -214,7 +217,7 @@ class Run:
             run = run_folder.read_json(path)
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
-                loads = ", ".join(parameters.get("loads") or [parameters["protocol"]])
+                loads = ", ".join(parameters.get("loads") or [parameters.get("protocol", "frames")])
                 where = f"{loads} at MTU {parameters['mtu_bytes']}"
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
@@ -268,8 +271,27 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Run:
     if folder is None or not (folder / "sweep.json").exists():
         fields = experiments.find(experiment).parameters.__struct_fields__
         parameters = {name: names[name] for name in fields if name in names}
-        folder = running.measure(experiment, parameters, folder)
+        return run_experiment(experiment, parameters, folder)
     return Run(folder)
+
+
+def run_experiment(
+    experiment: str, parameters: Mapping[str, Any], folder: Path | None = None, keep_failed: bool = False
+) -> Run:
+    """Measure, or resume the run in `folder`, and return the run. In a notebook a bar shows the progress. Raises as
+    `runner.run.measure`."""
+    shell = get_ipython()
+    if shell is None or not hasattr(shell, "kernel") or os.environ.get(running.PROGRESS):
+        return Run(running.measure(experiment, parameters, folder, None, keep_failed))
+    bar = progress_bar.NotebookBar()
+    try:
+        return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
+    except KeyboardInterrupt:
+        bar.end("interrupted: finished rows are kept, and the same with this folder resumes")
+        raise
+    except LabkitError:
+        bar.end("ended early")
+        raise
 
 
 def possible_observers(names: str | Sequence[str]) -> list[str]:

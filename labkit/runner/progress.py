@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from labkit.common import units
+from labkit.common import pace, units
 from labkit.common.printable import printable
 
-PRIOR_S = 10.0  # for so long the plan is believed, before what was seen outweighs it
 QUIET_S = 10.0  # between two lines where standard error is no terminal
 
 
@@ -59,7 +58,7 @@ class Bar:
             self._progress.stop()
 
     def _show(self, what: str, done_s: float, total_s: float, elapsed_s: float) -> None:
-        self.pace = (elapsed_s + PRIOR_S) / (done_s + PRIOR_S)
+        self.pace = pace.pace(done_s, elapsed_s)
         left_s = (total_s - done_s + self.after_s) * self.pace
         left = f"about {units.duration(left_s)} left"
         if self._live:

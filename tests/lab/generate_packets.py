@@ -18,8 +18,10 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
+from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
 from labkit.measure.traffic import iperf3, ping, registry
+from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_generator import wire_of
 from labkit.measure.traffic.packet_sender import Mix, Sender
 from labkit.system import machine, netlink, process
@@ -108,6 +110,28 @@ def latency() -> Any:
             return [report(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
 
 
+def planted_loss(permille: str) -> Any:
+    """A search on a bridge that drops so many of a thousand frames of the load, at random (nft(8), numgen)."""
+    seen = collections.Counter[str]()
+    with topologies.build("veth_bridge", topologies.Spec()) as net:
+        rules = (
+            "add table netdev planted",
+            "add chain netdev planted some { type filter hook ingress device port0 priority 0 ; }",
+            f"add rule netdev planted some udp dport 9 numgen random mod 1000 < {int(permille)} drop",
+        )
+        process.output([*net.namespaces[-1].prefix, "nft", " ; ".join(rules)])
+        with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
+
+            def measure(rate_pps: float, duration_s: float) -> tuple[Trial, str | None]:
+                trial = ready.trial(rate_pps, duration_s)
+                seen.update(offered=trial.offered_count, lost=trial.lost_count)
+                return trial, "limited" if trial.generator_limited else None
+
+            settings = mlrsearch.Settings(trial_s=0.1, sum_s=0.5, exceed_ratio=0.5, width=0.1)
+            found = mlrsearch.search(measure, settings, (0.0, 0.005, 0.05), 20e3, 40e3, 30.0)
+    return {"found": [asdict(one) for one in found.bounds], "ratio": seen["lost"] / seen["offered"]}
+
+
 def use_case(name: str, vary: str) -> Any:
     """A load through a use case of the OVS test plan; how often each rule was used."""
     with topologies.build(name, topologies.Spec(pairs=4)) as net:
@@ -148,6 +172,20 @@ def full_table() -> Any:
             rules.install(net.switch, "switch", lines)
         except LabkitError as error:
             return {"words": str(error), "rules": len(_used(net))}
+
+
+def together(pairs: str) -> Any:
+    """Several senders on one CPU, as fast as they go and at a rate."""
+    with topologies.build("veth_bridge", topologies.Spec(pairs=int(pairs))) as net:
+        with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
+            pids = ready.pids  # type: ignore[attr-defined]
+            for pid in pids:
+                os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
+            begun = time.monotonic()
+            trial = ready.trial(None, 0.1)
+            took_s = time.monotonic() - begun
+            paced = [report(ready.trial(8000, 0.3)) for _ in range(5)]
+    return {"pids": len(pids), "trial": report(trial), "took_s": took_s, "paced": paced}
 
 
 def killed() -> Any:

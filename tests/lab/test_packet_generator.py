@@ -121,6 +121,37 @@ def test_rules_that_do_not_fit_are_one_sentence() -> None:
     assert result["rules"] == 1000  # none of the bundle was added
 
 
+@pytest.mark.needs("bridge")
+@pytest.mark.parametrize(("permille", "passing"), [(10, {0.05}), (2, {0.005, 0.05})])
+def test_planted_loss_is_found(permille: int, passing: set[float]) -> None:
+    """Goals below the planted loss fail at the lowest load, goals above it have no upper bound."""
+    result = tried("planted_loss", str(permille))
+    assert result["ratio"] == pytest.approx(permille / 1000, rel=0.25)
+    for one in result["found"]:
+        if one["loss_ratio"] in passing:
+            assert one["rate_pps"] is not None, one
+            assert one["upper_pps"] is None, one
+        else:
+            assert one["rate_pps"] is None, one
+            assert one["upper_pps"] == pytest.approx(20e3), one
+
+
+@pytest.mark.needs("bridge")
+def test_several_senders_at_once() -> None:
+    """Those that wait for each other's CPU count as one load that took as long as all of them."""
+    result = tried("together", "4")
+    assert result["pids"] == 4
+    fastest = result["trial"]
+    assert fastest["sent_count"] == fastest["received_count"]
+    # Each sends for 0.1 s of its own; the load is at most as long as the call, and at least one of them.
+    assert 0.1 <= fastest["elapsed_s"] <= result["took_s"]
+    assert set(fastest["received_by"]) == {"server0", "server1", "server2", "server3"}
+    for trial in result["paced"]:
+        assert trial["sent_count"] == trial["received_count"] == trial["offered_count"]
+        assert trial["slip_s"] >= 0
+    assert any(trial["offered_count"] == pytest.approx(2400, rel=0.02) for trial in result["paced"])
+
+
 def test_killed_generator_is_one_sentence() -> None:
     result = tried("killed")
     assert result["words"] == "the packet generator at client0 was killed by signal 9"

@@ -23,7 +23,7 @@ LAYERS = (
     {"runner", "jupyter"},
     {"commands"},
     {"cli", "notebook", "live"},
-    {"start"},
+    {"start", "magics"},
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # All that the measuring wing may import beside the standard library; the last two only where a search needs them.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.analysis.findings import loss_rates, packet_size, virtual_tap
+from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 
 # From the rows of one experiment and its profiles to sentences, in Markdown
@@ -19,8 +19,14 @@ def _throughput(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
     return [f"- {sentence}" for sentence in loss_rates.report(rows[~trials], rows[trials])]
 
 
+def _ovs_test_plan(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
+    found = ovs_test_plan.report(rows[~rows["part"].eq("trials")])
+    return [*_throughput(rows, profiles), *(f"- {sentence}" for sentence in found)]
+
+
 BY_EXPERIMENT: dict[str, Findings] = {
     "packet_size": lambda rows, profiles: packet_size.all_findings(rows, cost_model.curves(rows), profiles),
     "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
     "throughput": _throughput,
+    "ovs_test_plan": _ovs_test_plan,
 }

@@ -71,6 +71,12 @@ def _throughput() -> Experiment:
     return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
 
 
+def _ovs_test_plan() -> Experiment:
+    from labkit.measure.experiments import ovs_test_plan as one
+
+    return Experiment(one.OvsTestPlan, one.HELP, one.run, one.planned_s)
+
+
 TABLE = {
     "datapaths": _datapaths,
     "container_vs_vm": _container_vs_vm,
@@ -79,6 +85,7 @@ TABLE = {
     "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
     "throughput": _throughput,
+    "ovs_test_plan": _ovs_test_plan,
 }
 
 

@@ -146,6 +146,20 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
     return ports, own, state
 
 
+def masks(text: str) -> set[str]:
+    """The different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
+
+    The kernel's datapath counts its masks, the userspace datapath does not.
+    """
+    result = set()
+    for line in text.splitlines():
+        match, packets, _rest = line.partition(", packets:")
+        if packets:
+            masked = re.sub(r"([(=])[^(),=/]+/", r"\1/", match)
+            result.add(re.sub(r"([(=])[^(),=/+]+(?=[),])", r"\1", masked))
+    return result
+
+
 def flows(text: str) -> dict[str, dict[str, Any]]:
     """`dpctl/dump-flows -m` by the flows' identifiers: packets, what they match (without what is wild), actions."""
     result = {}

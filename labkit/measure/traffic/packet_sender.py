@@ -232,7 +232,8 @@ def _mac(text: str) -> bytes:
 @dataclass(frozen=True)
 class Report:
     """What a trial sent. `dropped_count`: what the first hop refused (ENOBUFS), offered and lost. `elapsed_s`: from the
-    first frame's time to the end. `slip_s`: by how much the schedule moved because the sender was late."""
+    first frame's time to the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved
+    because the sender was late."""
 
     sent_count: int
     dropped_count: int
@@ -242,6 +243,7 @@ class Report:
     calls_count: int
     cpu_s: float
     wait_s: float
+    begun_s: float
 
 
 class Sender:
@@ -347,6 +349,7 @@ class Sender:
             calls,
             time.process_time() - used_s,
             _waited_s() - wait_s,
+            begin / 1e9,
         )
 
     def _bounds(self) -> tuple[int, int]:

@@ -119,6 +119,10 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif result.experiment == "virtual_tap":
         outputs = [point.parameters.get("output", "veth") for point in result.points]
         assert (len(outputs), outputs.count("gre")) == (6, 2)
+    elif result.experiment == "ovs_test_plan":
+        plan, factors = (point.parameters for point in result.points)
+        assert (len(plan["frame_bytes"]), plan["rules"]) == (6, ["l2", "l3"])
+        assert (len(factors["rules_count"]), factors["flows"]) == (3, [1000, 64000])
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:
@@ -136,7 +140,7 @@ def test_kernel_axis(project: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 01_datapaths"),
+        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 0"),
         ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
         ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
         ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.experiments.throughput_search.conditions import Conditions, Watch, give_cpus
 from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.experiments.throughput_search.switch_state import SwitchState
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
 
@@ -145,7 +147,13 @@ def _measured(
         "length_bytes": None,
     }
     rows = [
-        row_columns.row_of(parameters, run_context, arm, point.pairs, {**shared, **metrics})
+        row_columns.row_of(
+            parameters,
+            run_context,
+            arm,
+            point.pairs,
+            {**shared, **parameters.columns_of(arm.topology), **metrics},
+        )
         for arm, metrics in search
     ]
     yield context.rows(point.name, rows)
@@ -166,12 +174,13 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
     """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
-            live.topology.pairs, parameters.mix(point.frame, point.flows)
+            live.topology.pairs, parameters.mix_of(live.arm.topology, point.frame, point.flows)
         )
         trials = stack.enter_context(generator)
-        watch = Watch(live.topology.namespaces, frozenset(getattr(trials, "pids", ())))
+        generator_pids = frozenset(getattr(trials, "pids", ()))
+        watch = Watch(live.topology.namespaces, generator_pids)
         stack.callback(watch.close)
-        placed = _placed(watch)
+        placed = _placed(watch, generator_pids, live.topology.switch)
         take = _taking(live, trials, watch, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take)
@@ -184,7 +193,7 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
         result = mlrsearch.search(
             measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.limit_s
         )
-        costs = _costs(take, result.bounds)
+        costs = _costs(take, result.bounds, SwitchState(live.topology.switch))
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and last else ():
             assert last is not None
@@ -195,11 +204,17 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
             search.append(live.measured(metrics, doubts))
 
 
-def _placed(watch: Watch) -> str | None:
+def _placed(watch: Watch, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
     """How the datapath's processes are scheduled; None where it has none."""
     if not watch.pids:
         return None
-    return "fifo" if give_cpus(watch.pids, min(os.sched_getaffinity(0))) else "normal"
+    cpu = min(os.sched_getaffinity(0))
+    if switch is not None and not switch.kernel:
+        # All senders on one CPU: one on the switch's own CPU would keep it from its packets.
+        for pid in generator_pids:
+            with suppress(ProcessLookupError):  # a trial tells how it ended
+                os.sched_setaffinity(pid, {cpu})
+    return "fifo" if give_cpus(watch.pids, cpu) else "normal"
 
 
 def _taking(live: LocalArm, trials: Trials, watch: Watch, search: list[Measured]) -> Take:
@@ -248,6 +263,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
         "offered_count": trial.offered_count,
         "sent_count": trial.sent_count,
         "received_frames_count": trial.received_count,
+        "received_by": dict(trial.received_by),
         "lost_count": trial.lost_count,
         "loss_ratio": trial.loss_ratio,
         "window_s": trial.elapsed_s,
@@ -274,11 +290,12 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, search: list[Found]) -> dict[float | None, dict[str, Any]]:
+def _costs(take: Take, search: list[Found], state: SwitchState) -> dict[float | None, dict[str, Any]]:
     """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
-    it, and of the machine per packet that arrived."""
+    it, and of the machine per packet that arrived; what each receiver got, and what a switch counted."""
     costs: dict[float | None, dict[str, Any]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
+        state.begin()
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
         costs[rate_pps] = {
             "cpu_s": conditions.cpu_s,
@@ -288,6 +305,8 @@ def _costs(take: Take, search: list[Found]) -> dict[float | None, dict[str, Any]
             "generator_cpu_s": trial.generator_cpu_s,
             "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
+            "received_by": dict(trial.received_by),
+            **state.row(),
         }
     return costs
 

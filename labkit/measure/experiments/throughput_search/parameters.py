@@ -135,6 +135,14 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         packet_generator.check_mix(mix, self.mtu_bytes)
         return mix
 
+    def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
+        """What is sent through one topology."""
+        return self.mix(frame, flows)
+
+    def columns_of(self, topology: str) -> dict[str, Any]:
+        """More columns of the rows of one topology."""
+        return {}
+
     def bounds(self, frame: str) -> tuple[float, float | None]:
         """The lowest and the highest load in frames a second; None: what the generator reaches. Raises BadInput."""
         sizes = rates.sizes(frame)

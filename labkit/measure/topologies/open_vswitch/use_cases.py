@@ -72,7 +72,7 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
             " tell them apart at every port"
         )
     under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
-    if asked.tunnel != "none" and under_bytes > LARGEST:
+    if asked.tunnel != "off" and under_bytes > LARGEST:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: {LARGEST} is its most"
         )

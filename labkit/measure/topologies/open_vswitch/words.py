@@ -22,7 +22,7 @@ READERS = ("none", "count", "tcpdump")
 LOCAL = ("internal", "veth")
 TUNNELS = ("gre", "erspan", "vxlan")
 OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
-PLAN_TUNNELS = ("none", "vxlan")
+PLAN_TUNNELS = ("off", "vxlan")
 LEAST_RULES, MOST_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
 
@@ -44,7 +44,7 @@ HELP = {
     "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"
     " (of the IP address)",
     "rules_count": f"number of rules of a case, {LEAST_RULES} to {MOST_RULES}",
-    "tunnel": "how the network of a case reaches the switch: none or vxlan",
+    "tunnel": "how the network of a case reaches the switch: off (directly) or vxlan",
 }
 
 
@@ -64,7 +64,7 @@ class SwitchOptions:
     case: str | None = None
     rules: str = "l2"
     rules_count: int = 1000
-    tunnel: str = "none"
+    tunnel: str = "off"
 
     def name(self, topology: str) -> str:
         """The name of `topology` with these options, without those that are as they are by themselves."""
@@ -164,7 +164,7 @@ def _check(name: str, parameters: SwitchOptions) -> None:
         for key in ("mirrors", "vlans", "sampling"):
             if getattr(parameters, key) != getattr(plain, key):
                 raise BadInput(f"{name}: a case takes no {key}")
-        if parameters.case == "vm_to_vm" and parameters.tunnel != "none":
+        if parameters.case == "vm_to_vm" and parameters.tunnel != "off":
             raise BadInput(
                 f"{name}: tunnel={parameters.tunnel}: vm_to_vm has no network that a tunnel could reach"
             )

@@ -108,7 +108,7 @@ def test_compared_bits(rules_count: int, ports: int, first: int, last: int) -> N
         ("ovs+case=vm_to_net+rules=l4", "rules=l4: there are l2, l3"),
         ("ovs+case=vm_to_net+rules_count=65537", "rules_count=65537: allowed are 4 to 65536"),
         ("ovs+case=vm_to_vm+tunnel=vxlan", "vm_to_vm has no network that a tunnel could reach"),
-        ("ovs+case=vm_to_net+tunnel=gre", "tunnel=gre: there are none, vxlan"),
+        ("ovs+case=vm_to_net+tunnel=gre", "tunnel=gre: there are off, vxlan"),
         ("ovs+case=vm_to_net+mirrors=1", "a case takes no mirrors"),
     ],
 )

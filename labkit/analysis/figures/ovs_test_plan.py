@@ -1,0 +1,150 @@
+"""The OVS test plan, of `figures`: rates by use case and frame size beside the plan's read-outs, and a ranking."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import finish, titled_grid
+
+CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
+PANEL_PX, EDGES_PX = 270, 150
+LINE_PX = 34  # of the ranking
+
+
+def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """Packets per second (left) and bits per second (right) against frame size, a row of panels for each use case.
+
+    A point is the median of the searches with its 95 % interval, for the greatest loss goal; an open triangle is a
+    search that only the generator limited. Stars are the plan's own read-outs, of another machine.
+    rows: `loading.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
+    """
+    table = rates[rates["loss_goal_ratio"].eq(rates["loss_goal_ratio"].max())] if len(rates) else rates
+    cases = [case for case in CASES if len(table) and table["use_case"].eq(case).any()]
+    titles = {
+        (at, column): f"<b>{CASES[case]}</b>: {unit}"
+        for at, case in enumerate(cases, 1)
+        for column, unit in ((1, "packets/s"), (2, "bit/s"))
+    }
+    count = max(1, len(cases))
+    figure = titled_grid(
+        titles, rows=count, cols=2, vertical_spacing=0.35 / max(count, 3), horizontal_spacing=0.12
+    )
+    seen: set[str] = set()
+    for at, case in enumerate(cases, 1):
+        for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
+            _arm(figure, at, str(arm), own.sort_values("frame_bytes"), str(arm) not in seen)
+            seen.add(str(arm))
+        _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
+        if published["use_case"].eq(case).any():
+            seen.add("published")
+    figure.update_xaxes(
+        type="log", title_text="frame (bytes, with FCS)", tickvals=sorted(set(table.get("frame_bytes", [])))
+    )
+    figure.update_yaxes(type="log", exponentformat="SI")
+    figure.update_layout(height=EDGES_PX + PANEL_PX * count)
+    ends = " and ".join(sorted(set(table["endpoint"]))) if len(table) else "nothing"
+    words = f"{table['goal'].iloc[0]}; " if len(table) else ""
+    subtitle = (
+        f"{words}VMs and network are: {ends} of this machine; ★: the plan's read-out, of another machine"
+    )
+    return finish(figure, rows, "Throughput by use case and frame size", subtitle)
+
+
+def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) -> None:
+    style = theme.arm_style(arm, str(own["role"].iloc[0]))
+    limited = own["median_pps"].isna() & own["most_pps"].notna()
+    for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
+        middle = own["median_pps"] * factor
+        figure.add_trace(
+            go.Scatter(
+                x=own["frame_bytes"],
+                y=middle,
+                mode="lines+markers",
+                name=theme.plain(arm),
+                legendgroup=arm,
+                showlegend=first and column == 1,
+                line={"color": style.color, "dash": style.dash},
+                marker={"symbol": style.symbol, "size": 8},
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": own["high_pps"] * factor - middle,
+                    "arrayminus": middle - own["low_pps"] * factor,
+                },
+            ),
+            row=row,
+            col=column,
+        )
+        if limited.any():
+            figure.add_trace(
+                go.Scatter(
+                    x=own.loc[limited, "frame_bytes"],
+                    y=(own["most_pps"] * factor)[limited],
+                    mode="markers",
+                    name=f"{theme.plain(arm)}: at least, generator-limited",
+                    legendgroup=arm,
+                    showlegend=column == 1,
+                    marker={"symbol": "triangle-up-open", "size": 10, "color": style.color},
+                ),
+                row=row,
+                col=column,
+            )
+
+
+def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) -> None:
+    for column, name in ((1, "total_pps"), (2, "total_bps")) if len(readout) else ():
+        figure.add_trace(
+            go.Scatter(
+                x=readout["frame_bytes"],
+                y=readout[name],
+                mode="markers",
+                name="the plan's read-out (accelerated, another machine)",
+                legendgroup="published",
+                showlegend=first and column == 1,
+                marker={"symbol": "star", "size": 12, "color": theme.GREY},
+            ),
+            row=row,
+            col=column,
+        )
+
+
+def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
+    """What changes the rate most, the greatest first: ratios with 95 % intervals over rounds.
+
+    The last line is the switch against itself: a ratio inside its interval shows nothing.
+    table: `ovs_test_plan.factors(rows)`.
+    """
+    names = [
+        f"{factor}: {level} → {other}" if level else str(factor)
+        for factor, level, other in table[["factor", "level", "other"]].itertuples(index=False, name=None)
+    ]
+    figure = go.Figure()
+    control = table["level"].eq("")
+    for part, color, name in (
+        (~control, theme.PALETTE[0], "ratio of the rates"),
+        (control, theme.GREY, "A/A control"),
+    ):
+        some = table[part]
+        figure.add_scatter(
+            x=some["ratio"],
+            y=[one for one, chosen in zip(names, part, strict=True) if chosen],
+            mode="markers",
+            name=name,
+            marker={"color": color, "size": 9},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": some["high"] - some["ratio"],
+                "arrayminus": some["ratio"] - some["low"],
+            },
+        )
+    figure.add_vline(x=1, line={"color": theme.GREY, "width": 1})
+    figure.update_xaxes(type="log", title_text="rate with the second level, as a ratio to the first")
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names, automargin=True)
+    figure.update_layout(height=EDGES_PX + 60 + LINE_PX * max(3, len(table)))
+    subtitle = (
+        "geometric mean of searches that differ in one thing, 95 % interval over rounds (no bar: one round)"
+    )
+    return finish(figure, rows, "What matters most", subtitle)

@@ -1,0 +1,135 @@
+"""`%load_ext labkit`: labkit's commands in the cells of a notebook.
+
+    %labkit run datapaths topology=veth,veth_bridge rounds=5
+    %labkit open data/datapaths/RUN
+    %labkit doctor
+
+The first two return a `Run` (labkit.open). Other commands print what they print in a terminal. `%%labkit run
+EXPERIMENT` reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and
+their values.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import yaml
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from labkit import cli, notebook
+from labkit.commands import arguments
+from labkit.common.errors import BadInput, LabkitError
+from labkit.measure import experiments, topologies
+from labkit.measure.observers import registry as observers
+from labkit.measure.traffic import registry as traffic
+
+OPEN = "open"
+COMMANDS = [OPEN, *(name for name in arguments.COMMANDS if name not in ("shell", "completion"))]
+# What may stand behind the = of a parameter; of True and False the types of the parameters tell.
+VALUES: dict[str, Iterable[str]] = {
+    "topology": topologies.TABLE,
+    "endpoint": topologies.ENDPOINTS,
+    "protocol": traffic.PROTOCOLS,
+    "generator": traffic.GENERATORS,
+    "observe": observers.TABLE,
+    "nodes": ("one", "two"),
+    "family": ("4", "6"),
+}
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics and their completion."""
+    shell.register_magic_function(labkit, "line_cell", "labkit")  # type: ignore[arg-type]
+    for word in ("%labkit", "%%labkit"):
+        shell.set_hook("complete_command", _complete, str_key=word)
+
+
+def labkit(line: str, cell: str | None = None) -> notebook.Run | None:
+    """Run a command. Raises UsageError with one sentence, which a notebook shows without a traceback."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%labkit {line}: {error}") from None
+    try:
+        return _command(words, cell)
+    except LabkitError as error:
+        raise UsageError(str(error)) from None
+
+
+def _command(words: list[str], cell: str | None) -> notebook.Run | None:
+    if cell is not None and words[:1] != ["run"]:
+        raise BadInput("%%labkit reads the parameters of an experiment: begin with %%labkit run EXPERIMENT")
+    if not words or words[0] not in COMMANDS:
+        raise BadInput(f"%labkit {' '.join(words)}: there are {', '.join(COMMANDS)}")
+    if words[0] == OPEN:
+        if len(words) != 2:
+            raise BadInput("%labkit open takes one folder, for example %labkit open data/datapaths/RUN")
+        return notebook.open_run(words[1])
+    try:
+        given = arguments.parsed(words)
+    except SystemExit as ended:
+        if ended.code:
+            raise UsageError(f"%labkit {' '.join(words)}: see %labkit {words[0]} --help") from None
+        return None
+    if given.command != "run" or given.json:
+        cli.main(words)
+        return None
+    parameters = {**_of_cell(cell), **arguments.name_value_pairs(given.parameters)}
+    return notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
+
+
+def _of_cell(cell: str | None) -> dict[str, Any]:
+    """The parameters in the YAML of a cell."""
+    try:
+        content = yaml.safe_load(cell or "")
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise BadInput(f"the cell is not valid YAML: {' '.join(str(error).split())[:200]}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise BadInput("the cell is no mapping: write a line `name: value` for each parameter")
+    return content
+
+
+def _complete(_shell: Any, event: Any) -> list[str]:
+    """What the word before the cursor may become."""
+    words, symbol = event.line.split()[1:], event.symbol
+    last = words.pop() if words and not event.line.endswith(" ") else ""
+    if not words:
+        return [name for name in COMMANDS if name.startswith(last)]
+    if words[0] in ("open", "report", "compare", "why", "rows"):
+        return [str(path) for path in _folders(last)]
+    if words[0] in ("draw", "shell") and len(words) == 1:
+        return [name for name in topologies.TABLE if name.startswith(last)]
+    if words[0] != "run":
+        return []
+    if len(words) == 1:
+        return [name for name in experiments.TABLE if name.startswith(last)]
+    if words[1] not in experiments.TABLE:
+        return []
+    name, equals, _value = last.partition("=")
+    parameters = experiments.find(words[1]).parameters
+    if equals:
+        return [value for value in values(parameters, name) if value.startswith(symbol)]
+    given = {word.partition("=")[0] for word in words[2:]}
+    return [
+        f"{each}=" for each in parameters.__struct_fields__ if each.startswith(last) and each not in given
+    ]
+
+
+def _folders(last: str) -> list[Path]:
+    """The folders that a path may become."""
+    head = Path(last) if last.endswith("/") else Path(last).parent
+    return sorted(path for path in head.glob("*") if path.is_dir() and str(path).startswith(last))
+
+
+def values(parameters: type[experiments.Parameters], name: str) -> list[str]:
+    """Return the values that a parameter is known to take; none for numbers and free texts."""
+    if name in VALUES:
+        return list(VALUES[name])
+    kind = get_type_hints(parameters).get(name)
+    return ["true", "false"] if bool in (kind, *get_args(kind)) else []

@@ -1,0 +1,134 @@
+"""The OVS test plan (Netronome, Agilio OVS Test Plan): 1,000 wildcard rules, 64,000 flows, three use cases.
+
+Every switch (datapath, use case, set of rules, tunnel) is an arm, and every arm is searched for NDR and PDR as by the
+experiment `throughput`. The VMs of the plan are namespaces or containers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from labkit.common import schema
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.throughput_search import experiment
+from labkit.measure.experiments.throughput_search import parameters as search
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
+from labkit.measure.topologies.open_vswitch.rules import CASES, KINDS
+from labkit.measure.topologies.open_vswitch.words import LEAST_RULES, MOST_RULES, PLAN_TUNNELS
+from labkit.measure.traffic import packet_sender
+from labkit.measure.traffic.packet_sender import Mix
+
+VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
+UNUSED = ("vary",)
+SIZES = ("64", "128", "256", "512", "1024", "1514")
+COLUMNS = schema.names(writer=("ovs_test_plan",))
+
+HELP = {
+    **search.HELP,
+    "topology": f"the datapaths, {' or '.join(NAMES)}; each is compared with every use case, set of rules and tunnel",
+    "pairs": "numbers of VMs; the plan has 4",
+    "vary": "not used: flows differ in what the rules match",
+    "flows": f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
+    "flow_profile": "test_plan (2,000 flows, 10 times, then the next) or turns (each flow a packet, again and again)",
+    "case": f"use cases: {', '.join(CASES)}; the first is the baseline",
+    "rules": "sets of rules: l2 (low bits of the destination MAC address), l3 (of the IP address)",
+    "rules_count": f"numbers of rules, {LEAST_RULES} to {MOST_RULES}; the plan has 1000",
+    "tunnel": f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
+}
+
+
+class OvsTestPlan(Throughput, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
+
+    topology: tuple[str, ...] = ("ovs_netdev",)
+    case: tuple[str, ...] = CASES
+    rules: tuple[str, ...] = KINDS
+    rules_count: tuple[int, ...] = (1000,)
+    tunnel: tuple[str, ...] = PLAN_TUNNELS
+    pairs: tuple[int, ...] = (4,)
+    frame_bytes: tuple[str, ...] = SIZES
+    flows: tuple[int, ...] = (64000,)
+    flow_profile: str = "test_plan"
+
+    def check(self) -> None:
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
+        left_out(self, UNUSED, HELP)
+        for name in self.topology:
+            one_of("topology", name, tuple(NAMES))
+        for field, known in (("case", CASES), ("rules", KINDS), ("tunnel", PLAN_TUNNELS)):
+            for value in getattr(self, field):
+                one_of(field, value, known)
+        for field in ("topology", "case", "rules", "rules_count", "tunnel"):
+            values = getattr(self, field)
+            if not values or len(set(values)) < len(values):
+                raise BadInput(f"{field} needs at least one value, and none twice")
+        for count in self.rules_count:
+            within("rules_count", count, LEAST_RULES, MOST_RULES)
+            for vms in self.pairs:
+                if count < vms**2:
+                    raise BadInput(
+                        f"rules_count={count} is too few for pairs={vms}: {vms**2} rules are the least that tell so"
+                        " many VMs apart at every port"
+                    )
+        for flows in self.flows:
+            within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
+        if not self.arms:
+            raise BadInput("case=vm_to_vm has no network that a tunnel could reach: say tunnel=off as well")
+        self.of_arms().check()
+
+    def asdict(self) -> dict[str, Any]:
+        """Return names and values in JSON form, without those that nothing uses."""
+        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The switches under comparison, as topologies with options."""
+        return tuple(
+            SwitchOptions(case=case, rules=rules, rules_count=count, tunnel=tunnel).name(topology)
+            for tunnel in self.tunnel
+            for count in self.rules_count
+            for rules in self.rules
+            for case in self.case
+            for topology in self.topology
+            if case != "vm_to_vm" or tunnel == "off"
+        )
+
+    def of_arms(self) -> SearchOfArms:
+        """The parameters of `throughput` with the switches as topologies."""
+        given = {name: getattr(self, name) for name in Throughput.__struct_fields__}
+        return SearchOfArms(**given | {"topology": self.arms})
+
+
+class SearchOfArms(Throughput, frozen=True, kw_only=True):
+    """Parameters of the searches of the plan's switches."""
+
+    def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
+        """What is sent: flows differ in what the rules match."""
+        made = self.mix(frame, flows)
+        return Mix(made.frame_bytes, flows, (VARY[options(topology).rules],), made.block, made.repeats)
+
+    def columns_of(self, topology: str) -> dict[str, Any]:
+        """Columns that say what a switch is asked for."""
+        asked = options(topology)
+        values = {
+            "datapath": NAMES[topology.partition("+")[0]],
+            "use_case": asked.case,
+            "rules": asked.rules,
+            "rules_count": asked.rules_count,
+            "tunnel": asked.tunnel,
+        }
+        return {name: values[name] for name in COLUMNS}
+
+
+def planned_s(parameters: OvsTestPlan) -> float:
+    """Estimate the duration of the whole experiment in seconds."""
+    return experiment.planned_s(parameters.of_arms())
+
+
+def run(parameters: OvsTestPlan, run_context: RunContext) -> Iterator[Event]:
+    """Search every arm at every point that has no rows yet; yield rows and progress."""
+    return experiment.run(parameters.of_arms(), run_context)

@@ -1,0 +1,81 @@
+"""The notebook of the OVS test plan, small and on the userspace datapath: searched through a sweep, one report with its
+figures and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sandbox import sandbox
+
+from labkit.analysis import load
+from labkit.analysis.findings import ovs_test_plan
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "openvswitch", "ethtool"),
+]
+
+SMALL = """
+notebook: 08_ovs_test_plan
+parameters: {case: [net_to_vm, vm_to_vm], tunnel: ["off"], rounds: 2, sum_s: 0.6, limit_s: 12, latency: false}
+grid:
+  - frame_bytes: [["64", "1514"]]
+"""
+TITLES = ["What matters most", "Throughput by use case and frame size", "Loss against load"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
+        made.project(ovs_test_plan=SMALL)
+        done = made.labkit("sweep", "params/ovs_test_plan.yaml", cwd=made.folder / "project", timeout=500)
+        assert done.returncode == 0, done.stderr
+        [result] = (made.data / "ovs_test_plan").glob("ovs_test_plan-*")
+        yield result
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> pd.DataFrame:
+    """All rows, those of trials as well."""
+    return load.load(folder, None)
+
+
+def test_every_switch_is_searched_in_every_round(rows: pd.DataFrame) -> None:
+    found = rows[rows["method"].eq("search") & rows["loss_goal_ratio"].notna()]
+    assert set(found["status"]) <= {"ok", "invalid"}, list(found["reason"])
+    counts = found.groupby(["arm", "frame", "round", "loss_goal_ratio"]).size()
+    assert len(counts) == 3 * 2 * 2 * 2  # two cases and the control, two sizes, two rounds, NDR and PDR
+    assert set(counts) == {1}
+    assert set(found["use_case"]) == {"net_to_vm", "vm_to_vm"}
+    assert set(found["rules_count"]) == {1000}
+
+
+def test_trials_reach_all_vms(rows: pd.DataFrame) -> None:
+    trials = rows[
+        rows["method"].eq("trial") & rows["phase"].eq("search") & rows["received_frames_count"].gt(2000)
+    ]
+    assert len(trials)
+    for one in trials.to_dict("records"):
+        assert set(one["received_by"]) == {"vm0", "vm1", "vm2", "vm3"}
+        assert sum(one["received_by"].values()) == one["received_frames_count"]
+        assert min(one["received_by"].values()) > 0
+
+
+def test_rates_found_have_their_cost(rows: pd.DataFrame) -> None:
+    ok = rows[rows["method"].eq("search") & rows["status"].eq("ok")]
+    assert len(ok), "no search found a rate"
+    for one in ok.to_dict("records"):
+        assert 0 < one["megaflows_count"] < 5000
+        assert 1 <= one["masks_count"] < 100
+        assert one["datapath_cpu_s"] > 0
+    assert len(ovs_test_plan.by_vm(ok))
+
+
+def test_report_figures_and_sentences(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    for words in (*TITLES, "the plan's read-out", "VMs and network are: namespace of this machine", "A/A"):
+        assert words in text
+    assert "Traceback" not in text

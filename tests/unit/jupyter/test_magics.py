@@ -1,0 +1,101 @@
+"""`%labkit` and `%%labkit`: completion, errors in one sentence, and runs as results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_rows
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+from labkit import notebook
+from labkit.notebook import Run
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "labkit")
+    yield made
+    InteractiveShell.clear_instance()
+
+
+def completed(shell: InteractiveShell, line: str) -> list[str]:
+    """What the kernel offers at the end of a line: the words that it puts there."""
+    with provisionalcompleter():
+        return [one.text for one in shell.Completer.completions(line, len(line))]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%labkit sw", ["sweep"]),
+        ("%labkit run packet", ["packet_size"]),
+        ("%%labkit run packet", ["packet_size"]),
+        ("%labkit run datapaths mtu", ["mtu_bytes="]),
+        ("%labkit run datapaths topology=veth,macvlan_b", ["macvlan_bridge"]),
+        ("%labkit run datapaths zerocopy=t", ["true"]),
+        ("%labkit run datapaths nodes=two mtu", ["mtu_bytes="]),
+        ("%labkit draw loop", ["loopback"]),
+    ],
+)
+def test_completion(shell: InteractiveShell, line: str, expected: list[str]) -> None:
+    assert set(expected) <= set(completed(shell, line))
+
+
+def test_folders_are_completed(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data/run-1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert "data/run-1" in completed(shell, "%labkit open data/ru")
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("%labkit run datapaths topology=nope", "there is no topology nope"),
+        ("%labkit run nope", "there is no experiment nope"),
+        ("%labkit fly", "%labkit fly: there are open, doctor"),
+        ("%labkit open absent", "there is no run folder absent"),
+        ("%%labkit run datapaths\n- 1", "write a line `name: value`"),
+        ("%%labkit run datapaths\na: [", "the cell is not valid YAML"),
+        ("%%labkit run datapaths\nrounds: many", "rounds=many"),
+        ("%%labkit doctor\na: 1", "begin with %%labkit run EXPERIMENT"),
+        ("%labkit run datapaths 'x", "No closing quotation"),
+    ],
+)
+def test_error_is_one_sentence(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, sentence: str
+) -> None:
+    assert not shell.run_cell(cell).success
+    written = capsys.readouterr()
+    assert sentence in written.err
+    assert "Traceback" not in written.err + written.out
+
+
+def test_cell_and_line_are_parameters(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Any] = []
+
+    def measure(experiment: str, parameters: Any, folder: Path | None, watch: Any, keep: bool) -> Path:
+        measured.append((experiment, parameters, folder))
+        return synthetic_rows.save(tmp_path / "run", synthetic_rows.rows())
+
+    monkeypatch.setattr(notebook.running, "measure", measure)
+    cell = "%%labkit run datapaths rounds=5 --folder here\ntopology: [veth, vxlan]\npairs: 2\n"
+    result = shell.run_cell(cell).result
+    assert isinstance(result, Run)
+    assert len(result.rows) == 180
+    assert measured == [
+        ("datapaths", {"topology": ["veth", "vxlan"], "pairs": 2, "rounds": "5"}, Path("here"))
+    ]
+
+
+def test_command_prints(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell.run_cell("%labkit draw --help").success
+    assert "usage: labkit draw" in capsys.readouterr().out

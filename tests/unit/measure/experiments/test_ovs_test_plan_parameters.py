@@ -1,0 +1,83 @@
+"""Which switches the OVS test plan compares, what is sent through each, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import ovs_test_plan
+from labkit.measure.experiments.ovs_test_plan import OvsTestPlan
+from labkit.measure.observers.switch import masks
+from labkit.measure.traffic.packet_sender import Mix
+
+
+def test_the_plan_as_it_is() -> None:
+    made = OvsTestPlan.of({})
+    assert len(made.arms) == 10  # three cases and, but for vm_to_vm, VXLAN: five, each with two sets of rules
+    assert made.arms[0] == "ovs_netdev+case=net_to_vm"
+    assert "ovs_netdev+case=vm_to_net+rules=l3+tunnel=vxlan" in made.arms
+    assert (made.frame_bytes, made.flows, made.pairs) == (
+        ("64", "128", "256", "512", "1024", "1514"),
+        (64000,),
+        (4,),
+    )
+    assert "vary" not in made.asdict()
+    assert ovs_test_plan.planned_s(made) > 3600
+
+
+def test_flows_differ_in_what_the_rules_match() -> None:
+    arms = OvsTestPlan.of({"frame_bytes": "imix"}).of_arms()
+    l2, l3 = (arms.mix_of(f"ovs+case=vm_to_vm{words}", "128", 64000) for words in ("", "+rules=l3"))
+    assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
+    assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
+
+
+def test_rows_say_what_the_switch_is() -> None:
+    arms = OvsTestPlan.of({"topology": "ovs"}).of_arms()
+    assert arms.columns_of("ovs+case=vm_to_net+rules=l3+rules_count=2000+tunnel=vxlan") == {
+        "datapath": "system", "use_case": "vm_to_net", "rules": "l3", "rules_count": 2000, "tunnel": "vxlan",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"topology": "veth"}, "topology=veth: there are ovs, ovs_netdev"),
+        ({"case": "net_to_net"}, "case=net_to_net: there are net_to_vm"),
+        ({"rules": "l2,l2"}, "rules needs at least one value, and none twice"),
+        ({"tunnel": "gre"}, "tunnel=gre: there are off, vxlan"),
+        (
+            {"case": "vm_to_vm", "tunnel": "vxlan"},
+            "vm_to_vm has no network that a tunnel could reach: say tunnel=off",
+        ),
+        ({"rules_count": "3"}, "rules_count=3 is outside 4 to 65536"),
+        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the least"),
+        ({"rules_count": "70000"}, "rules_count=70000 is outside 4 to 65536"),
+        ({"flows": "0"}, "flows=0 is outside 1 to 65536"),
+        ({"flows": "100000"}, "flows=100000 is outside 1 to 65536"),
+        ({"frame_bytes": "63"}, "a frame of 63 bytes is outside 64"),
+        ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518"),
+        ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
+        ({"endpoint": "guest"}, "endpoint=guest: the packet generator sends from this kernel"),
+        ({"vary": "source_ip"}, "vary=.*not used: flows differ in what the rules match"),
+    ],
+)
+def test_invalid_plans(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        OvsTestPlan.of(given)
+
+
+DUMP = """flow-dump from the main thread:
+recirc_id(0),in_port(2),packet_type(ns=0,id=0),eth(dst=02:47:1b:00:01:2d/00:00:00:00:03:ff),eth_type(0x0800),ipv4(frag=no), packets:18, bytes:1080, used:0.252s, actions:1
+recirc_id(0),in_port(3),packet_type(ns=0,id=0),eth(dst=02:47:1b:00:01:c8/00:00:00:00:03:ff),eth_type(0x0800),ipv4(frag=no), packets:18, bytes:1080, used:0.245s, actions:4
+recirc_id(0),in_port(2),packet_type(ns=0,id=0),eth(dst=02:47:1b:00:00:39/00:00:00:00:01:ff),eth_type(0x0800),ipv4(frag=no), packets:18, bytes:1080, used:0.252s, actions:1
+recirc_id(0),in_port(4),packet_type(ns=0,id=0),eth(src=02:47:1b:00:00:03,dst=02:47:1b:00:00:00),eth_type(0x0800),ipv4(dst=10.2.0.0/0.0.0.255,proto=1,ttl=64,frag=no), packets:0, bytes:0, used:never, actions:set(ipv4(ttl=63)),2
+recirc_id(0),in_port(3),packet_type(ns=0,id=0),eth(src=02:47:1b:00:00:02,dst=02:47:1b:00:00:03),eth_type(0x0800),ipv4(dst=10.2.0.46/0.0.0.255,proto=17,ttl=64,frag=no), packets:18, bytes:1080, used:0.311s, actions:set(ipv4(ttl=63)),4
+"""  # noqa: E501
+
+
+def test_masks_of_a_datapath() -> None:
+    """Recorded of Open vSwitch 3.1: ten bits, nine bits, and whole MAC addresses with eight bits of an IP address."""
+    assert len(masks(DUMP)) == 3
