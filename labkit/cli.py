@@ -138,7 +138,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
-    parameters = yaml_files.with_changes(arguments.name_value_pairs(given.parameters), None)
+    parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     from labkit.runner.progress import Bar
 
     bar = Bar()
@@ -341,7 +341,8 @@ def _attach(given: argparse.Namespace) -> int:
     kind = next(name for name in attach.KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
     result = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
-    print(printable(f"{given.container}: {given.interface}{f' {result}' if result else ''}"))
+    address = f" {result.address}" if result.address else ""
+    print(printable(f"{given.container}: {given.interface}{address}; on this machine: {result.here}"))
     return 0
 
 

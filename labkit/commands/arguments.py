@@ -39,13 +39,15 @@ how to get it.
 """,
     "run": """\
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
-Several values of topology, endpoint or change are arms of one comparison.
+Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
+example of a network of your own as an arm.
 
     labkit run datapaths topology=veth_bridge,macvlan_bridge pairs=1,4 rounds=5 slices=12 whole_runs=1 duration_s=1
     labkit run datapaths topology=veth,vxlan protocol=ping rounds=5 duration_s=1
     labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
+    labkit run datapaths topology=docs/network.yaml,veth duration_s=1
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a

@@ -24,6 +24,7 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.system import machine, netlink, process
+from labkit.system.netlink import address_probe
 
 KINDS = ("veth", "macvlan", "ipvlan")
 ENGINES = ("docker", "podman")
@@ -131,11 +132,20 @@ def container_namespace(container: str) -> Iterator[Namespace]:
         space.close()
 
 
-def attach(container: str, wanted: Wanted) -> str | None:
-    """Add an interface to a running container; returns its address with the prefix length, None without one.
+@dataclass(frozen=True)
+class Attached:
+    """What was made: the interface's address with its prefix length (None: without one), and the interface of this
+    machine that it is connected to."""
 
-    Raises BadInput for impossible values, Unsupported when the kernel lacks the feature, Failed with the kernel's
-    message. After an error nothing of the interface remains.
+    address: str | None
+    here: str
+
+
+def attach(container: str, wanted: Wanted) -> Attached:
+    """Add an interface to a running container.
+
+    Raises BadInput for impossible values and for an address that is taken, Unsupported when the kernel lacks the
+    feature, Failed with the kernel's message. After an error nothing of the interface remains.
     """
     wanted.check()
     with container_namespace(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
@@ -143,12 +153,12 @@ def attach(container: str, wanted: Wanted) -> str | None:
             raise BadInput(
                 f"the container {container} already has an interface {wanted.interface}: choose another --interface"
             )
-        _make(kernel, space, wanted, undo)
+        here = _make(kernel, space, wanted, undo)
         index = _index(space, wanted.interface)
         undo.callback(space.netlink.do, netlink.delete_link(index))
-        address = _configured(space, index, wanted)
+        address = _configured(kernel, space, index, wanted)
         undo.pop_all()
-        return address
+        return Attached(address, here)
 
 
 def _index(space: Namespace, interface: str) -> int:
@@ -158,8 +168,9 @@ def _index(space: Namespace, interface: str) -> int:
     return result[interface]
 
 
-def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> None:
-    """Create the interface in the container; `undo` removes a VLAN device that was created for it."""
+def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> str:
+    """Create the interface in the container and return the name of the interface of this machine that it is connected
+    to; `undo` removes a VLAN device that was created for it."""
     try:
         known = {link.name: link for link in netlink.links(kernel)}
         if wanted.over not in known:
@@ -167,19 +178,20 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitS
         over = known[wanted.over]
         common = {"netns": space.fd, "mtu_bytes": wanted.mtu_bytes, "mac": wanted.mac}
         if wanted.kind == "veth":
-            _veth(kernel, space, wanted, over)
-            return
+            return _veth(kernel, space, wanted, over)
         lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
         data = MODES[wanted.kind]
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
+        return next((link.name for link in netlink.links(kernel) if link.index == lower), wanted.over)
     except netlink.LinkError as error:
         raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
             f"{wanted.kind} on {wanted.over}: {error}"
         ) from None
 
 
-def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> None:
-    """Connect the container to the bridge by a veth pair; deleting one end deletes both."""
+def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> str:
+    """Connect the container to the bridge by a veth pair and return the name of this machine's end; deleting one end
+    deletes both."""
     if bridge.kind != "bridge":
         raise BadInput(
             f"{wanted.over} is not a bridge: --veth needs one; for a NIC use --macvlan or --ipvlan"
@@ -200,6 +212,7 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: net
         except BaseException:
             kernel.do(netlink.delete_link(netlink.index_of(here)))
             raise
+    return here
 
 
 def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
@@ -223,7 +236,7 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
     return index
 
 
-def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:
+def _configured(kernel: netlink.Netlink, space: Namespace, index: int, wanted: Wanted) -> str | None:
     """Set the interface up, with an address and a default route if they are wanted; returns the address."""
     space.netlink.do(netlink.set_link(index))
     if wanted.address is None:
@@ -231,11 +244,32 @@ def _configured(space: Namespace, index: int, wanted: Wanted) -> str | None:
     address, gateway = wanted.address, wanted.gateway
     if address == DHCP:
         address, gateway = _lease(space, wanted.interface)
+    else:
+        _check_free(kernel, space, wanted.interface, ipaddress.ip_interface(address))
     space.netlink.do(netlink.new_address(index, ipaddress.ip_interface(address)))
     if gateway is not None:
         family = ipaddress.ip_address(gateway).version
         space.netlink.do(netlink.new_route("default", [(index, gateway)], family=family))
     return address
+
+
+def _check_free(
+    kernel: netlink.Netlink,
+    space: Namespace,
+    interface: str,
+    own: ipaddress.IPv4Interface | ipaddress.IPv6Interface,
+) -> None:
+    """Raise BadInput for an address that this machine or the container has, or that somebody on the link answers for
+    (IPv4)."""
+    holders = {"this machine": kernel, f"the container {space.name}": space.netlink}
+    for name, of in holders.items():
+        if str(own.ip) in {address.partition("/")[0] for _, address in netlink.addresses(of)}:
+            raise BadInput(f"the address {own.ip} is taken: {name} has it; choose another --address")
+    if isinstance(own, ipaddress.IPv4Interface):
+        with netlink.inside(space.fd):
+            mac = address_probe.holder(interface, own.ip)
+        if mac is not None:
+            raise BadInput(f"the address {own.ip} is taken: {mac} answers for it; choose another --address")
 
 
 def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:

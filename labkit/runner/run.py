@@ -118,7 +118,7 @@ def measure(
     `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
     folder holds a run with other parameters.
     """
-    parameters = yaml_files.with_changes(parameters, Path.cwd())
+    parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
     request_parameters = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)

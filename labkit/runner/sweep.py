@@ -93,8 +93,15 @@ def load(path: Path) -> Sweep:
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
-    # A change holds the content of files beside this one.
+    # A change and a network hold the content of other files.
     changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
+    changed += [
+        one
+        for point in points
+        if isinstance(named := point.parameters.get("topology"), list | tuple)
+        for one in named
+        if isinstance(one, dict)
+    ]
     parameters = msgspec.json.encode(
         [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points), *changed],
         order="deterministic",
@@ -157,14 +164,17 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
             if name in seen:
                 raise BadInput(f"{path}: the point {name} is there twice")
             seen.add(name)
-            yield SweepPoint(name, _with_changes({**common, **own, **at}, path.parent))
+            yield SweepPoint(name, _with_files({**common, **own, **at}, path.parent))
 
 
-def _with_changes(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The parameters with changes as JSON has them, and with the content of the files that they name: those of the
-    sweep file's own folder. Raises BadInput."""
-    result = yaml_files.with_changes(parameters, folder)
-    return {name: msgspec.to_builtins(value) if name == "change" else value for name, value in result.items()}
+def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The parameters with changes and networks as JSON has them, and with the content of the files that they name:
+    those of the sweep file's own folder; networks also of the project's. Raises BadInput."""
+    result = yaml_files.with_files(parameters, folder, run_folder.project_root())
+    return {
+        name: msgspec.json.decode(msgspec.json.encode(value)) if name in ("change", "topology") else value
+        for name, value in result.items()
+    }
 
 
 def _word(value: Any) -> str:

@@ -48,27 +48,56 @@ def _checked(result: Any) -> None:
 
 def network(path: Path) -> Network:
     """Read a network from a YAML file. Its keys are the parameters of `labkit.measure.topologies.network.parts`; `type`
-    names the part. Raises BadInput for a network that cannot be built."""
+    names the part; without `name` it is called like the file. Raises BadInput for a network that cannot be built."""
     try:
-        result = msgspec.convert(read(path), Network)
+        content = read(path)
+        if isinstance(content, dict):
+            content = {"name": path.stem, **content}
+        result = msgspec.convert(content, Network)
     except msgspec.ValidationError as error:
         raise BadInput(f"{path} does not describe a network: {error}") from None
     check_network(result)
     return result
 
 
-def with_changes(parameters: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Return the parameters of an experiment with its changes parsed. Files that they name are read; these must be in
-    `folder` or below, unless `folder` is None. Raises BadInput."""
-    if "change" not in parameters:
-        return dict(parameters)
-    return {**parameters, "change": changes(parameters["change"], Files(folder))}
+def with_files(
+    parameters: Mapping[str, Any], folder: Path | None, project: Path | None = None
+) -> dict[str, Any]:
+    """Return the parameters of an experiment with its changes parsed and the networks of its own files in place of the
+    files' names. Files must be in `folder` or below, unless `folder` is None; a network may also be in `project`.
+    Raises BadInput."""
+    result = dict(parameters)
+    if "change" in parameters:
+        result["change"] = changes(parameters["change"], Files(folder))
+    if "topology" in parameters:
+        result["topology"] = _topologies(parameters["topology"], folder, project)
+    return result
+
+
+def _topologies(given: Any, folder: Path | None, project: Path | None) -> Any:
+    """The value of `topology`, where every name of a YAML file is replaced by the network that the file describes."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not any(map(_is_file, names)):
+        return given
+    return [_network(one.strip(), folder, project) if _is_file(one) else one for one in names]
+
+
+def _is_file(name: Any) -> bool:
+    return isinstance(name, str) and name.strip().endswith((".yaml", ".yml"))
+
+
+def _network(name: str, folder: Path | None, project: Path | None) -> Network:
+    path = Files(folder).path(name)
+    if project is not None and not path.exists():
+        other = Files(project).path(name)
+        path = other if other.exists() else path
+    return network(path)
 
 
 def changes(given: Any, files: Files) -> tuple[Change, ...]:
     """Parse changes from a text, a list, or a YAML file (a list, or a mapping with `changes`). Paths in a YAML file are
     relative to its folder and must not leave it. Raises BadInput."""
-    if not isinstance(given, str) or not given.strip().endswith((".yaml", ".yml")):
+    if not _is_file(given):
         return experiments.parse_changes(given, files)
     path = given.strip()
     content = read(files.path(path))

@@ -61,6 +61,10 @@ class Machine:
         enter = ["nsenter", f"--target={self.programs[name].pid}", "--net"]
         return subprocess.run([*enter, *argv], capture_output=True, text=True, check=True).stdout
 
+    def ports(self) -> list[str]:
+        """The ports of br0."""
+        return [name for name, one in self.sandbox.interfaces().items() if one.get("master") == "br0"]
+
     def end(self) -> None:
         """End all; the interfaces go with them."""
         for program in self.programs.values():
@@ -89,7 +93,10 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
         "--mtu",
         "1400",
     )
-    assert machine.attach("web", "--veth", "br0", *given) == "web: eth1 10.9.0.2/24"
+    assert (
+        machine.attach("web", "--veth", "br0", *given)
+        == f"web: eth1 10.9.0.2/24; on this machine: {machine.ports()[0]}"
+    )
     [link] = json.loads(machine.inside("web", "ip", "-j", "link", "show", "dev", "eth1"))
     assert (link["address"], link["mtu"]) == ("02:00:00:00:00:77", 1400)
     assert "default via 10.9.0.1" in machine.inside("web", "ip", "route")
@@ -106,14 +113,15 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
     assert machine.attach("db", "--veth", "br0", "--address", "dhcp").startswith("db: eth1 10.9.0.")
     assert "default via 10.9.0.1" in machine.inside("db", "ip", "route")
     machine.inside("db", "ping", "-n", "-c1", "10.9.0.2")
-    assert machine.attach("db", "--macvlan", "nic0", "--interface", "eth2", "--address", "10.8.0.2/24")
+    words = ("db", "--macvlan", "nic0", "--interface", "eth2", "--address", "10.8.0.2/24")
+    assert machine.attach(*words) == "db: eth2 10.8.0.2/24; on this machine: nic0"
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
     assert names == {"lo", "eth1", "eth2"}
 
 
 @pytest.mark.needs("root", "bridge")
 def test_failed_attach_leaves_nothing(machine: Machine) -> None:
-    machine.attach("db", "--veth", "br0")
+    machine.attach("db", "--veth", "br0", "--address", "10.9.0.9/24")
     before = machine.sandbox.interfaces()
     unreachable = ("--address", "1.2.3.4/24", "--gateway", "9.9.9.9")
     for words, says in (
@@ -123,6 +131,12 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
         (("db", "--veth", "nic0", "--interface", "eth5"), "nic0 is not a bridge"),
         (("db", "--veth", "br7", "--interface", "eth5"), "no interface br7"),
         (("db", "--veth", "br0", "--interface", "eth5", "--vlan", "10"), "does not filter VLANs"),
+        (("web", "--veth", "br0", "--address", "10.9.0.9/24"), "the address 10.9.0.9 is taken: "),
+        (("web", "--veth", "br0", "--address", "10.9.0.1/24"), "10.9.0.1 is taken: this machine has it"),
+        (
+            ("db", "--veth", "br0", "--interface", "eth5", "--address", "10.9.0.9/24"),
+            "is taken: the container db",
+        ),
         (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "route to default via 9.9.9.9"),
     ):
         assert says in machine.attach(*words, code=2)

@@ -16,7 +16,7 @@ from labkit import live
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import InterfaceState
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan")
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3")
 
 
 def ping(net: live.LiveTopology, source: str, target: str, payload_bytes: int) -> str:
@@ -86,6 +86,32 @@ def test_network_from_a_file(tmp_path: Path) -> None:
         words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
         assert words == "the network routed says all but where itself: leave out pairs"
         assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
+
+
+def test_own_network_is_measured(tmp_path: Path) -> None:
+    """As the baseline with its control, beside a topology of labkit's, with a change of its own nodes, and resumed."""
+    described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
+    with sandbox(tmp_path) as machine:
+        path = tmp_path / "here" / "my.yaml"
+        path.write_text(json.dumps(described))
+        words = ["topology=my.yaml,veth", "slices=2", "whole_runs=0", "observe=counters", "profile_rounds=1"]
+        words += ["duration_s=1", "omit_s=0", "change=small: mtu 1400 at r:to_n1", "--folder", "run"]
+        rows = machine.rows(*words)
+        measured = [row for row in rows if row["status"] == "ok" and row["method"] == "slice"]
+        assert {row["arm"]: row["role"] for row in measured} == {
+            "routed": "baseline", "routed (again)": "control", "routed+small": "variant", "veth": "variant",
+        }  # fmt: skip
+        assert any(row["received_bytes"] for row in measured if row["topology"] == "routed")
+        assert {(row["topology"], row["network"], row["mtu_bytes"]) for row in measured} == {
+            ("routed", example_networks.routed({"kind": "vxlan", "id": 30}).digest, 1450),
+            ("veth", None, 1450),
+        }
+        assert {row["arm"] for row in rows if row["method"] == "profile" and row["status"] == "ok"} >= {
+            "routed"
+        }
+        path.write_text(json.dumps(described | {"mtu_bytes": 1600}))
+        other = one_sentence(machine.labkit("run", "datapaths", *words))
+        assert other.endswith("holds a run with other parameters: name another folder")
 
 
 def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:

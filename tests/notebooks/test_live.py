@@ -128,6 +128,12 @@ def test_capture_as_table_rows(notebook: Notebook, tmp_path: Path) -> None:
         "for packet, rows in table.groupby('packet'):\n"
         "    print(rows.what.iloc[0], *rows.hop, rows['stack'].nunique(), (rows.time_s.diff().dropna() > 0).all())"
     )
+    times = notebook.printed(
+        "first = table[table.what.str.contains(' echo ')].groupby('packet').first()\n"
+        "print(first.what.str.split().str[-1].tolist(), first.time_ns.is_monotonic_increasing,"
+        " (first.time_ns.diff().dropna() > 0).all(), first.time_ns.iloc[0] > 1.7e18)"
+    )
+    assert times == "['request', 'reply', 'request', 'reply'] True True True\n"
     way = ["client0:eth0", "between:port0", "between:port1", "server0:eth0"]
     lines = [line for line in printed.splitlines() if " echo " in line]
     assert lines == [

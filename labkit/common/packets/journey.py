@@ -139,7 +139,8 @@ def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
 def rows(
     result: Iterable[Journey], counts: Mapping[str, Counts], names: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """A row for every sighting, in the order of packets and of time; `time_s` is since the packet's first sighting.
+    """A row for every sighting, in the order of packets and of time; `time_s` is since the packet's first sighting,
+    `time_ns` the kernel's time (since 1970), by which packets can be put in order and answers be timed.
     `counts` are of the hops; `names` of addresses."""
     return [
         {
@@ -151,6 +152,7 @@ def rows(
             "position": position,
             "direction": seen.direction,
             "time_s": (seen.time_ns - one.sightings[0].time_ns) / 1e9,
+            "time_ns": seen.time_ns,
             "length_bytes": seen.length_bytes,
             "stack": seen.stack,
             "layers": [

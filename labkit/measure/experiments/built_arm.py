@@ -120,7 +120,7 @@ class BuiltArm(abc.ABC):
 
     def stands_in(self, parameters: DatapathParameters) -> None:
         """Doubt a baseline that is not the one that was asked for."""
-        first = Arm(parameters.topology[0], "baseline", parameters.endpoint[0])
+        first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0])
         if self.arm.role == "baseline" and self.arm != first:
             self.doubts.append(f"{first.name} cannot be measured here, so this is the baseline instead")
 

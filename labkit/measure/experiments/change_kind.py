@@ -67,8 +67,8 @@ class Files:
         path = (self._folder / name).resolve()
         if not path.is_relative_to(self._folder.resolve()):
             raise BadInput(
-                f"{name} is outside of the folder {self._folder}: a file that a change names must lie in the folder of"
-                " the file that describes the change"
+                f"{name} is outside of the folder {self._folder}: a file that a parameter names must lie in the folder"
+                " of the file with the parameters, or below"
             )
         return path
 

@@ -28,6 +28,7 @@ from labkit.system.machine import sysctl_journal
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
 INTERFACE = r"[A-Za-z0-9_.-]{1,15}"
+NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 ROLES = ("client", "server", "both", "between")
 PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
 FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
@@ -239,7 +240,7 @@ def _check(change: Change) -> None:
 
 def check_place(at: str) -> None:
     """Raise BadInput if `at` is not a place (one of ROLES or NAMESPACE:INTERFACE)."""
-    if at not in ROLES and not re.fullmatch(rf"[a-z]+\d*:{INTERFACE}", at):
+    if at not in ROLES and not re.fullmatch(rf"{NAMESPACE}:{INTERFACE}", at):
         raise BadInput(f"at={at!r}: a change is applied at {PLACES}")
 
 

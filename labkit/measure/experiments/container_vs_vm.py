@@ -52,7 +52,7 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
         left_out(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
-                f"topology={','.join(self.topology)}: kinds of ends are compared on one topology at a time"
+                f"topology={','.join(self.topology_names)}: kinds of ends are compared on one topology at a time"
             )
         if not self.loads or len(set(self.loads)) < len(self.loads):
             raise BadInput("loads needs at least one value, and none twice")

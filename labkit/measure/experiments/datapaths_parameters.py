@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
+
 from labkit.common.errors import BadInput
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import Parameters, one_of, within
+from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
@@ -24,7 +27,7 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 HELP = {
     "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
-    "topology": "what is compared; the first is the baseline",
+    "topology": "what is compared; the first is the baseline. FILE.yaml is a network of your own (docs/network.yaml)",
     "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
     "change": f"what further arms change, each compared with the unchanged topology: {changes.FORM};"
     " several behind semicolons, or a YAML file of changes",
@@ -66,13 +69,30 @@ else:
     ObservedParameters = observing.with_parameters(Parameters)
 
 
+def _topologies(given: Any) -> tuple[str | Network, ...]:
+    """Names of topologies and descriptions of networks, from a text (`veth,gre`), one of either, or a list."""
+    if isinstance(given, str):
+        given = [] if given.strip().lower() in ("", "none", "null") else given.split(",")
+    each = given if isinstance(given, list | tuple) else [given]
+    return tuple(_topology(one) for one in each)
+
+
+def _topology(given: Any) -> str | Network:
+    if isinstance(given, str):
+        return given.strip()
+    try:
+        return msgspec.convert(given, Network)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"topology: a value is neither a name nor a network: {error}") from None
+
+
 class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     """Parameters of the experiment, with those of all observers; HELP says what each is."""
 
-    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse}
+    PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
 
     where: str = "here"
-    topology: tuple[str, ...] = ("veth_bridge",)
+    topology: tuple[str | Network, ...] = ("veth_bridge",)
     endpoint: tuple[str, ...] = ("namespace",)
     change: tuple[Change, ...] = ()
     guest: str | None = None
@@ -106,7 +126,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """The parameters from names and values, as Parameters.of has them; a generator that does not speak the usual
-        protocol brings its own."""
+        protocol brings its own, and a network of one's own its MTU and IP version."""
+        if "topology" in given:
+            parsed = _topologies(given["topology"])
+            own = next((topologies.usual(one) for one in parsed if isinstance(one, Network)), {})
+            given = {**own, **given, "topology": parsed}
         name = given.get("generator")
         if isinstance(name, str) and name.lower() not in ("", "none", "null") and "protocol" not in given:
             spoken = registry.find(name).capabilities.protocols
@@ -118,7 +142,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         hosts.check(self.where)
         topologies.check_names(self.topology)
-        for name, values in (("topology", self.topology), ("endpoint", self.endpoint), ("pairs", self.pairs)):
+        for name, values in (
+            ("topology", self.topology_names),
+            ("endpoint", self.endpoint),
+            ("pairs", self.pairs),
+        ):
             if not values or len(set(values)) < len(values):
                 raise BadInput(
                     f"{name} needs at least one value, and none twice;"
@@ -142,8 +170,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
         within("link_delay_s", self.link_delay_s, 0, 10)
         self._check_load()
-        for name in self.topology:
-            topologies.check_carries(name, self.mtu_bytes, self.family)
+        for one in self.topology:
+            topologies.check_carries(one, max(self.pairs), self.mtu_bytes, self.family)
         self._check_names()
         self._check_endpoints()
         self._check_observers()
@@ -152,6 +180,15 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             self._check_two()
         else:
             self._check_one()
+
+    @property
+    def topology_names(self) -> tuple[str, ...]:
+        """The name of each topology, as rows have it."""
+        return tuple(map(str, self.topology))
+
+    def described(self, name: str) -> str | Network:
+        """What to build for the topology of this name: the name itself, or a network's description."""
+        return next((one for one in self.topology if str(one) == name), name)
 
     def _check_endpoints(self) -> None:
         for name in self.endpoint:
@@ -222,11 +259,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         for name in ("peer", "link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(f"{name}={value} is of two nodes: say nodes=two, or leave it out")
-        for name in self.topology:
-            topologies.check_parent(name, self.parent)
+        for one in self.topology:
+            topologies.check_parent(one, self.parent)
 
     def _check_two(self) -> None:
-        for name in self.topology:
+        for name in self.topology_names:
             if name not in topologies.ACROSS:
                 raise BadInput(
                     f"{name} does not reach from one host to another:"

@@ -84,6 +84,7 @@ def row_of(
         "arm": arm.label,
         "role": arm.role,
         "topology": arm.topology,
+        "network": getattr(parameters.described(arm.topology), "digest", None),
         "endpoint": arm.endpoint,
         "change": None if arm.change is None else arm.change.name,
         "guest": parameters.guest_word if parameters.in_guests else None,

@@ -38,7 +38,7 @@ def _variants(parameters: DatapathParameters) -> list[Arm]:
     """Return an arm for every topology and endpoint kind: unchanged, and with each change."""
     return [
         Arm(name, "variant", endpoint, change=change)
-        for name in parameters.topology
+        for name in parameters.topology_names
         for endpoint in parameters.endpoint
         for change in (None, *parameters.change)
     ]
@@ -100,7 +100,7 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
                 return "ok", None
         own = arm.parameters(parameters)
         with topologies.build(
-            name, own.spec(1, run_context.machine_netns, endpoint=arm.endpoint)
+            own.described(name), own.spec(1, run_context.machine_netns, endpoint=arm.endpoint)
         ) as topology:
             if name in ISOLATED:
                 if ping.silent(topology.pairs[0]):
@@ -169,7 +169,8 @@ def built(
                 own = arm.parameters(parameters)
                 topology = stack.enter_context(
                     topologies.build(
-                        arm.topology, own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint)
+                        own.described(arm.topology),
+                        own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint),
                     )
                 )
                 words = ping.reachable(topology.pairs, own.mtu_bytes, own.family)

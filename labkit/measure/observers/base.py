@@ -35,7 +35,7 @@ class ObservedLoad(Protocol):
         """Names of observers."""
 
     @property
-    def topology(self) -> tuple[str, ...]:
+    def topology_names(self) -> tuple[str, ...]:
         """Names of topologies."""
 
     @property

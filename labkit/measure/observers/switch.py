@@ -181,7 +181,7 @@ def _armed(
 
 
 def _check(parameters: ObservedLoad) -> None:
-    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology):
+    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
         names = " or ".join(open_vswitch.NAMES)
         raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
 

@@ -19,6 +19,7 @@ from labkit.measure.topologies.registry import (
     check_names,
     check_parent,
     half,
+    usual,
 )
 from labkit.measure.topologies.state.packet_path import Step, packet_paths
 from labkit.measure.topologies.state.read import state
@@ -46,4 +47,5 @@ __all__ = [
     "half",
     "packet_paths",
     "state",
+    "usual",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from labkit.measure.topologies.base import Builder, Spec, Topology, entered
 from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
 from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.measure.topologies.network import build as network_builder
+from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_routed
 
 TABLE: dict[str, Builder] = {
@@ -41,9 +42,14 @@ TAKES_PARENT = {macvlan, ipvlan}
 ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two devices of one parent"}
 
 
-def check_names(parameters: Iterable[str]) -> None:
-    """Raise BadInput if a name is not a topology or has invalid options."""
+def check_names(parameters: Iterable[str | Network]) -> None:
+    """Raise BadInput if a name is not a topology or has invalid options, or a network cannot be built."""
     for name in parameters:
+        if isinstance(name, Network):
+            network_builder.check(name)
+            if name.name in TABLE:
+                raise BadInput(f"a network to be measured cannot be called {name}: a topology of labkit is")
+            continue
         kind, plus, _options = name.partition("+")
         if kind not in TABLE:
             raise BadInput(f"there is no topology {kind}; there are {', '.join(TABLE)}")
@@ -53,45 +59,54 @@ def check_names(parameters: Iterable[str]) -> None:
             OPTIONS[kind](name)
 
 
-def builder_of(name: str) -> Builder:
-    """Return the builder of the topology `name`, whose options are ignored."""
-    return TABLE[name.partition("+")[0]]
+def builder_of(topology: str | Network) -> Builder:
+    """Return the builder of a topology, whose options are ignored."""
+    if isinstance(topology, Network):
+        return lambda _name, spec: network_builder.arm(topology, spec)
+    return TABLE[topology.partition("+")[0]]
 
 
-def check_parent(name: str, parent: str | None) -> None:
+def check_parent(topology: str | Network, parent: str | None) -> None:
     """Raise BadInput if a parent NIC is given for a topology that takes none."""
-    if parent is not None and builder_of(name) not in TAKES_PARENT:
-        raise BadInput(f"parent={parent}: {name} has no parent; macvlan and ipvlan have")
+    if parent is not None and builder_of(topology) not in TAKES_PARENT:
+        raise BadInput(f"parent={parent}: {topology} has no parent; macvlan and ipvlan have")
 
 
-def check_carries(name: str, mtu_bytes: int, family: int) -> None:
-    """Raise BadInput if `name` is a tunnel that no veth can carry at this MTU, or that lacks this IP version."""
-    if name in tunnels.ARMS:
-        tunnels.outside_bytes(name, mtu_bytes, family)
+def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
+    """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
+    if isinstance(topology, Network):
+        network_builder.check_load(topology, pairs, mtu_bytes, family)
+    elif topology in tunnels.ARMS:
+        tunnels.outside_bytes(topology, mtu_bytes, family)
+
+
+def usual(topology: str | Network) -> dict[str, int]:
+    """Return the parameters that a network of one's own decides (MTU, IP version); none for other topologies."""
+    return network_builder.usual(topology) if isinstance(topology, Network) else {}
 
 
 @contextmanager
-def build(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build the topology `name`; it exists until the block ends.
+def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
+    """Build a topology, by its name or from a network's description; it exists until the block ends.
 
     Raises BadInput for an unknown name or a parent that the topology does not take, Unsupported if this kernel lacks a
     feature, Isolated if the kernel refuses by design, LinkError for any other refusal of the kernel.
     """
-    check_names([name])
-    builder = builder_of(name)
-    check_parent(name, spec.parent)
+    check_names([topology])
+    builder, name = builder_of(topology), str(topology)
+    check_parent(topology, spec.parent)
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
             check_guests([name], spec.endpoint)
             yield entered(stack, GUESTS[name.partition("+")[0]][spec.endpoint](name, spec))
             return
-        topology = entered(stack, builder(name, spec))
-        yield stack.enter_context(with_containers(topology)) if spec.endpoint == "container" else topology
+        built = entered(stack, builder(name, spec))
+        yield stack.enter_context(with_containers(built)) if spec.endpoint == "container" else built
 
 
-def check_guests(parameters: Iterable[str], endpoint: str = "guest") -> None:
+def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -> None:
     """Raise BadInput if a topology has no builder for this endpoint kind (guest or shared_guest)."""
-    for name in parameters:
+    for name in map(str, parameters):
         if endpoint not in GUESTS.get(name.partition("+")[0], {}):
             there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
             raise BadInput(

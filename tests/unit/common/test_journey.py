@@ -109,6 +109,7 @@ def test_one_row_per_sighting() -> None:
     assert (first["packet"], first["position"], first["hop"], first["direction"]) == (0, 0, "cs1:eth0", "out")
     assert first["what"] == "cs1 > 20.0.0.3 echo request"
     assert (second["namespace"], second["interface"], second["time_s"]) == ("lc1", "lc1_br1", 0.0005)
+    assert (first["time_ns"], second["time_ns"]) == (1 * MS, round(1.5 * MS))
     assert (second["length_bytes"], second["dropped_count"], second["skipped_count"]) == (148, 2, 3)
     assert second["stack"].startswith(
         "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP"

@@ -222,3 +222,25 @@ def test_point_named_after_its_change(project: Path) -> None:
     changes = [[{"name": name, "parameter": {"streams": count}}] for name, count in (("two", 2), ("four", 4))]
     result = sweep.load(written(project, GOOD | {"grid": [{"change": changes}]}))
     assert [point.name for point in result.points] == ["two", "four"]
+
+
+def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
+    own = project / "params" / "mine.yaml"
+    (project / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "network.yaml", project / "docs")
+    shutil.copy(ROOT / "docs" / "network.yaml", own)
+    topologies = [["mine.yaml", "veth"], ["veth", "docs/network.yaml"]]
+    content = {
+        "notebook": "01_datapaths",
+        "grid": {"topology": topologies},
+        "parameters": {"mtu_bytes": 1450},
+    }
+    first = sweep.load(written(project, content))
+    assert [point.name for point in first.points] == ["mine.yaml_veth", "veth_docs_network.yaml"]
+    [network, name] = first.points[0].parameters["topology"]
+    assert (network["name"], network["pairs"], name) == ("two sites", [["alice", "bob"]], "veth")
+    own.write_text(own.read_text().replace("vxlan7", "vxlan8"))
+    assert sweep.load(written(project, content)).digest != first.digest
+    own.write_text(own.read_text().replace("bob]]", "carol]]"))
+    with pytest.raises(BadInput, match="a pair has carol, and there is no such node"):
+        sweep.load(written(project, content))

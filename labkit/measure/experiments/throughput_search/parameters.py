@@ -50,7 +50,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that say what is measured, and the search; HELP says what each
     is."""
 
-    topology: tuple[str, ...] = ("veth_bridge",)
     protocol: str = "udp"
     rounds: int = 3
     frame_bytes: tuple[str, ...] = ("64",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from labkit.common.errors import BadInput, Failed
+from labkit.common.units import many
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import Spec, Topology, entered
 from labkit.measure.topologies.network import encapsulation, validate
@@ -24,6 +26,7 @@ from labkit.measure.topologies.network.model import (
 )
 from labkit.measure.topologies.network.mtu import MOST_BYTES, Mtus
 from labkit.measure.topologies.network.parts import Cable, Network, Node, Tunnel
+from labkit.measure.topologies.network.validate_addresses import once
 from labkit.system import netlink
 
 SETTLE_S = 30.0  # patience with a slow machine; on others a second is enough
@@ -48,6 +51,45 @@ def build(network: Network) -> Iterator[Topology]:
         yield entered(stack, _built(described, mtus))
 
 
+def usual(network: Network) -> dict[str, int]:
+    """Return the MTU and the IP version of the first pair's client. Raises BadInput for what cannot be built."""
+    described, mtus = validate.check(network)
+    [client, *_] = described.addressed(network.pairs[0][0])
+    return {"mtu_bytes": mtus.of(client), "family": 4 if client.address is None else client.address.version}
+
+
+def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> None:
+    """Raise BadInput unless the first `pairs` pairs of the network can be loaded with this MTU and IP version.
+
+    A network says its own MTU and addresses, and arms are compared with equal ones.
+    """
+    described, mtus = validate.check(network)
+    if pairs > len(network.pairs):
+        raise BadInput(
+            f"pairs={pairs}: the network {network.name} names {many(len(network.pairs), 'pair')}: ask for no more, or"
+            " name more in its file"
+        )
+    ends = [name for pair in network.pairs[:pairs] for name in pair]
+    once(ends, lambda name: f"{name} is in two pairs of {network.name}: an end carries the load of one pair")
+    for name in ends:
+        [end, *_] = described.addressed(name)
+        version = 4 if end.address is None else end.address.version
+        for word, own, wanted in (("mtu_bytes", mtus.of(end), mtu_bytes), ("family", version, family)):
+            if own != wanted:
+                raise BadInput(
+                    f"{word}={wanted}: in the network {network.name} {end} has {own}: say {word}={own}, or change its"
+                    " file"
+                )
+
+
+@contextmanager
+def arm(network: Network, spec: Spec) -> Iterator[Topology]:
+    """A network as a topology to be measured, with as many of its pairs as `spec` asks for."""
+    check_load(network, spec.pairs, spec.mtu_bytes, spec.family)
+    with build(msgspec.structs.replace(network, pairs=network.pairs[: spec.pairs])) as topology:
+        yield dataclasses.replace(topology, spec=spec)
+
+
 @contextmanager
 def overlay(name: str, spec: Spec) -> Iterator[Topology]:
     """The report's overlay: VXLAN in GRE between two leaves, over one of two spines; from cs1 to cs5. The containers
@@ -64,7 +106,7 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
         )
     network = seed(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:
-        yield topology
+        yield dataclasses.replace(topology, spec=spec)
 
 
 @contextmanager

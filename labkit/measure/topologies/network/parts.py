@@ -8,6 +8,7 @@ a notebook, sent as JSON, checked before anything is built.
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import msgspec
@@ -90,9 +91,17 @@ Part = Node | Bridge | Cable | Tunnel | Route
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network as parts. `pairs`: which containers are client and server of each other. `mtu_bytes`: of every cable
-    that says nothing else."""
+    that says nothing else. As text it is its name, like any other topology."""
 
     name: str
     parts: tuple[Part, ...]
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, str], ...] = ()
     mtu_bytes: int = 1500
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change with anything in the description."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]

@@ -100,7 +100,8 @@ def _pairs(described: Described) -> None:
     network = described.network
     if not network.pairs:
         raise BadInput(
-            f"the network {network.name} has no pair of containers: say which two talk to each other"
+            f"the network {network.name} has no pair of containers: say which two talk to each other, as"
+            " pairs: [[CLIENT, SERVER]]"
         )
     for name in (name for pair in network.pairs for name in pair):
         if name not in described.nodes:

@@ -138,7 +138,7 @@ def test_yaml_names_files_of_its_folder_only(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="outside of the folder"):
         yaml_files.changes(str(folder / "changes.yaml"), Files(None))
     with pytest.raises(BadInput, match="outside of the folder"):
-        yaml_files.with_changes({"change": str(folder / "changes.yaml")}, tmp_path / "elsewhere")
+        yaml_files.with_files({"change": str(folder / "changes.yaml")}, tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(

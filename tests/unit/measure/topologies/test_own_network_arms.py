@@ -1,0 +1,120 @@
+"""Networks of one's own as arms: the parameters that they decide, and one sentence for what cannot be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import example_networks
+import msgspec
+import pytest
+import yaml
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import survey
+from labkit.measure.experiments.changes import check_place
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.runner import yaml_files
+
+ROUTED = example_networks.routed({"kind": "vxlan", "id": 30})
+OWN: dict[str, Any] = msgspec.to_builtins(ROUTED)
+
+
+def written(folder: Path, file: str = "my.yaml", /, **changed: Any) -> Path:
+    content = {key: value for key, value in (OWN | changed).items() if value is not None}
+    path = folder / file
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def of(folder: Path, topology: Any, **given: Any) -> DatapathParameters:
+    return DatapathParameters.of(yaml_files.with_files({"topology": topology, **given}, folder))
+
+
+def test_network_is_an_arm_like_any_other(tmp_path: Path) -> None:
+    written(tmp_path)
+    result = of(tmp_path, "my.yaml, veth")
+    assert result.topology_names == ("routed", "veth")
+    assert (result.mtu_bytes, result.family) == (1450, 4)
+    assert [arm.label for arm in survey.planned(result)] == ["routed", "routed (again)", "veth"]
+    assert (result.described("routed"), result.described("veth")) == (ROUTED, "veth")
+    again = DatapathParameters.of(result.asdict())  # as run.json, a notebook and a lab VM have it
+    assert again == result
+    assert again.topology[0].digest == ROUTED.digest  # type: ignore[union-attr]
+    assert msgspec.structs.replace(ROUTED, mtu_bytes=1600).digest != ROUTED.digest
+
+
+def test_network_without_a_name_is_called_like_its_file(tmp_path: Path) -> None:
+    written(tmp_path, "two-sites.yml", name=None)
+    assert of(tmp_path, ["veth", "two-sites.yml"], mtu_bytes=1450).topology_names == ("veth", "two-sites")
+
+
+def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
+    params, project = tmp_path / "project" / "params", tmp_path / "project"
+    params.mkdir(parents=True)
+    written(project, "own.yaml", name="of the project")
+    for expected in ("of the project", "of params"):
+        [found] = yaml_files.with_files({"topology": ["own.yaml"]}, params, project)["topology"]
+        assert str(found) == expected
+        written(params, "own.yaml", name="of params")
+    written(tmp_path, "secret.yaml")
+    for name in ("../../secret.yaml", str(tmp_path / "secret.yaml")):
+        with pytest.raises(BadInput, match="outside of the folder"):
+            yaml_files.with_files({"topology": [name]}, params, project)
+
+
+@pytest.mark.parametrize(
+    ("changed", "given", "words"),
+    [
+        ({"pairs": None}, {}, "routed has no pair of containers: say which two talk to each other"),
+        ({"pairs": []}, {}, "routed has no pair of containers"),
+        ({"pairs": [["c1", "c9"]]}, {}, "a pair has c9, and there is no such node; there are c1, n1, "),
+        ({"pairs": [["c1", "r"]]}, {}, "a pair has r, which is no container"),
+        ({"pairs": [["c1"]]}, {}, "does not describe a network: .*length 2"),
+        ({}, {"pairs": [1, 2]}, "^pairs=2: the network routed names 1 pair: ask for no more"),
+        ({"pairs": [["c1", "c2"], ["c2", "c1"]]}, {"pairs": 2}, "c2 is in two pairs of routed"),
+        ({}, {"mtu_bytes": 1500}, "^mtu_bytes=1500: in the network routed eth0 .c1. has 1450: say mtu_bytes=1450"),
+        ({}, {"family": 6}, "^family=6: in the network routed eth0 .c1. has 4"),
+        ({}, {"endpoint": "guest"}, "routed has no place for a guest's tap"),
+        ({}, {"nodes": "two", "where": "vm:debian", "slices": 0}, "routed does not reach from one host to another"),
+        ({}, {"parent": "eth0"}, "routed has no parent"),
+        ({"name": "veth"}, {}, "cannot be called veth: a topology of labkit is"),
+        ({}, {"topology": "my.yaml,my.yaml"}, "topology needs at least one value, and none twice"),
+        ({}, {"topology": "none.yaml"}, "there is no file .*none.yaml"),
+        ({"parts": "rm -rf"}, {}, "does not describe a network"),
+        ({"name": "$(id)"}, {}, "a network cannot be called"),
+        ({"run": "id"}, {}, "unknown field `run`"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_one_sentence(
+    changed: dict[str, Any], given: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    written(tmp_path, **changed)
+    with pytest.raises(BadInput, match=words) as refused:
+        of(tmp_path, **({"topology": "my.yaml"} | given))
+    assert "\n" not in str(refused.value)
+
+
+def test_network_that_is_none_names_itself_not_its_content() -> None:
+    for wrong in ({"name": "x"}, 5, {"name": "x", "parts": [{"type": "shell", "command": "id"}]}):
+        with pytest.raises(BadInput, match="topology: a value is neither a name nor a network"):
+            DatapathParameters.of({"topology": [wrong, "veth"]})
+
+
+def test_yaml_tag_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(f"name: !!python/object/apply:os.mkdir [{tmp_path}/made]\n")
+    with pytest.raises(BadInput, match="not a valid YAML file"):
+        of(tmp_path, "my.yaml")
+    assert not (tmp_path / "made").exists()
+
+
+def test_change_of_a_parameter_is_checked_too(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(BadInput, match=r"change small: mtu_bytes=1400: in the network routed"):
+        of(tmp_path, "my.yaml", change="small: parameter mtu_bytes=1400")
+
+
+def test_places_of_a_network_are_places_of_changes() -> None:
+    check_place("site-1_A:eth0")
+    with pytest.raises(BadInput):
+        check_place("../x:eth0")
