@@ -335,6 +335,14 @@ def _shell(given: argparse.Namespace) -> int:
     return process.interactive(argv, pass_fds=fds)
 
 
+def _monitor(given: argparse.Namespace) -> int:
+    from labkit.commands import monitor
+
+    parameters = arguments.name_value_pairs(given.parameters)
+    monitor.watch(given.target, parameters, given.seconds, given.pcapng, given.ping, given.json)
+    return 0
+
+
 def _attach(given: argparse.Namespace) -> int:
     from labkit.commands import attach
 
@@ -422,6 +430,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "kernels install": _kernels_install,
     "attach": _attach,
     "shell": _shell,
+    "monitor": _monitor,
     "draw": _draw,
     "completion": _completion,
 }

@@ -28,6 +28,9 @@ from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.printable import printable
 from labkit.measure import hosts
 from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
+from labkit.measure.observers.monitor import Selection
+from labkit.measure.observers.monitor import monitor as monitoring
+from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 from labkit.measure.topologies import Network, State
 from labkit.runner import run
 
@@ -206,6 +209,35 @@ class LiveTopology:
         file = b64decode(self._ask("captured", capture=parameters["number"])["file"])
         seen._fill(file, self.state, rate_pps)
 
+    def monitor(
+        self,
+        interface: str,
+        *,
+        source: str | None = None,
+        destination: str | None = None,
+        port: str | int | None = None,
+        protocol: str | None = None,
+        vlan: int | None = None,
+        inside: str | None = None,
+        expression: str | None = None,
+        sample: str = "all",
+        keep_count: int = monitoring.KEEP_COUNT,
+        snap_bytes: int = SNAP_BYTES,
+        display: str | None = None,
+    ) -> LiveMonitor:
+        """Monitor an interface (`"mirror0"`, or `"client0:eth0"` where several have the name) from now on.
+
+        The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
+        the tunnel `inside` which the addresses are, and an `expression` in libpcap's syntax. `sample` then chooses:
+        `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`. Memory holds the last `keep_count` of those,
+        `snap_bytes` of each; with `display`, a filter in Wireshark's syntax, only of those that tshark lets through.
+        The monitor ends with `close`, with its block, or with the topology. Raises BadInput for what cannot be.
+        """
+        selection = Selection(source, destination, port, protocol, vlan, inside, expression)
+        return LiveMonitor(
+            self._ask, interface, monitoring.Request(selection, sample, keep_count, snap_bytes, display)
+        )
+
     def close(self) -> None:
         """End the programs and remove the interfaces. Threads that wait for an answer get Failed."""
         self._stack.close()
@@ -325,6 +357,15 @@ def build(topology: str | Network, where: str = "here", **parameters: Any) -> Li
     """
     request = run.one_topology(topology, {"where": where, **parameters})
     return LiveTopology(where, {"do": "live", **request})
+
+
+def machine(where: str = "here") -> LiveTopology:
+    """This machine's own interfaces, or those of another host, in the place of a topology: to monitor and capture.
+
+    Nothing is built and nothing removed. Raises Unsupported without privilege.
+    """
+    hosts.check(where)
+    return LiveTopology(where, {"do": "live", "machine_interfaces": True, "parameters": {"where": where}})
 
 
 @contextmanager

@@ -146,6 +146,32 @@ the same: `from labkit import live; net = live.build("veth_bridge")`.
 
     labkit shell veth_bridge pairs=2
 """,
+    "monitor": """\
+The kernel selects packets, so that others cost little. A sampler then chooses, and memory holds the
+last of those. Every packet is counted: seen by the interface, selected, dropped (the reader was too
+slow), sampled, kept, forgotten (pushed out of memory). A mirror port of Open vSwitch is monitored
+where its copies arrive: mirror0 in the namespace monitor. An interface of this machine needs root.
+
+    labkit monitor eth0 source=10.0.0.1 destination=10.0.0.0/8 --seconds 10
+    labkit monitor eth0 expression='tcp[tcpflags] & tcp-syn != 0' sample=interval:10:1
+    labkit monitor veth_bridge interface=client0:eth0 protocol=icmp --ping --seconds 3 --pcapng seen.pcapng
+    labkit monitor veth_bridge interface=client0:eth0 where=vm:debian --ping --seconds 5
+
+parameters of a monitor:
+    source=, destination=   an address or a prefix, IPv4 or IPv6
+    port=                   of the source or the destination: 53, or 5000-5010
+    protocol=               arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp
+    vlan=                   the VLAN's number
+    inside=                 vxlan, geneve, gre: source and destination are inner IPv4 addresses
+    expression=             what else must hold, in libpcap's syntax (pcap-filter)
+    sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
+                            first:B (the first B bytes of each flow)
+    display=                of these keep what matches, in Wireshark's syntax (needs tshark)
+    keep_count=             packets in memory; default 10000
+    snap_bytes=             bytes of each packet; default 256
+    interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has
+and those of the topology (pairs, mtu_bytes, family, parent) and where.
+""",
     "completion": """\
 bash: write it to a file in ~/.local/share/bash-completion/completions named labkit. zsh: to a file
 _labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
@@ -396,6 +422,27 @@ def _shell(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _monitor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="INTERFACE|TOPOLOGY",
+        help="an interface of this machine; or a topology or a YAML file of a network, with interface=NAME",
+    )
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="what is selected, and how it is sampled"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="stop after so long; default: Ctrl-C stops it"
+    )
+    parser.add_argument(
+        "--pcapng", action=_Folder, metavar="FILE", help="write the sampled packets to this file"
+    )
+    parser.add_argument(
+        "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
+    )
+    parser.add_argument("--json", action="store_true", help="print the last counts as one JSON object")
+
+
 def _attach(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
@@ -475,6 +522,7 @@ COMMANDS: dict[str, tuple[str, Fill]] = {
     "kernels": ("list the kernels that a lab VM can boot, and what each of them can do", _kernels),
     "attach": ("add a network interface to a running Docker or Podman container", _attach),
     "shell": ("open a shell inside a live topology, for ip, ping, tcpdump", _shell),
+    "monitor": ("watch the packets of an interface, selected in the kernel and sampled", _monitor),
     "draw": ("build a topology, and draw it as the kernel reports it", _draw),
     "completion": ("print a script that completes labkit's words in a shell", _completion),
 }

@@ -6,45 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from labkit.analysis import load, profile_doubts, stats, verdicts
 from labkit.analysis.findings import overlay, packet_size, registry
+from labkit.commands.console import new_console, new_table
 from labkit.common import units
-from labkit.common.printable import printable
-
-WIDTH = 110  # where standard output is no terminal
-
-
-class _Console(Console):
-    """Prints text as it is: what is in a row is no markup, no emoji, and no command to the terminal."""
-
-    def __init__(self, width: int | None = None) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, width=width)
-
-    def render_str(self, text: str, **words: Any) -> Text:
-        """Every text comes through here, also that of a table's cells."""
-        return super().render_str(printable(text), **words)
-
-
-def _console() -> Console:
-    console = _Console()
-    return console if console.is_terminal else _Console(WIDTH)
-
-
-def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name, is_number in columns:
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    return table
 
 
 def show_parts(df: pd.DataFrame) -> pd.DataFrame:
     """Of an experiment that has several parts, what was found in each in sentences, and the doubts about it; returns
     the rows of the cost, which are compared."""
-    console = _console()
+    console = new_console()
     is_cost = df["part"].fillna("cost").eq("cost")
     for part, sentences in overlay.SENTENCES.items():
         if len(rows := df[df["part"].eq(part)]):
@@ -59,7 +32,7 @@ def show_parts(df: pd.DataFrame) -> pd.DataFrame:
 def show_rows(df: pd.DataFrame) -> None:
     """What was measured, a table for each host with a line for each topology and number of pairs, and the verdicts
     if there was a comparison."""
-    console = _console()
+    console = new_console()
     for report, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
         console.print(_medians(f"Medians{report}", rows))
         console.print()
@@ -70,7 +43,7 @@ def show_rows(df: pd.DataFrame) -> None:
 
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     """What experiments say about their rows beside verdicts, in sentences."""
-    console = _console()
+    console = new_console()
     for name, findings in registry.BY_EXPERIMENT.items():
         if len(rows := df[df["experiment"].eq(name)]):
             for sentence in findings(rows, profiles):
@@ -79,7 +52,7 @@ def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
 
 def show_profiles(profiles: pd.DataFrame) -> None:
     """What was measured beside observers and failed, in sentences."""
-    console = _console()
+    console = new_console()
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
     seen = load.group_similar(of).value_counts(sort=False).items()
@@ -98,7 +71,7 @@ def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _medians(title: str, df: pd.DataFrame) -> Table:
     names = ("topology", "protocol", "pairs", "MTU", "measured", "rate", "CPU", "n", "")
-    table = _table(title, [(name, name not in ("topology", "protocol", "")) for name in names])
+    table = new_table(title, [(name, name not in ("topology", "protocol", "")) for name in names])
     for key, rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False):
         arm, *values = key
         of = _of(pd.Series(dict(zip(load.GROUP, values, strict=True))))
@@ -134,7 +107,7 @@ def _point(of: dict[str, Any]) -> list[str]:
 
 def show_verdicts(df: pd.DataFrame) -> None:
     """A table of verdicts for each host, with its reasons, and every doubt after them."""
-    console = _console()
+    console = new_console()
     for report, result in _hosts(verdicts.verdicts(df)):
         table, reasons = _verdicts(f"Verdicts{report}", result)
         console.print(table)
@@ -150,7 +123,7 @@ def show_verdicts(df: pd.DataFrame) -> None:
 def _verdicts(title: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
     """The table of verdicts of one host, and the sentences that it needs."""
     names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
-    table = _table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
+    table = new_table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
     known = result["ratio"].notna()
     for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
         table.add_row(*_cells(line))
@@ -182,7 +155,7 @@ def _cells(line: pd.Series[Any]) -> list[str]:
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
     """Two runs point by point: a sentence for each point, then what holds for all."""
-    console = _console()
+    console = new_console()
     for sentence in df.get("sentence", []):
         console.print(f"- {sentence}")
     for sentence in sentences:

@@ -21,8 +21,9 @@ LAYERS = (
     {"system"},
     {"measure", "analysis"},
     {"runner", "jupyter"},
+    {"live"},
     {"commands"},
-    {"cli", "notebook", "live"},
+    {"cli", "notebook"},
     {"start", "magics"},
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -12,7 +12,7 @@ from labkit.common import errors, safe_files
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
-END, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 4, 2, 9, 2
+END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2
 RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
 IN, OUT = "in", "out"
 DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
@@ -65,13 +65,16 @@ def header(hops: Sequence[tuple[str, int]], snap_bytes: int) -> bytes:
     return b"".join(blocks)
 
 
-def packet(hop: int, time_ns: int, flags: int, length_bytes: int, data: bytes) -> bytes:
+def packet(
+    hop: int, time_ns: int, flags: int, length_bytes: int, data: bytes, comment: str | None = None
+) -> bytes:
     """A frame at the hop of that number. `flags`: direction (1 in, 2 out) and way of reception (4 unicast, 8 multicast,
-    12 broadcast, 16 for another's address)."""
+    12 broadcast, 16 for another's address). `comment`: a text for people; Wireshark shows it."""
+    said = b"" if comment is None else _option(COMMENT, comment.encode())
     padded = -len(data) % 4
-    total = 44 + len(data) + padded
+    total = 44 + len(data) + padded + len(said)
     head = _packet.pack(PACKET, total, hop, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), length_bytes)
-    return head + data + bytes(padded) + struct.pack("<HHIII", FLAGS, 4, flags, 0, total)
+    return head + data + bytes(padded) + said + struct.pack("<HHIII", FLAGS, 4, flags, 0, total)
 
 
 def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:

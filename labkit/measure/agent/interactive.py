@@ -1,4 +1,4 @@
-"""Requests to a live topology: its state, programs at its endpoints, and packet captures.
+"""Requests to a live topology: its state, programs at its endpoints, packet captures, and monitors.
 
 Requests are JSON lines, each with a number; its answer has the same number.
 """
@@ -22,7 +22,9 @@ import msgspec
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
+from labkit.measure.observers import monitor
 from labkit.measure.observers.capture.capture import CapturePoint, capture, everywhere
+from labkit.measure.observers.monitor import Monitor
 from labkit.system import process, temporary_files
 
 Answer = dict[str, Any]
@@ -34,10 +36,13 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
     `run` answers when the program has ended: with what it printed and how it ended. `start` answers at once; the
     program then runs until it ends, `kill` sends it a signal, or the topology goes. `wait` answers like `run`. `stop`
     ends the program of a `run` early. Several programs run at the same time. `capture` begins a capture, `captured`
-    ends it and gives its file. `requests` must be unbuffered: what waits in a buffer would not be seen by poll(2).
+    ends it and gives its file. `monitor` begins a monitor, `monitor read` gives its report, `monitor clear` empties its
+    memory, `monitor stop` makes it see no more, `monitor end` ends it with a last report. `requests` must be
+    unbuffered: what waits in a buffer would not be seen by poll(2).
     """
-    with _Captures(topology) as captures, process.all_ended([]) as running:
+    with _Captures(topology) as captures, _Monitors(topology) as monitors, process.all_ended([]) as running:
         programs = _Programs(topology, running)
+        programs.known |= monitors.known
         poll = select.poll()
         poll.register(requests, select.POLLIN)
         while True:
@@ -230,6 +235,64 @@ class _Captures:
         with folder:
             going.close()
             return path.read_bytes()
+
+
+class _Monitors:
+    """Monitors, by the number of the request that began each; those that nobody ended end with the topology."""
+
+    def __init__(self, topology: topologies.Topology) -> None:
+        self._topology = topology
+        self._going: dict[int, Monitor] = {}
+        self.known: dict[str, Callable[[Answer], Answer | None]] = {
+            "monitor": self.begin,
+            "monitor read": lambda request: _reported(
+                self._found(request).read(request["since"], request["most"])
+            ),
+            "monitor stop": lambda request: _reported(self._found(request).stop()),
+            "monitor clear": lambda request: _reported(self._found(request).clear()),
+            "monitor end": self.end,
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._going.values():
+            one.kill()
+
+    def begin(self, request: Answer) -> Answer:
+        """Begin a monitor at an interface."""
+        hop = _named(self._topology, request["hop"])
+        self._going[request["number"]] = Monitor(hop, msgspec.convert(request["request"], monitor.Request))
+        return {"event": "monitoring", "hop": hop.name}
+
+    def end(self, request: Answer) -> Answer:
+        """End a monitor; its last report."""
+        result = self._found(request)
+        del self._going[request["monitor"]]
+        return _reported(result.close())
+
+    def _found(self, request: Answer) -> Monitor:
+        if request["monitor"] not in self._going:
+            raise BadInput("this monitor has ended")
+        return self._going[request["monitor"]]
+
+
+def _reported(report: monitor.Report) -> Answer:
+    return {"event": "report", "report": report}
+
+
+def _named(topology: topologies.Topology, name: str) -> CapturePoint:
+    """The hop of a name: NAMESPACE:INTERFACE, or an interface's name that only one namespace has."""
+    if ":" in name:
+        return _hop(_spaces(topology), name)
+    there = [hop for hop in everywhere(topology.namespaces, made_only=False) if hop.interface == name]
+    if len(there) == 1:
+        return there[0]
+    hops = ", ".join(hop.name for hop in there or everywhere(topology.namespaces))
+    if there:
+        raise BadInput(f"several namespaces have an interface {name}: write one of {hops}")
+    raise BadInput(f"{topology.name} has no interface {name[:100]!r}: there are {hops}")
 
 
 def _hop(spaces: Mapping[str, Namespace], name: str) -> CapturePoint:

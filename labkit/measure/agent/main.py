@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from labkit.common import run_folder
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, LabkitError, Unsupported
 from labkit.common.printable import printable
-from labkit.measure import experiments, topologies
+from labkit.measure import endpoints, experiments, topologies
 from labkit.measure.agent import notebook_kernel
-from labkit.system import machine, process, temporary_files
+from labkit.system import machine, netlink, process, temporary_files
 
 BEFORE_S = (
     0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
@@ -94,7 +94,12 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
-    """Build the network of a request; without one, the first topology of its parameters, with their first `pairs`."""
+    """Stand on the machine's own interfaces, or build the network of a request; without either, the first topology of
+    its parameters, with their first `pairs`."""
+    if request.get("machine_interfaces"):
+        with _machine(request) as topology:
+            yield topology
+        return
     if "network" in request:
         with topologies.build_network(msgspec.convert(request["network"], topologies.Network)) as topology:
             yield topology
@@ -111,6 +116,22 @@ def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     )
     with topologies.build(parameters["topology"][0], spec) as topology:
         yield topology
+
+
+@contextlib.contextmanager
+def _machine(request: dict[str, Any]) -> Iterator[topologies.Topology]:
+    """The machine's own network namespace as a topology without pairs. Nothing is made and nothing removed."""
+    fd = request.get("machine_netns")
+    if fd is None:
+        raise Unsupported(
+            "interfaces of this machine cannot be monitored without privilege: run labkit as root"
+        )
+    with netlink.inside(fd):
+        space = endpoints.Namespace(topologies.MACHINE, os.dup(fd), netlink.Netlink())
+    try:
+        yield topologies.Topology(topologies.MACHINE, topologies.Spec(), [], [space])
+    finally:
+        space.close()
 
 
 def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -22,13 +22,14 @@ from labkit.measure.topologies.registry import (
     usual,
 )
 from labkit.measure.topologies.state.packet_path import Step, packet_paths
-from labkit.measure.topologies.state.read import state
+from labkit.measure.topologies.state.read import MACHINE, state
 
 __all__ = [
     "ACROSS",
     "CLIENTS",
     "ENDPOINTS",
     "IN_GUESTS",
+    "MACHINE",
     "SERVERS",
     "TABLE",
     "Network",

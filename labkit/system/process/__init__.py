@@ -4,6 +4,7 @@ from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked
 from labkit.system.process.limits import check as check_limits
 from labkit.system.process.limits import exhausted, raise_open_files
+from labkit.system.process.piped import Piped
 from labkit.system.process.programs import (
     DIE_WITH_US,
     LOCALE,
@@ -29,6 +30,7 @@ __all__ = [
     "Ended",
     "Forked",
     "Outliving",
+    "Piped",
     "Running",
     "ahead_of_load",
     "all_ended",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,14 +41,14 @@ class CapturePoint:
         return f"{self.namespace.name}:{self.interface}"
 
 
-def everywhere(namespaces: Sequence[Namespace]) -> list[CapturePoint]:
-    """Every interface of these namespaces that was made for them: not those that every namespace has (lo, gre0 and the
-    like), unless one has nothing else."""
+def everywhere(namespaces: Sequence[Namespace], *, made_only: bool = True) -> list[CapturePoint]:
+    """Every interface of these namespaces; with `made_only` those that were made for them: not those that every
+    namespace has (lo, gre0 and the like), unless one has nothing else."""
     result = []
     for space in namespaces:
         links = netlink.links(space.netlink)
         made = [link for link in links if link.index >= netlink.FIRST_INDEX] or links[:1]
-        result += [CapturePoint(space, link.name) for link in made]
+        result += [CapturePoint(space, link.name) for link in (made if made_only else links)]
     return result
 
 
@@ -115,7 +115,7 @@ def capture(
     with run_folder.write_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        rings = [stack.enter_context(_ring(hop, snap_bytes, buffer_bytes)) for hop in hops]
+        rings = [stack.enter_context(open_ring(hop, snap_bytes, buffer_bytes)) for hop in hops]
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
         with run_folder.write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,9 +154,15 @@ def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_
 
 
 @contextmanager
-def _ring(hop: CapturePoint, snap_bytes: int, buffer_bytes: int) -> Iterator[Ring]:
+def open_ring(
+    hop: CapturePoint, snap_bytes: int, buffer_bytes: int, program: Callable[[int], bytes] | None = None
+) -> Iterator[Ring]:
+    """A ring at a hop for the block; `program` selects packets as in `Ring`.
+
+    Raises BadInput for a hop that is not there, Unsupported where packets cannot be captured, Failed for what else the
+    kernel refuses."""
     try:
-        ring = Ring(hop.namespace.fd, hop.interface, snap_bytes, buffer_bytes)
+        ring = Ring(hop.namespace.fd, hop.interface, snap_bytes, buffer_bytes, program)
     except OSError as error:
         raise _refused(hop, error) from None
     with contextlib.closing(ring):

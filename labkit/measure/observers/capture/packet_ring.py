@@ -13,7 +13,7 @@ import ctypes
 import mmap
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.system import netlink
@@ -45,12 +45,25 @@ class Ring:
     """Sees what passes the interface `interface` of the namespace `netns` (a descriptor) from now on.
 
     Not promiscuous: it changes nothing. Raises OSError: EPERM without CAP_NET_RAW, ENODEV for no such interface,
-    EAFNOSUPPORT where the kernel has no packet sockets, or none for this kind of interface.
+    EAFNOSUPPORT where the kernel has no packet sockets, or none for this kind of interface. `program` makes from the
+    link type the instructions of a BPF program that selects packets; without it all are seen.
     """
 
-    def __init__(self, netns: int, interface: str, snap_bytes: int, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        netns: int,
+        interface: str,
+        snap_bytes: int,
+        buffer_bytes: int,
+        program: Callable[[int], bytes] | None = None,
+    ) -> None:
         with netlink.inside(netns):
             self._socket, self.link_type = _socket(interface)
+            try:
+                self._program = None if program is None else program(self.link_type)
+            except BaseException:
+                self._socket.close()
+                raise
         # the largest that fits with the kernel's own header in front of it; a power of two
         self._block_bytes = max(BLOCK_BYTES, 1 << (snap_bytes + 255).bit_length())
         self._blocks = max(buffer_bytes // self._block_bytes, 2)
@@ -67,7 +80,10 @@ class Ring:
         request = (self._block_bytes, self._blocks, SLOT_BYTES, size // SLOT_BYTES, RETIRE_MS, 0, 0)
         self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, TPACKET_V3)
         self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, struct.pack("7I", *request))
-        self._take(snap_bytes)
+        if self._program is None:
+            self._take(snap_bytes)
+        else:
+            self._attach(self._program)
         self._socket.bind((interface, ETH_P_ALL))  # from here on it sees
 
     def fileno(self) -> int:
@@ -80,10 +96,13 @@ class Ring:
 
     def _take(self, size_bytes: int) -> None:
         """Of every packet so many bytes; with 0 there are none, and none is counted."""
-        code = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(code))
-        )
+        self._attach(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
+
+    def _attach(self, instructions: bytes) -> None:
+        """See only what this program selects (struct sock_fprog: count and address of the instructions)."""
+        code = ctypes.create_string_buffer(instructions)
+        program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def deafen(self) -> None:
         """See nothing that comes after this."""

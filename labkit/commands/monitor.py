@@ -1,0 +1,199 @@
+"""`labkit monitor`: watch an interface in the terminal, and write what was kept as a pcapng file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from labkit import live
+from labkit.commands.console import new_console, new_table
+from labkit.common import run_folder, safe_files, units
+from labkit.common.errors import BadInput
+from labkit.common.packets import pcapng
+from labkit.common.printable import printable, printable_json
+from labkit.measure import topologies
+from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
+
+SHOWN_S = 0.2  # between two questions
+MOST_SHOWN = 10  # packets and conversations in the terminal
+NUMBERS = {"vlan": int, "keep_count": int, "snap_bytes": int}
+TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
+
+
+def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Split name=value arguments into those of the monitor, with numbers as numbers, and those of the topology. Raises
+    BadInput for a number that is none."""
+    own: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
+    for name, kind in NUMBERS.items():
+        if name in given:
+            try:
+                own[name] = kind(given[name])
+            except ValueError:
+                raise BadInput(f"{name}={given[name][:80]!r} is no number: write {name}=N") from None
+    rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
+    return own, rest
+
+
+@contextlib.contextmanager
+def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTopology, LiveMonitor]]:
+    """The topology of a target, and a monitor in it. The target is a topology or a file of one, with interface=NAME
+    among the parameters, or an interface of the machine. Raises BadInput, Unsupported, Failed."""
+    own, rest = own_parameters(given)
+    name = target.partition("+")[0]
+    if name in topologies.TABLE or target.endswith((".yaml", ".yml")):
+        if "interface" not in given:
+            example = f"labkit monitor {target} interface=client0:eth0"
+            raise BadInput(f"{target} has several interfaces: name one, for example {example}")
+        building, interface = live.build(target, **rest), given["interface"]
+    else:
+        if unknown := sorted(rest.keys() - {"where"}):
+            names = ", ".join([*TEXTS, *NUMBERS, "where"])
+            raise BadInput(f"{unknown[0]} is no parameter of a monitor: there are {names}")
+        if "interface" in given:
+            raise BadInput(f"{target[:80]!r} is no topology, so it is the interface: leave interface= out")
+        building, interface = live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}"
+    with building as net, net.monitor(interface, **own) as result:
+        yield net, result
+
+
+def watch(
+    target: str,
+    given: Mapping[str, str],
+    seconds: float | None,
+    file: Path | None,
+    pings: bool,
+    as_json: bool,
+) -> None:
+    """Show a monitor until `seconds` are over or Ctrl-C, and its last counts. `file`: where packets are written;
+    `pings`: every client of the topology pings its server meanwhile."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise BadInput(f"--seconds {seconds:g} cannot be: it is more than 0")
+    with contextlib.ExitStack() as stack:
+        net, one = stack.enter_context(opened(target, given))
+        writer = stack.enter_context(_writing(file, one)) if file else None
+        if pings:
+            _ping(net)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        screen = None
+        if sys.stdout.isatty() and not as_json:
+            screen = stack.enter_context(Live(console=new_console(), auto_refresh=False))
+        with contextlib.suppress(KeyboardInterrupt):
+            _until(end, one, writer, screen)
+        one.stop()
+        if writer:
+            writer.write(one)
+        last = one.read(most=MOST_SHOWN)
+    if as_json:
+        print(printable_json(msgspec.json.encode(summary(one.hop, last)).decode()))
+    else:
+        new_console().print(tables(one.hop, last))
+    if writer:
+        print(printable(f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')},"
+                        f" {writer.missed} were gone before they could be written)"))  # fmt: skip
+
+
+def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | None) -> None:
+    before: tuple[float, MonitorReport] | None = None
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(SHOWN_S, left))
+        if writer:
+            writer.write(one)
+        if screen is not None:
+            now, report = time.monotonic(), one.read(most=MOST_SHOWN)
+            screen.update(tables(one.hop, report, before and (now - before[0], before[1])), refresh=True)
+            before = now, report
+
+
+def _ping(net: live.LiveTopology) -> None:
+    pairs = net.state.pairs
+    if not pairs:
+        raise BadInput(f"--ping: {net.name} has no endpoints; name a topology that has")
+    for client, server in pairs:
+        net.endpoints[client.name].start("ping", "-q", "-i", "0.01", server.address)
+
+
+class _Writer:
+    """Packets of a monitor on their way to a pcapng file."""
+
+    def __init__(self, path: Path, file: Any, hop: str, snap_bytes: int) -> None:
+        self.path, self._file = path, file
+        self._hop, self._snap_bytes = hop, snap_bytes
+        self._since = -1
+        self._is_begun = False
+        self.count = self.missed = 0
+
+    def write(self, one: LiveMonitor) -> None:
+        """Write what is new. What memory had forgotten before is counted as missed."""
+        report = one.read(self._since, SAVED_COUNT)
+        with run_folder.write_errors(self.path):
+            if not self._is_begun:
+                self._put(pcapng.header([(self._hop, report.link_type)], self._snap_bytes))
+                self._is_begun = True
+            self._put(b"".join(blocks(report.packets)))
+        if report.packets:
+            self.missed += report.packets[-1].number - self._since - len(report.packets)
+            self._since = report.packets[-1].number
+            self.count += len(report.packets)
+
+    def _put(self, content: bytes) -> None:
+        left = memoryview(content)
+        while left:
+            left = left[self._file.write(left) :]
+
+
+@contextlib.contextmanager
+def _writing(path: Path, one: LiveMonitor) -> Iterator[_Writer]:
+    with run_folder.write_errors(path), safe_files.anew(path) as file:
+        yield _Writer(path, file, one.hop, one.request.snap_bytes)
+
+
+def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
+    """The report for programs."""
+    return {
+        "hop": hop,
+        **msgspec.to_builtins(report.counts),
+        "sampled_count": report.counts.sampled_count,
+        "classes": report.classes,
+        "conversations": report.conversations,
+        "packets": [one.stack for one in report.packets],
+    }
+
+
+def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] | None = None) -> Group:
+    """The report for people. `before`: an earlier report and the seconds since then, for rates."""
+    counts = report.counts
+    line = ", ".join(
+        f"{value} {name.removesuffix('_count')}" for name, value in msgspec.to_builtins(counts).items()
+    )
+    line += f"; {report.problem}" if report.problem else ""
+    title = f"{hop}{' (the interface has gone)' if report.is_gone else ''}: {line}"
+    by_class = new_table(title, [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
+    for name, (count, length_bytes) in report.classes.items():
+        rate = ""
+        if before is not None:
+            rate = units.si((count - before[1].classes.get(name, (0, 0))[0]) / before[0], "packet/s")
+        by_class.add_row(name, str(count), str(length_bytes), rate)
+    talkers = new_table(
+        "\nConversations",
+        [("class", False), ("source", False), ("destination", False), ("packets", True), ("bytes", True)],
+    )
+    for row in report.conversations[:MOST_SHOWN]:
+        talkers.add_row(*map(str, row))
+    last: Table = new_table(
+        "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
+    )
+    for one in report.packets:
+        clock = time.strftime("%H:%M:%S", time.localtime(one.time_ns // 10**9))
+        stamp = f"{clock}.{one.time_ns % 10**9 // 1000:06d}"
+        last.add_row(stamp, one.direction, str(one.length_bytes), one.stack)
+    return Group(by_class, talkers, last)

@@ -1,0 +1,167 @@
+"""The user's own display filter, in Wireshark's syntax, evaluated by tshark on what the sampler chose.
+
+tshark gets the filter as one argument, and packets on its standard input. It prints the numbers of those that match. A
+packet with a comment of ours follows each batch and always matches, so it is known how far tshark has come.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from labkit.common.errors import BadInput, Failed
+from labkit.common.packets import ETHERNET, pcapng
+from labkit.system import libpcap, machine, process
+
+CHECK_S = 15.0
+SILENT_S = 15.0  # until a tshark that does not answer is killed; its start takes about a second
+MOST_PENDING_BYTES = 8 << 20  # what waits for tshark's pipe; packets beyond it are not examined
+MOST_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one takes over
+OPTIONS = ("-n", "-l", "-r", "-")
+_MARK = bytes(64)
+
+Row = tuple[int, int, str, int, bytes]  # number, time in ns, direction, bytes in all, those that are here
+FLAGS = {"in": 1, "out": 2}
+
+
+def check_text(expression: str) -> None:
+    """Raise BadInput for a text that cannot be a display filter because of its length, characters or parentheses."""
+    libpcap.check(expression)
+    depth = 0
+    for letter in expression:
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            break
+    if depth or not expression.strip():
+        raise BadInput(
+            f"the display filter {expression[:200]!r} is empty or has parentheses that do not match"
+        )
+
+
+def check(expression: str) -> None:
+    """Let tshark check a display filter. Raises BadInput with its words and the position, Unsupported without it."""
+    check_text(expression)
+    with tempfile.TemporaryFile() as empty:
+        empty.write(pcapng.header([("check", ETHERNET)], 256))
+        empty.seek(0)
+        program = process.Running([*_argv(), "-Y", expression], stdin=empty)
+        ended = program.ended_within(CHECK_S)
+    if ended.timed_out:
+        raise Failed(
+            f"tshark did not check the display filter within {CHECK_S:g} s: try again, or leave it out"
+        )
+    if ended.returncode != 0:
+        raise BadInput(f"the display filter {expression[:200]!r} is not possible: {_sentence(ended.stderr)}")
+
+
+def _argv() -> list[str]:
+    return [machine.needed("tshark", "tshark"), *OPTIONS]
+
+
+def _sentence(text: str) -> str:
+    """tshark's message in one line, with the position that it points to."""
+    lines = [line for line in text.splitlines() if not line.startswith("Running as user")]
+    words = lines[0].removeprefix("tshark: ").rstrip(".") if lines else "tshark gives no reason"
+    pointers = [line for line in lines if re.fullmatch(r"\s*\^~*\s*", line)]
+    return words + (f" (at character {pointers[0].index('^') - 3})" if pointers else "")
+
+
+class DisplayFilter:
+    """A running tshark. `add` gives it packets, `judged` returns those that matched; the counts say what became of the
+    others. After a failure `problem` says what happened, and no packet is examined any more."""
+
+    def __init__(self, expression: str, link_type: int) -> None:
+        self._expression, self._link_type = expression, link_type
+        self.hidden_count = self.unexamined_count = 0
+        self.problem: str | None = None
+        self._awaiting: deque[tuple[int, Row | None]] = (
+            deque()
+        )  # with its number in tshark's count; None is a mark
+        self._start()
+
+    def _start(self) -> None:
+        self._mark = secrets.token_hex(8)
+        words = f'({self._expression}) or frame.comment == "{self._mark}"'
+        self._tshark = process.Piped([*_argv(), "-Y", words, "-T", "fields", "-e", "frame.number"])
+        self._pending = bytearray(pcapng.header([("monitor", self._link_type)], 1 << 18))
+        self._heard = b""
+        self._given = 0
+        self._since = time.monotonic()
+
+    @property
+    def awaiting_count(self) -> int:
+        """Packets that tshark has not judged yet."""
+        return sum(row is not None for _number, row in self._awaiting)
+
+    def descriptors(self) -> list[tuple[int, bool]]:
+        """What to wait for: descriptors, and whether each is to be written to."""
+        if self.problem:
+            return []
+        return [(self._tshark.stdout, False), *([(self._tshark.stdin, True)] if self._pending else [])]
+
+    def add(self, rows: list[Row]) -> None:
+        """Give it packets, in the order of their arrival."""
+        if self.problem or len(self._pending) > MOST_PENDING_BYTES or self._given >= MOST_EXAMINED:
+            self.unexamined_count += len(rows)
+            return
+        if not rows:
+            return
+        if not self._awaiting:
+            self._since = time.monotonic()
+        for row in rows:
+            _number, time_ns, direction, length_bytes, data = row
+            self._put(row, pcapng.packet(0, time_ns, FLAGS[direction], length_bytes, data))
+        self._put(None, pcapng.packet(0, time.time_ns(), 1, len(_MARK), _MARK, self._mark))
+
+    def _put(self, row: Row | None, block: bytes) -> None:
+        self._given += 1
+        self._awaiting.append((self._given, row))
+        self._pending += block
+
+    def judged(self) -> Iterator[Row]:
+        """Feed tshark and hear it; the packets that matched, in their order."""
+        if self.problem:
+            return
+        if self._pending:
+            del self._pending[: self._tshark.feed(bytes(self._pending[: 1 << 16]))]
+        content = self._tshark.heard()
+        if content is None:
+            self._fail()
+            return
+        *lines, self._heard = (self._heard + content).split(b"\n")
+        for line in lines:
+            yield from self._until(int(line))
+        if lines:
+            self._since = time.monotonic()
+        if self._awaiting and time.monotonic() - self._since > SILENT_S:
+            self._fail(f"tshark did not answer within {SILENT_S:g} s")
+        elif not self._awaiting and self._given >= MOST_EXAMINED:
+            self._tshark.kill()
+            self._start()
+
+    def _until(self, number: int) -> Iterator[Row]:
+        """The packet of that number matched, and those before it that still wait did not."""
+        while self._awaiting and self._awaiting[0][0] <= number:
+            at, row = self._awaiting.popleft()
+            if row is None:
+                continue
+            if at == number:
+                yield row
+            else:
+                self.hidden_count += 1
+
+    def _fail(self, words: str | None = None) -> None:
+        ended = self._tshark.kill()
+        self.problem = f"{words or ended}: no packet is examined any more; start the monitor again"
+        self.unexamined_count += self.awaiting_count
+        self._awaiting.clear()
+        self._pending.clear()
+
+    def close(self) -> None:
+        """End tshark."""
+        if self.problem is None:
+            self._tshark.kill()

@@ -1,0 +1,199 @@
+"""A monitor of an interface, as its user holds it: counts, classes, conversations, and the last packets decoded."""
+
+from __future__ import annotations
+
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from labkit.common import packets, run_folder
+from labkit.common.errors import LabkitError
+from labkit.common.packets import pcapng
+from labkit.measure.observers import monitor
+
+Ask = Callable[..., dict[str, Any]]
+SAVED_COUNT = 100_000  # packets that one question may return
+FLAGS = {"in": 1, "out": 2}
+
+
+@dataclass(frozen=True)
+class MonitorCounts:
+    """What became of the packets of an interface since the monitor began, exactly.
+
+    seen_count: received and sent by the interface, by its own counters; selected_count: passed the filter in the
+    kernel; dropped_count: of these, lost because the ring was full; waiting_count: not read yet, 0 at the end;
+    unsampled_count: left out by the sampler; kept_count: in memory now; forgotten_count: sampled, but pushed out of
+    memory or cleared; hidden_count: sampled, but the display filter did not match; unexamined_count: tshark was too
+    slow for them, or failed. selected = dropped + waiting + unsampled + kept + forgotten + hidden + unexamined.
+    """
+
+    seen_count: int
+    selected_count: int
+    dropped_count: int
+    waiting_count: int
+    unsampled_count: int
+    kept_count: int
+    forgotten_count: int
+    hidden_count: int
+    unexamined_count: int
+
+    @property
+    def sampled_count(self) -> int:
+        """Packets that the sampler chose and, with a display filter, tshark has judged or will never judge."""
+        return self.kept_count + self.forgotten_count + self.hidden_count + self.unexamined_count
+
+
+@dataclass(frozen=True)
+class MonitoredPacket:
+    """A sampled packet: its number since the monitor began, the kernel's time (ns since 1970), in or out, bytes in all,
+    the first bytes, and the link type."""
+
+    number: int
+    time_ns: int
+    direction: str
+    length_bytes: int
+    data: bytes
+    link_type: int
+
+    @property
+    def layers(self) -> list[packets.Layer]:
+        """Its headers from the outside in."""
+        return packets.layers(self.data, self.link_type, length_bytes=self.length_bytes)
+
+    @property
+    def stack(self) -> str:
+        """All its headers in one line."""
+        return packets.stack(self.layers)
+
+
+@dataclass(frozen=True)
+class MonitorReport:
+    """What a monitor knows at one moment: counts; packets and bytes by class; the conversations with the most bytes
+    (class, source, destination, packets, bytes); packets that are new since the last question; whether the interface
+    has gone; the link type of its packets; what is wrong with the display filter's tshark."""
+
+    counts: MonitorCounts
+    classes: dict[str, tuple[int, int]]
+    conversations: list[tuple[str, str, str, int, int]]
+    packets: list[MonitoredPacket]
+    is_gone: bool
+    link_type: int
+    problem: str | None = None
+
+
+class LiveMonitor:
+    """A monitor that goes on until it is closed, or its topology is. Several threads may use it."""
+
+    def __init__(self, ask: Ask, hop: str, request: monitor.Request) -> None:
+        monitor.check_request(request)
+        self._ask = ask
+        answer = ask("monitor", hop=hop, request=msgspec.to_builtins(request))
+        self._number = answer["number"]
+        self.hop: str = answer["hop"]
+        self.request = request
+        self._lock = threading.Lock()
+        self._last: MonitorReport | None = None
+
+    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+        """The counts, and the newest `most` kept packets after number `since`. After `close` the last counts."""
+        with self._lock:
+            if self._last is not None:
+                return self._last
+            return self._report("monitor read", since=since, most=most)
+
+    @property
+    def counts(self) -> MonitorCounts:
+        """The current counts; after `close` the last ones."""
+        return self.read(most=0).counts
+
+    @property
+    def packets(self) -> list[MonitoredPacket]:
+        """All packets in memory, the oldest first."""
+        return self.read(most=SAVED_COUNT).packets
+
+    def stop(self) -> MonitorReport:
+        """See no more, and handle all that was seen. The packets in memory can still be read and saved."""
+        with self._lock:
+            return self._last or self._report("monitor stop")
+
+    def clear(self) -> None:
+        """Forget the packets in memory and the totals of classes and conversations. The counts go on."""
+        with self._lock:
+            if self._last is None:
+                self._report("monitor clear")
+
+    def save(self, path: str | Path) -> None:
+        """Write the packets in memory as a pcapng file, for example for Wireshark. Their headers are comments."""
+        run_folder.write(Path(path), self.pcapng())
+
+    def pcapng(self) -> bytes:
+        """The packets in memory as the content of a pcapng file."""
+        report = self.read(most=SAVED_COUNT)
+        head = pcapng.header([(self.hop, report.link_type)], self.request.snap_bytes)
+        return head + b"".join(blocks(report.packets))
+
+    def close(self) -> MonitorReport:
+        """End the monitor: handle all that was seen, and return the last counts."""
+        with self._lock:
+            if self._last is None:
+                self._last = self._report("monitor end")
+            return self._last
+
+    def _report(self, do: str, **more: Any) -> MonitorReport:
+        answer = self._ask(do, monitor=self._number, **more)
+        return report(msgspec.convert(answer["report"], monitor.Report))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        with suppress(LabkitError):
+            self.close()
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        return (
+            f"monitor of {self.hop}: {counts.seen_count} seen, {counts.selected_count} selected,"
+            f" {counts.sampled_count} sampled, {counts.kept_count} kept, {counts.dropped_count} dropped"
+        )
+
+
+def report(answer: monitor.Report) -> MonitorReport:
+    """A monitor's answer with its packets decoded from base64 and its counts completed."""
+    read = answer.selected_count - answer.dropped_count - answer.waiting_count
+    judged = answer.hidden_count + answer.unexamined_count + answer.awaiting_count
+    left_out = answer.forgotten_count + judged
+    counts = MonitorCounts(
+        answer.seen_count,
+        answer.selected_count,
+        answer.dropped_count,
+        answer.waiting_count + answer.awaiting_count,
+        read - answer.sampled_count,
+        answer.sampled_count - left_out,
+        answer.forgotten_count,
+        answer.hidden_count,
+        answer.unexamined_count,
+    )
+    rows = [
+        MonitoredPacket(number, time_ns, direction, length_bytes, b64decode(data), answer.link_type)
+        for number, time_ns, direction, length_bytes, data in answer.packets
+    ]
+    classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
+    return MonitorReport(
+        counts, classes, answer.conversations, rows, answer.is_gone, answer.link_type, answer.problem
+    )
+
+
+def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
+    """Each packet as a block of a pcapng file, with its headers as a comment."""
+    for one in there:
+        yield pcapng.packet(0, one.time_ns, FLAGS[one.direction], one.length_bytes, one.data, one.stack)

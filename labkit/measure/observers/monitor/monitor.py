@@ -1,0 +1,322 @@
+"""A monitor: a forked process that empties a ring, samples, counts, and keeps the last packets in bounded memory.
+
+It answers requests over its connection, one JSON line each: `read`, `clear`, `stop`, and at the end of the connection
+a last report. Every packet of the interface is in exactly one of these counts: not selected, dropped, waiting, not
+sampled, kept, forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import BadInput, Failed
+from labkit.common.packets import ETHERNET
+from labkit.measure.observers.capture.capture import (
+    LEAST_SNAP_BYTES,
+    MOST_SNAP_BYTES,
+    SNAP_BYTES,
+    CapturePoint,
+    open_ring,
+)
+from labkit.measure.observers.capture.packet_ring import OUTGOING, Ring, Seen
+from labkit.measure.observers.monitor import display_filter
+from labkit.measure.observers.monitor.display_filter import DisplayFilter, Row
+from labkit.measure.observers.monitor.flows import Totals, identify
+from labkit.measure.observers.monitor.sampling import sampler
+from labkit.measure.observers.monitor.selection import Selection
+from labkit.system import libpcap, netlink, process
+
+BUFFER_BYTES = 16 << 20
+KEEP_COUNT, MOST_KEEP_COUNT = 10_000, 1_000_000
+MOST_KEPT_BYTES = 64 << 20
+POLL_MS = 200
+AT_ONCE = 2_000  # packets between two looks at the requests
+ANSWER_S = 10.0
+DRAIN_S, STEP_S = 5.0, 0.01
+MOST_CONVERSATIONS = 20
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a monitor is asked for: the selection, the sampler's text, how many sampled packets it keeps, how many
+    bytes of each, and a display filter in Wireshark's syntax, which only decides what is kept."""
+
+    selection: Selection = Selection()
+    sample: str = "all"
+    keep_count: int = KEEP_COUNT
+    snap_bytes: int = SNAP_BYTES
+    display: str | None = None
+
+
+def check_request(request: Request) -> None:
+    """Raise BadInput for the first value of a request that cannot be. Needs no privilege and no interface."""
+    request.selection.filter()
+    sampler(request.sample)
+    if request.display is not None:
+        display_filter.check_text(request.display)
+    for name, value, least, most in (
+        ("keep_count", request.keep_count, 1, MOST_KEEP_COUNT),
+        ("snap_bytes", request.snap_bytes, LEAST_SNAP_BYTES, MOST_SNAP_BYTES),
+    ):
+        if not least <= value <= most:
+            raise BadInput(f"{name}={value} cannot be: it is {least} to {most}")
+
+
+class Report(msgspec.Struct):
+    """What a monitor answers: counts since its beginning, and what is new since the last question.
+
+    selected_count: passed the kernel's filter; dropped_count: of these, found the ring full; waiting_count: not read
+    yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory; hidden_count: the
+    display filter did not match; unexamined_count: tshark was too slow or failed (`problem`); awaiting_count: tshark
+    has not judged them yet. `packets` are rows of number, time in ns, direction, bytes in all, and the first bytes in
+    base64.
+    """
+
+    selected_count: int
+    dropped_count: int
+    waiting_count: int
+    sampled_count: int
+    forgotten_count: int
+    hidden_count: int
+    unexamined_count: int
+    awaiting_count: int
+    classes: dict[str, list[int]]
+    conversations: list[tuple[str, str, str, int, int]]
+    packets: list[tuple[int, int, str, int, str]]
+    link_type: int = ETHERNET
+    seen_count: int = 0
+    is_gone: bool = False
+    problem: str | None = None
+
+
+class _Watching:
+    """The work of the forked process."""
+
+    def __init__(self, ring: Ring, request: Request) -> None:
+        self._ring = ring
+        self._sample = sampler(request.sample)
+        self._limit = request.keep_count
+        self._kept: deque[Row] = deque()
+        self._kept_bytes = 0
+        self._totals = Totals()
+        self._read = self._sampled = self._forgotten = 0
+        self._incoming: Iterator[Seen] = iter(())
+        self._display_expression = request.display
+        self._display: DisplayFilter | None = None
+        self._new: list[Row] = []
+
+    def work(self, control: socket.socket) -> None:
+        """Take packets and answer requests until the other end of `control` is closed; then tell the last counts."""
+        if self._display_expression is not None:
+            self._display = DisplayFilter(self._display_expression, self._ring.link_type)
+        poll = select.poll()
+        poll.register(control, select.POLLIN)
+        poll.register(self._ring, select.POLLIN)
+        heard = bytearray()
+        is_busy = False
+        while True:
+            ready = dict(self._ready(poll, 0 if is_busy else POLL_MS))
+            if ready.get(self._ring.fileno(), 0) & select.POLLERR:
+                self._ring.clear_error()
+            is_busy = self._take()
+            self._judge()
+            if control.fileno() in ready:
+                if not (part := control.recv(1 << 16)):
+                    break
+                heard += part
+                while b"\n" in heard:
+                    line, _, rest = bytes(heard).partition(b"\n")
+                    heard = bytearray(rest)
+                    control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
+        self._drain()
+        control.sendall(self._answer({"do": "read", "since": -1, "most": 0}))
+        if self._display is not None:
+            self._display.close()
+
+    def _ready(self, poll: select.poll, timeout_ms: int) -> list[tuple[int, int]]:
+        """What has happened, after waiting for something to happen; of tshark's pipes as long as it runs."""
+        pipes = self._display.descriptors() if self._display is not None else []
+        for descriptor, is_written in pipes:
+            poll.register(descriptor, select.POLLOUT if is_written else select.POLLIN)
+        try:
+            return poll.poll(timeout_ms)
+        finally:
+            for descriptor, _ in pipes:
+                poll.unregister(descriptor)
+
+    def _judge(self) -> None:
+        """Keep the new packets, or, with a display filter, those that it lets through."""
+        rows, self._new = self._new, []
+        if self._display is None:
+            self._keep(rows)
+            return
+        self._display.add(rows)
+        self._keep(self._display.judged())
+
+    def _take(self) -> bool:
+        """Handle packets that have come, AT_ONCE at most. Returns whether there may be more."""
+        count = 0
+        for seen in islice(self._incoming, AT_ONCE):
+            self._handle(*seen)
+            count += 1
+        if count < AT_ONCE:
+            self._incoming = self._ring.packets()
+        return count > 0
+
+    def _handle(self, time_ns: int, kind: int, length_bytes: int, data: bytes) -> None:
+        self._read += 1
+        name, addresses, ports = identify(data, self._ring.link_type)
+        if not self._sample(time_ns, length_bytes, name + addresses + ports):
+            return
+        self._totals.add(name, addresses, length_bytes, data, self._ring.link_type)
+        self._new.append((self._sampled, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data))
+        self._sampled += 1
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._kept.append(row)
+            self._kept_bytes += len(row[-1])
+            while len(self._kept) > self._limit or self._kept_bytes > MOST_KEPT_BYTES:
+                self._kept_bytes -= len(self._kept.popleft()[-1])
+                self._forgotten += 1
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        if request["do"] == "stop":
+            self._drain()
+        if request["do"] == "clear":
+            self._forgotten += len(self._kept)
+            self._kept.clear()
+            self._kept_bytes = 0
+            self._totals.clear()
+        selected, dropped = self._ring.counts()
+        report = Report(
+            selected,
+            dropped,
+            max(0, selected - dropped - self._read),
+            self._sampled,
+            self._forgotten,
+            self._display.hidden_count if self._display else 0,
+            self._display.unexamined_count if self._display else 0,
+            self._display.awaiting_count if self._display else 0,
+            self._totals.classes(),
+            self._totals.conversations(MOST_CONVERSATIONS),
+            self._newest(request.get("since", -1), request.get("most", 0)),
+            self._ring.link_type,
+            problem=self._display.problem if self._display else None,
+        )
+        return msgspec.json.encode(report)
+
+    def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str]]:
+        """The kept packets after number `since`, the newest `most` of them, in the order of their arrival."""
+        result = []
+        for number, time_ns, direction, length_bytes, data in islice(reversed(self._kept), most):
+            if number <= since:
+                break
+            result.append((number, time_ns, direction, length_bytes, b64encode(data).decode()))
+        return result[::-1]
+
+    def _drain(self) -> None:
+        """Read all that the socket has seen: a block that is not full is handed over only after a while."""
+        self._ring.deafen()
+        end = time.monotonic() + DRAIN_S
+        while time.monotonic() < end:
+            while self._take():
+                self._judge()
+            self._judge()
+            selected, dropped = self._ring.counts()
+            if self._read == selected - dropped and not (self._display and self._display.awaiting_count):
+                return
+            time.sleep(STEP_S)
+
+
+class Monitor:
+    """A monitor at an interface, from now on until `close`.
+
+    Raises BadInput for an interface that is not there or a request that cannot be, Unsupported where packets cannot be
+    captured or filtered. To be made by a process of one thread.
+    """
+
+    def __init__(self, hop: CapturePoint, request: Request) -> None:
+        check_request(request)
+        if request.display is not None:
+            display_filter.check(request.display)
+        expression = request.selection.filter()
+        ethernet = hop.interface
+
+        def program(link_type: int) -> bytes:
+            at = ethernet if link_type == ETHERNET and expression else None
+            return libpcap.compiled(expression, link_type, request.snap_bytes, at)
+
+        self._hop = hop
+        with contextlib.ExitStack() as stack:
+            ring = stack.enter_context(
+                open_ring(hop, request.snap_bytes, BUFFER_BYTES, program if expression else None)
+            )
+            with netlink.inside(hop.namespace.fd):
+                self._index = netlink.index_of(hop.interface)
+            self._before = self._passed()
+            self._seen = 0
+            self._is_gone = self._is_stopped = False
+            watching = _Watching(ring, request)
+            self._forked = process.Forked(watching.work, [ring.fileno()])
+
+    @property
+    def pid(self) -> int:
+        """The process that reads the packets."""
+        return self._forked.pid
+
+    def _passed(self) -> int:
+        """Frames that the interface has received and sent."""
+        counters = self._hop.namespace.netlink.counters(self._index)
+        return counters.received_count + counters.sent_count
+
+    def _with_seen(self, line: bytes) -> Report:
+        try:
+            if not self._is_stopped:
+                self._seen = self._passed() - self._before
+        except Failed:
+            self._is_gone = True
+        report = msgspec.json.decode(line, type=Report)
+        report.seen_count, report.is_gone = self._seen, self._is_gone
+        return report
+
+    def read(self, since: int = -1, most: int = 0) -> Report:
+        """The counts, and the newest `most` kept packets after number `since`. Raises Failed when the process ended."""
+        return self._asked({"do": "read", "since": since, "most": most})
+
+    def stop(self) -> Report:
+        """See nothing that comes after this, and handle all that was seen; memory can still be read."""
+        report = self._asked({"do": "stop"})
+        self._is_stopped = True
+        return report
+
+    def clear(self) -> Report:
+        """Forget the kept packets and the totals of classes and conversations; the counts stay."""
+        return self._asked({"do": "clear"})
+
+    def _asked(self, request: dict[str, Any]) -> Report:
+        try:
+            self._forked.tell(msgspec.json.encode(request))
+            return self._with_seen(self._forked.hear(ANSWER_S))
+        except Failed as error:
+            raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
+
+    def close(self) -> Report:
+        """Stop seeing, handle all that was seen, and return the last counts. Raises Failed when the process ended."""
+        try:
+            return self._with_seen(self._forked.stop(DRAIN_S + ANSWER_S))
+        except (Failed, msgspec.DecodeError) as error:
+            raise Failed(f"the monitor of {self._hop.name} {error}") from None
+
+    def kill(self) -> None:
+        """End it at once, without a report."""
+        self._forked.kill()

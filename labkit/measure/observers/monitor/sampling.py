@@ -1,0 +1,103 @@
+"""Which of the selected packets are looked at: a sampler is made from its name and numbers, such as `one_in:100`.
+
+Schemes of RFC 5475: count-based and time-based systematic sampling, and uniform probabilistic sampling.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from labkit.common.errors import BadInput
+
+Sampler = Callable[[int, int, bytes], bool]  # time in ns, bytes of the whole packet, what tells its flow
+MOST_FLOWS = 65_536  # of which the bytes so far are remembered; then all are forgotten, and each begins anew
+
+
+def _all() -> Sampler:
+    return lambda _time_ns, _length, _flow: True
+
+
+def _one_in(count: float) -> Sampler:
+    at = 0
+
+    def sample(_time_ns: int, _length: int, _flow: bytes) -> bool:
+        nonlocal at
+        at += 1
+        if at < count:
+            return False
+        at = 0
+        return True
+
+    return sample
+
+
+def _random(probability: float, seed: float | None = None) -> Sampler:
+    draw = random.Random(seed).random
+    return lambda _time_ns, _length, _flow: draw() < probability
+
+
+def _interval(count: float, seconds: float) -> Sampler:
+    interval_ns = round(seconds * 1e9)
+    current, taken = -1, 0
+
+    def sample(time_ns: int, _length: int, _flow: bytes) -> bool:
+        nonlocal current, taken
+        if (number := time_ns // interval_ns) != current:
+            current, taken = number, 0
+        taken += 1
+        return taken <= count
+
+    return sample
+
+
+def _first(limit_bytes: float) -> Sampler:
+    flows: dict[bytes, int] = {}
+
+    def sample(_time_ns: int, length: int, flow: bytes) -> bool:
+        before = flows.get(flow, 0)
+        if before >= limit_bytes:
+            return False
+        if len(flows) >= MOST_FLOWS:
+            flows.clear()
+        flows[flow] = before + length
+        return True
+
+    return sample
+
+
+# Each: how it is made, and for each of its numbers the least and the greatest; those after the first may be left out
+# only where a third value says so.
+SAMPLERS: dict[str, tuple[Callable[..., Sampler], str, tuple[tuple[float, float], ...], int]] = {
+    "all": (_all, "all", (), 0),
+    "one_in": (_one_in, "one_in:N (1 packet in N)", ((1, 1e9),), 1),
+    "random": (_random, "random:P (with probability P; random:P:SEED)", ((0, 1), (0, 1e9)), 1),
+    "interval": (
+        _interval,
+        "interval:N:S (the first N packets of every S seconds)",
+        ((1, 1e9), (0.001, 86_400)),
+        2,
+    ),
+    "first": (_first, "first:B (packets that begin in the first B bytes of a flow)", ((1, 1e12),), 1),
+}
+
+
+def sampler(text: str) -> Sampler:
+    """Make a sampler from a text such as `all`, `one_in:100`, `random:0.01`, `interval:10:1` or `first:4096`. Raises
+    BadInput for another text."""
+    name, *words = text.split(":")
+    make, _form, limits, least = SAMPLERS.get(name, SAMPLERS["all"])
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        numbers = [math.nan]
+    fits = least <= len(numbers) <= len(limits)
+    if (
+        name not in SAMPLERS
+        or not fits
+        or not all(low <= number <= high for number, (low, high) in zip(numbers, limits, strict=False))
+    ):
+        forms = ", ".join(form for _make, form, _limits, _least in SAMPLERS.values())
+        raise BadInput(f"sample={text[:100]!r} is not possible: there are {forms}")
+    return make(*numbers)

@@ -1,0 +1,280 @@
+"""The monitor beside tcpdump at the same interface, its counts, and what ends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import live
+from labkit.common import packets
+from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.observers.monitor.live_monitor import LiveMonitor
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[live.LiveTopology]:
+    with live.build("veth_bridge", pairs=2) as made:
+        yield made
+
+
+def ping(net: live.LiveTopology, count: int = 20, *words: str) -> None:
+    net.client0.run("ping", "-q", "-c", str(count), "-i", "0.002", *words, net.server0.address)
+
+
+def tcpdump(net: live.LiveTopology, path: Path, interface: str, expression: str) -> live.Program:
+    words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-i", interface, "-w", str(path), expression]
+    program = net.between.start("sh", "-c", 'exec "$0" "$@" 2>&1', *words)
+    deadline = time.monotonic() + 30
+    while "listening on" not in program.output:
+        assert program.is_running, program.output
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return program
+
+
+def assert_complete(one: LiveMonitor) -> None:
+    counts = one.counts
+    parts = (counts.dropped_count, counts.waiting_count, counts.unsampled_count, counts.kept_count)
+    assert (
+        counts.selected_count
+        == sum(parts) + counts.forgotten_count + counts.hidden_count + counts.unexamined_count
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expression"),
+    [
+        ({"protocol": "icmp"}, "icmp"),
+        ({"source": "10.1.0.1"}, "src host 10.1.0.1"),
+        ({"source": "10.2.0.0/16", "protocol": "icmp"}, "icmp and src net 10.2.0.0/16"),
+        ({"destination": "10.9.0.1"}, "dst host 10.9.0.1"),
+        ({"expression": "icmp[icmptype] = icmp-echoreply"}, "icmp[icmptype] = icmp-echoreply"),
+    ],
+)
+def test_same_packets_as_tcpdump(
+    net: live.LiveTopology, tmp_path: Path, parameters: dict[str, str], expression: str
+) -> None:
+    path = tmp_path / "tcpdump.pcap"
+    program = tcpdump(net, path, "port0", expression)
+    with net.monitor("port0", **parameters) as one:  # type: ignore[arg-type]
+        ping(net)
+        ours = one.stop()
+        one.save(tmp_path / "ours.pcapng")
+    theirs = int(re.findall(r"(\d+) packets captured", program.stop())[0])
+    assert ours.counts.selected_count == ours.counts.kept_count == theirs
+    assert theirs == {"protocol": 40, "destination": 0}.get(next(iter(parameters)), 20)
+    assert 40 <= ours.counts.seen_count < 60  # the kernel itself says something now and then (IGMP, MLD)
+    frames = packets.read((tmp_path / "ours.pcapng").read_bytes()).frames
+    there = subprocess.run(
+        ["tcpdump", "-n", "-r", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert len(frames) == len(there.splitlines())
+    assert [f"seq {one.data[40] << 8 | one.data[41]}" for one in frames] == re.findall(r"seq \d+", there)
+
+
+@pytest.mark.parametrize(
+    ("sample", "count"), [("all", 40), ("one_in:10", 4), ("random:0", 0), ("random:1", 40), ("first:200", 6)]
+)
+def test_samples_are_counted_exactly(net: live.LiveTopology, sample: str, count: int) -> None:
+    with net.monitor("port0", protocol="icmp", sample=sample) as one:
+        ping(net)
+        report = one.stop()
+    assert (report.counts.selected_count, report.counts.sampled_count) == (40, count)
+    assert report.counts.unsampled_count == 40 - count
+    assert sum(packets for packets, _bytes in report.classes.values()) == count
+    assert_complete(one)
+
+
+def test_without_a_filter_all_that_the_interface_counts_is_seen(net: live.LiveTopology) -> None:
+    with net.monitor("port0") as one:
+        ping(net)
+        counts = one.stop().counts
+    assert counts.seen_count == counts.selected_count >= 40
+    assert_complete(one)
+
+
+def test_memory_is_bounded_and_forgotten_packets_are_counted(net: live.LiveTopology) -> None:
+    with net.monitor("port0", protocol="icmp", keep_count=7) as one:
+        ping(net)
+        report = one.stop()
+        kept = one.packets
+        one.clear()
+        after = one.counts
+    assert (report.counts.kept_count, report.counts.forgotten_count) == (7, 33)
+    assert [packet.number for packet in kept] == list(range(33, 40))
+    assert (after.kept_count, after.forgotten_count, after.selected_count) == (0, 40, 40)
+    assert report.conversations[0][:3] in {("icmp", "10.1.0.1", "10.2.0.1"), ("icmp", "10.2.0.1", "10.1.0.1")}
+
+
+SEND_TAGGED = """
+import socket
+end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+end.bind(("eth0", 0))
+for _ in range(3):
+    end.send(bytes.fromhex("ffffffffffff 020000000001 8100 0007 0800") + bytes(46))
+"""
+
+
+def test_vlan_tags_that_the_kernel_keeps_beside_the_packet(net: live.LiveTopology) -> None:
+    """The kernel takes the tag out of a received frame, so a program for the bytes of the frame alone never matches."""
+    with net.monitor("port2", vlan=7) as right, net.monitor("port2", vlan=8) as wrong:
+        net.client1.run(sys.executable, "-P", "-c", SEND_TAGGED)
+        assert right.stop().counts.selected_count == 3
+        assert wrong.stop().counts.selected_count == 0
+        assert {packet.stack.split(" / ")[1] for packet in right.packets} == {"802.1Q 7"}
+
+
+@pytest.mark.needs("vxlan")
+def test_inner_addresses_of_a_tunnel() -> None:
+    with live.build("vxlan") as tunnel:
+        outer = next(
+            f"{space.name}:{link.name}"
+            for space in tunnel.state.namespaces
+            for link in space.interfaces
+            if link.kind == "veth" and space.name == "client0"
+        )
+        with (
+            tunnel.monitor(outer, inside="vxlan", source=tunnel.client0.address) as inner,
+            tunnel.monitor(outer, inside="vxlan", source="10.99.0.1") as other,
+        ):
+            tunnel.client0.run("ping", "-q", "-c", "3", "-i", "0.01", tunnel.server0.address)
+            assert inner.stop().counts.selected_count == 3
+            assert other.stop().counts.selected_count == 0
+
+
+def test_interface_that_goes_away(net: live.LiveTopology) -> None:
+    net.between.run("ip", "link", "add", "short", "type", "veth", "peer", "name", "short2")
+    with net.monitor("short") as one:
+        assert not one.read().is_gone
+        net.between.run("ip", "link", "delete", "short")
+        assert one.read().is_gone
+        assert one.stop().counts.selected_count == one.counts.selected_count
+
+
+def test_what_cannot_be_monitored(net: live.LiveTopology) -> None:
+    for interface, words in (
+        ("eth0", "several namespaces have an interface eth0: write one of client0:eth0"),
+        ("nope", "veth_bridge has no interface 'nope'"),
+        ("between:nope", "between has no interface nope"),
+        ("$(id)", "has no interface"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            net.monitor(interface)
+    with pytest.raises(BadInput, match="keep_count=0"):
+        net.monitor("port0", keep_count=0)
+    with pytest.raises(BadInput, match="syntax error"):
+        net.monitor("port0", expression="-w /tmp/x")
+
+
+def test_monitor_of_a_closed_topology() -> None:
+    with live.build("veth") as short:
+        one = short.monitor("client0:eth0")
+    with pytest.raises(LabkitError, match="is closed"):
+        one.read()
+
+
+def labkit(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.needs("root")
+def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "seen.pcapng"
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "labkit.cli",
+        "monitor",
+        "lo",
+        "protocol=icmp",
+        "--json",
+        "--pcapng",
+        str(path),
+    ]
+    running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 50
+    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():  # a packet socket that sees
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    subprocess.run(["ping", "-q", "-c", "5", "-i", "0.01", "127.0.0.1"], check=True, capture_output=True)
+    output, _ = running.communicate(timeout=60)
+    answer = json.loads(output.splitlines()[0])
+    assert running.returncode == 0
+    assert answer["selected_count"] == 20  # requests and replies, each going out and coming in
+    assert len(packets.read(path.read_bytes()).frames) == 20
+
+
+@pytest.mark.needs("tshark")
+class TestDisplayFilter:
+    def test_keeps_what_tshark_lets_through(self, net: live.LiveTopology) -> None:
+        with net.monitor("port0", protocol="icmp", display="icmp.type == 8 and icmp.seq > 15") as one:
+            ping(net)
+            counts = one.stop().counts
+            kept = one.packets
+        assert (counts.selected_count, counts.kept_count, counts.hidden_count) == (40, 5, 35)
+        assert (counts.unexamined_count, counts.waiting_count) == (0, 0)
+        assert [packet.data[41] for packet in kept] == [16, 17, 18, 19, 20]
+
+    @pytest.mark.parametrize(
+        ("display", "words"),
+        [
+            ("foo.bar == 1", "foo.bar.*at character 1"),
+            ("$(id)", "at character 2"),
+            ("-r /etc/passwd", "at character 2"),
+            ("ip.addr ==", "Unexpected end"),
+            ("ip) or (ip", "parentheses that do not match"),
+            ("(" * 100_000, "characters"),
+            ("ip\x00", "plain ASCII"),
+        ],
+    )
+    def test_wrong_expressions(self, net: live.LiveTopology, display: str, words: str) -> None:
+        with pytest.raises(BadInput, match=words) as raised:
+            net.monitor("port0", display=display)
+        assert "\n" not in str(raised.value)
+
+    def test_killed_tshark_is_said_and_packets_are_counted(self, net: live.LiveTopology) -> None:
+        with net.monitor("port0", protocol="icmp", display="icmp") as one:
+            ping(net, 2)
+            # These are processes of the topology's own PID namespace only. tshark may still be starting.
+            there = 'for each in /proc/[0-9]*; do [ "$(cat $each/comm)" = tshark ] && kill -9 ${each#/proc/}; done; :'
+            deadline = time.monotonic() + 60
+            while (report := one.read()).problem is None:
+                net.between.run("sh", "-c", there)
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            ping(net, 3)
+            counts = one.stop().counts
+        assert "tshark" in str(report.problem)
+        assert "start the monitor again" in str(report.problem)
+        assert counts.selected_count == 10
+        assert counts.unexamined_count >= 6
+        assert_complete(one)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["veth"], "veth has several interfaces: name one"),
+        (["lo", "foo=1"], "foo is no parameter of a monitor"),
+        (["lo", "vlan=x"], "vlan='x' is no number"),
+        (["lo", "--seconds", "-1"], "--seconds -1 cannot be"),
+        (["lo", "source=$(id)"], "source='$(id)' is no address"),
+    ],
+)
+def test_bad_input_of_the_command(words: list[str], sentence: str) -> None:
+    ended = labkit(*words)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

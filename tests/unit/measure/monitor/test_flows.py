@@ -1,0 +1,110 @@
+"""Classes and conversations of frames, and 10,000 mutants of frames through all that a monitor does with bytes."""
+
+from __future__ import annotations
+
+import random
+import struct
+from ipaddress import ip_address
+
+import overlay_checks
+from conftest import ROOT
+
+from labkit.commands import monitor as command
+from labkit.commands.console import new_console
+from labkit.common.packets import ETHERNET, RAW_IP
+from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, OTHERS, Totals, identify
+from labkit.measure.observers.monitor.live_monitor import (
+    MonitorCounts,
+    MonitoredPacket,
+    MonitorReport,
+    blocks,
+)
+
+SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
+MACS = bytes(12)
+
+
+def ip(source: str, destination: str, protocol: int, payload: bytes = bytes(8)) -> bytes:
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0)
+    return head + ip_address(source).packed + ip_address(destination).packed + payload
+
+
+def counted(frames: list[bytes], link_type: int = ETHERNET) -> Totals:
+    totals = Totals()
+    for data in frames:
+        kind, addresses, _ports = identify(data, link_type)
+        totals.add(kind, addresses, len(data), data, link_type)
+    return totals
+
+
+def test_classes_and_conversations() -> None:
+    udp = ip("10.0.0.1", "10.0.0.2", 17)
+    plain, tagged = MACS + b"\x08\x00" + udp, MACS + b"\x81\x00\x00\x07\x08\x00" + udp
+    icmp = MACS + b"\x08\x00" + ip("10.0.0.2", "10.0.0.1", 1)
+    other = MACS + b"\x12\x34" + bytes(20)
+    totals = counted([plain, tagged, icmp, other])
+    assert totals.classes() == {"udp": [2, 88], "icmp": [1, 42], "other": [1, 34]}
+    assert totals.conversations(2) == [
+        ("udp", "10.0.0.1", "10.0.0.2", 2, 88),
+        ("icmp", "10.0.0.2", "10.0.0.1", 1, 42),
+    ]
+    assert counted([udp], RAW_IP).conversations(1) == [("udp", "10.0.0.1", "10.0.0.2", 1, 28)]
+
+
+def test_conversations_are_bounded_and_none_is_lost() -> None:
+    frames = [
+        MACS + b"\x08\x00" + ip(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "10.0.0.1", 17)
+        for number in range(MOST_CONVERSATIONS + 100)
+    ]
+    rows = counted(frames).conversations(10**6)
+    assert len(rows) == MOST_CONVERSATIONS + 1
+    assert rows[0][0] == OTHERS
+    assert sum(row[3] for row in rows) == len(frames)
+
+
+def mutants(count: int, seed: int) -> list[bytes]:
+    """Frames of real tunnels with bytes changed, cut off, put in or doubled."""
+    frames = [data for _length, data in overlay_checks.pcap(SAMPLE.read_bytes())]
+    frames += [MACS + b"\x08\x00" + ip("10.0.0.1", "10.0.0.2", 17, b"<script>alert(1)</script>\x1b[2J")]
+    draw = random.Random(seed)
+    result = []
+    for _ in range(count):
+        data = bytearray(draw.choice(frames))
+        for _ in range(draw.randrange(1, 8)):
+            at = draw.randrange(len(data) + 1)
+            match draw.randrange(4):
+                case 0 if at < len(data):
+                    data[at] = draw.randrange(256)
+                case 1:
+                    del data[at:]
+                case 2:
+                    data[at:at] = draw.randbytes(draw.randrange(1, 40))
+                case _:
+                    data[at:at] = data[: draw.randrange(64)]
+        result.append(bytes(data))
+    return result
+
+
+def test_mutants_of_frames_raise_nothing() -> None:
+    for link_type in (ETHERNET, RAW_IP):
+        frames = mutants(10_000, seed=18)
+        totals = counted(frames, link_type)
+        assert sum(count for count, _bytes in totals.classes().values()) == len(frames)
+        rows = [
+            MonitoredPacket(number, 0, "in", len(data) * (number % 3), data[:256], link_type)
+            for number, data in enumerate(frames)
+        ]
+        assert all(one.stack or not one.data for one in rows)
+        assert sum(len(block) > 44 for block in blocks(rows)) == len(rows)
+        report = MonitorReport(
+            MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0),
+            {name: (count, size) for name, (count, size) in totals.classes().items()},
+            totals.conversations(20),
+            rows[:200],
+            False,
+            link_type,
+        )
+        console = new_console()
+        with console.capture() as printed:
+            console.print(command.tables("x", report))
+        assert "\x1b[2J" not in printed.get()

@@ -1,0 +1,55 @@
+"""Samplers on packets of known times, lengths and flows."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.observers.monitor import sampler
+from labkit.measure.observers.monitor.sampling import MOST_FLOWS
+
+MS = 1_000_000
+
+
+def chosen(text: str, packets: list[tuple[int, int, bytes]]) -> list[int]:
+    sample = sampler(text)
+    return [number for number, packet in enumerate(packets) if sample(*packet)]
+
+
+def every_ms(count: int) -> list[tuple[int, int, bytes]]:
+    return [(number * MS, 100, b"flow") for number in range(count)]
+
+
+def test_systematic_samplers() -> None:
+    assert chosen("all", every_ms(3)) == [0, 1, 2]
+    assert chosen("one_in:4", every_ms(10)) == [3, 7]
+    assert chosen("interval:2:0.01", every_ms(30)) == [0, 1, 10, 11, 20, 21]
+
+
+def test_random_sampler_has_its_probability_and_seed() -> None:
+    count = len(chosen("random:0.1", every_ms(10_000)))
+    assert 850 < count < 1150  # 5 standard deviations of a binomial distribution
+    assert chosen("random:0.1:7", every_ms(1000)) == chosen("random:0.1:7", every_ms(1000))
+    assert chosen("random:0", every_ms(1000)) == []
+    assert len(chosen("random:1", every_ms(1000))) == 1000
+
+
+def test_first_bytes_of_each_flow() -> None:
+    packets = [(0, 100, flow) for _ in range(5) for flow in (b"a", b"b")]
+    assert chosen("first:250", packets) == [0, 1, 2, 3, 4, 5]
+
+
+def test_flows_of_a_sampler_are_bounded() -> None:
+    packets = [(0, 100, number.to_bytes(4)) for number in range(MOST_FLOWS + 1)]
+    assert len(chosen("first:100", [*packets, packets[0]])) == MOST_FLOWS + 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "some", "one_in", "one_in:0", "one_in:nan", "random:2", "random:-1", "interval:1", "interval:1:0",
+     "interval:1:1:1", "first:$(id)", "all:1", "one_in:1e99", "x" * 10_000],
+)  # fmt: skip
+def test_what_is_no_sampler(text: str) -> None:
+    with pytest.raises(BadInput, match="there are all, one_in:N") as raised:
+        sampler(text)
+    assert len(str(raised.value)) < 600

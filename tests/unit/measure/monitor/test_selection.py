@@ -1,0 +1,80 @@
+"""Expressions of the monitor's filter: what is built, what is refused, and what libpcap makes of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.common.packets import ETHERNET
+from labkit.measure.observers.monitor import Selection
+from labkit.system import libpcap
+
+HOSTILE = [
+    "$(id)", "`id`", "10.0.0.1; id", "-w /tmp/x", "10.0.0.1\n10.0.0.2", "10.0.0.1 or ip", "../..", "", "x" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("selection", "expression"),
+    [
+        (Selection(), ""),
+        (Selection(source="10.0.0.1", destination="10.0.0.0/8"), "src net 10.0.0.1/32 and dst net 10.0.0.0/8"),
+        (Selection(source="fd00::1"), "src net fd00::1/128"),
+        (Selection(port=53, protocol="udp"), "udp and portrange 53-53"),
+        (Selection(port="5000-5010"), "portrange 5000-5010"),
+        (Selection(protocol="gre"), "proto gre"),
+        (Selection(vlan=7, source="10.0.0.1"), "vlan 7 and src net 10.0.0.1/32"),
+        (Selection(expression="tcp or arp", port=1), "portrange 1-1 and (tcp or arp)"),
+        (
+            Selection(inside="vxlan", source="10.0.0.1"),
+            "udp dst port 4789 and udp[28:2] = 0x0800 and udp[42:4] & 0xffffffff = 0x0a000001",
+        ),
+        (
+            Selection(inside="gre", destination="10.0.0.0/8"),
+            "proto gre and ip[0] = 0x45 and ip[20:4] = 0x00000800 and ip[40:4] & 0xff000000 = 0x0a000000",
+        ),
+    ],
+)  # fmt: skip
+def test_expression_of_a_selection(selection: Selection, expression: str) -> None:
+    assert selection.filter() == expression
+    program = libpcap.compiled(expression, ETHERNET, 256)
+    assert program
+    assert len(program) % 8 == 0
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("name", ["source", "destination", "port", "protocol", "inside"])
+def test_hostile_values_are_refused(name: str, value: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        Selection(**{name: value}).filter()  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("ip) or (ip", "parentheses that do not match"),
+        ("(" * 100_000, "characters"),
+        ("(" * 1000 + "ip" + ")" * 1000, "nests more than"),
+        ("ip\0", "plain ASCII"),
+        ("ip \n or arp", "plain ASCII"),
+        ("-w /tmp/x", "syntax error"),
+        ("$(id)", "syntax error"),
+        ("host", "syntax error"),
+        ("ip " * 2000, "characters"),
+    ],
+)
+def test_hostile_expressions_are_refused_at_once(expression: str, words: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BadInput, match=words):
+        libpcap.compiled(Selection(expression=expression).filter(), ETHERNET, 256)
+    assert time.monotonic() - begun < 2
+
+
+def test_vlan_out_of_range() -> None:
+    with pytest.raises(BadInput, match="vlan=4096"):
+        Selection(vlan=4096).filter()
+    with pytest.raises(BadInput, match="IPv4"):
+        Selection(inside="vxlan", source="fd00::1").filter()
