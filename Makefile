@@ -24,7 +24,7 @@ exit $$code
 endef
 PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference lab lock
+.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference docs lab lock
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -54,6 +54,16 @@ bench: setup  ## what labkit promises about its own speed
 
 docs-reference: setup  ## write docs/COMMANDS.md anew from the command line
 	@$(BIN)/python -P -m labkit.commands.reference docs/COMMANDS.md
+
+docs: setup  ## the documentation as pages and labkit's manual page, in build/docs; nothing is fetched
+	@rm -rf build/docs
+	mkdir -p build/docs/source
+	cp docs/* build/docs/source
+	cp -r notebooks build/docs/source/notebooks
+	cp CHANGELOG.md SECURITY.md build/docs/source
+	$(BIN)/python -m sphinx -q -b html build/docs/source build/docs/html
+	$(BIN)/python -m sphinx -q -b man build/docs/source build/docs/man
+	echo "build/docs/html/index.html, build/docs/man/labkit.1"
 
 lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
 	@$(BIN)/labkit kernels install

@@ -1,7 +1,8 @@
 """labkit: which Linux virtual-network datapath is faster, by how much, and why.
 
-`labkit.open("data/…")` opens a run. `%load_ext labkit` loads the magics. Both are imported when they are first used,
-because the measuring process imports labkit, too, and has to be light.
+`labkit.open("data/…")` opens a run. `labkit.panel("datapaths")` is a panel of its parameters, and
+`%load_ext labkit` loads the magics. They are imported when they are first used, because the measuring process imports
+labkit, too, and has to be light.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "open": ("labkit.notebook", "open_run"),
+    "panel": ("labkit.parameter_panel", "Panel"),
     "load_ipython_extension": ("labkit.magics", "load_ipython_extension"),
 }
 

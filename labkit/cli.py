@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _standard_streams()
         _current_folder()
         process.check_limits()
+        _temporary_folder()
         given = arguments.parsed(argv)
         code = COMMANDS[given.command](given)
         sys.stdout.flush()
@@ -83,6 +85,21 @@ def _current_folder() -> None:
         os.getcwd()
     except OSError:
         raise BadInput("the current folder has been removed: change to an existing folder") from None
+
+
+def _temporary_folder() -> None:
+    """Raise BadInput if the programs that labkit starts could not write into $TMPDIR."""
+    given = os.environ.get("TMPDIR")
+    if not given:
+        return
+    try:
+        tempfile.TemporaryFile(dir=given).close()
+    except OSError as error:
+        if process.exhausted(error):
+            raise
+        raise BadInput(
+            f"TMPDIR={given}: {error.strerror}: name a folder that can be written, or unset TMPDIR"
+        ) from None
 
 
 def _drop_output() -> None:
@@ -193,7 +210,9 @@ def _sweep(given: argparse.Namespace) -> int:
     folder = sweep.run(
         parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
     )
+    bar.doing("writing the report")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
+    bar.stop()
     if given.json:
         from labkit.commands import json_output
 
@@ -238,6 +257,8 @@ def _report(given: argparse.Namespace) -> int:
     from labkit.runner.progress import Bar
 
     notebook = given.run / "notebook.ipynb"
+    if given.run.exists() and not given.run.is_dir():
+        raise BadInput(f"{given.run} is not a folder: name the folder of a run or a sweep")
     if not given.run.is_dir():
         raise BadInput(
             f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
@@ -246,8 +267,7 @@ def _report(given: argparse.Namespace) -> int:
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")
-    figures = run_folder.project_root() / "figures" / _name(given.run)
-    images = report.images(notebook, figures) if given.images else []
+    images = report.images(notebook, given.run / "figures") if given.images else []
     if given.json:
         from labkit.commands import json_output
 
@@ -277,12 +297,6 @@ def _completion(given: argparse.Namespace) -> int:
 
     print(completion.script(given.shell), end="")
     return 0
-
-
-def _name(run: Path) -> str:
-    """Return the folder name for a run's images; for a point of a sweep it contains the sweep's name."""
-    run = run.absolute()
-    return f"{run.parent.name}-{run.name}" if (run.parent / "sweep.json").exists() else run.name
 
 
 def _compare(given: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ experiments in one namespace wait for each other. One worker runs all tests with
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -111,6 +112,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "there is no sshd (Debian package openssh-server)",
     ),
     "chromium": (lambda: works("chromium", "--version"), "there is no browser (Debian package chromium)"),
+    "trex client": (
+        lambda: importlib.util.find_spec("lbr_trex_client") is not None and sys.version_info < (3, 12),
+        "there is no lbr-trex-client (pip install 'labkit[trex]'), or Python is newer than 3.11",
+    ),
     "veth": link("veth", VETH),
     "bridge": link("bridge", "name one type bridge"),
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),

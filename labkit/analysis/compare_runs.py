@@ -272,6 +272,8 @@ def _no_evidence(
 def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataFrame) -> list[str]:
     count = len(table)
     lines = [
+        f"every ratio is {right.name} divided by {left.name}: above 1, throughput is higher or a ping takes longer in"
+        f" {right.name}",
         f"{count} point{'s' * (count != 1)} compared at 95 %: without any true difference, chance would still show"
         f" about {0.05 * count:.1g}",
         f"{left.name} and {right.name} were measured at different times, not interleaved",

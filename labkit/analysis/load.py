@@ -114,6 +114,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
         whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
     for name in WORDS:
         whole[name] = whole[name].astype("str")
+    whole = whole.copy()  # in one block for each type: pandas warns of tables of more than a hundred
     whole["folder"] = whole["folder"].fillna(whole["run"])
     # Older rows name no generator: there was one for each protocol.
     usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")

@@ -25,7 +25,8 @@ VARIABLES = {
     "LABKIT_DATA": "the folder for runs; default: data in the project",
     "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
     " wrote them",
-    "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured",
+    "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
+    " trex_profile: a sweep's file may name a profile of TRex, which is code; several behind commas",
 }
 # What the help of a command says below its arguments. Lines with four spaces in front are commands.
 NOTES = {
@@ -48,6 +49,7 @@ example of a network of your own as an arm.
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth duration_s=1
+    labkit run trex_stateless server=HOST profile=imix target=50%
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
@@ -88,7 +90,7 @@ Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday change
 params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
 """,
     "report": """\
-`--images` needs the extra labkit[images]. The images are written to figures/.
+`--images` needs the extra labkit[images]. The images are written to the folder figures of the run.
 
     labkit report data/datapaths/RUN --images
 """,
@@ -342,7 +344,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         action="store_true",
-        help="also write the figures as PNG and SVG (needs a browser)",
+        help="also write the figures as PNG and SVG into the folder figures of the run (needs a browser)",
     )
     _json(parser)
 

@@ -114,7 +114,9 @@ def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator
             if content != seen:
                 seen = content
                 event = msgspec.json.decode(content)
-                if event["event"] != "finished":
+                if event["event"] == "finished":
+                    bar.doing(f"{name}: executing the rest of the notebook")
+                else:
                     bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
 
     thread = threading.Thread(target=follow, daemon=True)

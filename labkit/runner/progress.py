@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
+SMOOTH_S = 20.0  # in about so long a new estimate replaces what was shown
 QUIET_S = 10.0  # between two lines where standard error is no terminal
 
 
@@ -19,7 +21,8 @@ class Bar:
     """Sees the events of one run or of several in a row; `done_s` and `total_s` of what came before and comes
     after are added by a sweep."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._progress = Progress(
@@ -30,10 +33,14 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=None, left="")
-        self._said = 0.0
+        self._said = -QUIET_S
+        # Of the runs before this one: the planned seconds that are done, and the seconds that they took.
+        self._finished = (0.0, 0.0)
+        self._run = (0.0, 0.0, 0.0)  # of this run: before_s, and the same two
+        self._left: tuple[float, float] | None = None  # what was shown last, and when
         self.before_s = 0.0  # planned seconds of finished points of a sweep
         self.after_s = 0.0  # and of those still to come
-        self.pace = 1.0  # seconds per planned second
+        self.pace = 1.0  # seconds per planned second, over all runs that were seen
 
     def see(self, event: dict[str, Any]) -> None:
         """Show an event."""
@@ -52,15 +59,21 @@ class Bar:
         else:
             print(line, file=sys.stderr, flush=True)
 
+    def doing(self, what: str) -> None:
+        """Say what is done while nothing is measured."""
+        if self._live:
+            self._progress.start()
+            self._progress.update(self._task, description=printable(what), left="")
+        else:
+            self.say(what)
+
     def stop(self) -> None:
         """Take the bar away."""
         if self._progress.live.is_started:
             self._progress.stop()
 
     def _show(self, what: str, done_s: float, total_s: float, elapsed_s: float) -> None:
-        self.pace = pace.pace(done_s, elapsed_s)
-        left_s = (total_s - done_s + self.after_s) * self.pace
-        left = f"about {units.duration(left_s)} left"
+        left = f"about {units.duration(self.left_s(done_s, total_s, elapsed_s))} left"
         if self._live:
             self._progress.start()
             self._progress.update(
@@ -70,6 +83,27 @@ class Bar:
                 total=self.before_s + total_s + self.after_s,
                 left=left,
             )
-        elif time.monotonic() - self._said > QUIET_S:
-            self._said = time.monotonic()
+        elif self._clock() - self._said > QUIET_S:
+            self._said = self._clock()
             self.say(f"{what}, {left}")
+
+    def left_s(self, done_s: float, total_s: float, elapsed_s: float) -> float:
+        """Estimate the seconds that are left when `done_s` of this run's `total_s` planned seconds took `elapsed_s`.
+
+        The pace is that of all runs, so a new point of a sweep does not begin with the plan again. What was shown
+        before runs down like a clock, and a new estimate corrects it within about SMOOTH_S.
+        """
+        if self.before_s != self._run[0] or elapsed_s < self._run[2]:
+            self._finished = (self._finished[0] + self._run[1], self._finished[1] + self._run[2])
+        self._run = (self.before_s, done_s, elapsed_s)
+        spent_s = self._finished[1] + elapsed_s
+        self.pace = pace.pace(self._finished[0] + done_s, spent_s)
+        estimate_s = (total_s - done_s + self.after_s) * self.pace
+        now = self._clock()
+        if self._left is not None:
+            shown_s, since = self._left
+            passed_s = now - since
+            expected_s = max(0.0, shown_s - passed_s)
+            estimate_s = expected_s + (estimate_s - expected_s) * passed_s / (passed_s + SMOOTH_S)
+        self._left = (estimate_s, now)
+        return estimate_s

@@ -22,13 +22,13 @@ from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import two_hosts, unmeasured_point, yaml_files
+from labkit.runner import trex_profiles, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 Watch = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
-ALLOW = "LABKIT_ALLOW"  # what a change may do to the machine, by name
-PROGRESS = "LABKIT_PROGRESS"  # a file that a sweep reads to learn what its notebook is measuring
+ALLOW = trex_profiles.ALLOW  # what a change may do to the machine, by name
+PROGRESS = trex_profiles.PROGRESS  # a file that a sweep reads to learn what its notebook is measuring
 
 
 def ask(
@@ -119,6 +119,7 @@ def measure(
     folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
+    parameters, sources = trex_profiles.read(parameters)
     request_parameters = experiments.find(experiment).parameters.of(parameters).asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
@@ -140,10 +141,10 @@ def measure(
     def say(text: str) -> None:
         watch({"event": "log", "text": text})
 
-    say(f"the run is in {run_folder.shown(folder)}")
     if again:
         say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
     request = _request(description, folder) | ({"again": again} if again else {})
+    request["functions"] |= sources
     nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
@@ -151,7 +152,9 @@ def measure(
         refused = False
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
-            for event in ask(request_parameters["where"], request, say):
+            for number, event in enumerate(ask(request_parameters["where"], request, say)):
+                if not number:  # a run that is refused leaves no folder
+                    say(f"the run is in {run_folder.shown(folder)}")
                 if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
                     host = machine.HostLoad(hosts.lent_scratch())
                 if event["event"] == "rows":
@@ -212,6 +215,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "traces": _traces(request_parameters),
         "functions": experiments.sources_of_changes(request_parameters.get("change", ())),
         "changes_machine": bool(_machine_sysctls(request_parameters)),
+        "trex": bool(request_parameters.get("server")),
     }
     if request_parameters.get("nodes") == "two":
         request |= {

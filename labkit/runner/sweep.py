@@ -240,6 +240,7 @@ def run(
         raise Failed("; ".join(dict.fromkeys(without.values())))
     if left or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
+        bar.doing(f"executing the notebook over {units.many(len(order), 'point')}, for the report")
         papermill_run.execute(
             sweep.notebook, folder, {"folder": str(folder)}, bar, "report", keep_failed=True
         )
@@ -333,10 +334,14 @@ def show(folder: Path, bar: Bar) -> Path:
     notebooks = run_folder.notebooks()
     result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
     if result is None:
-        raise BadInput(f"no notebook in {notebooks} shows {described['experiment']}")
+        raise BadInput(
+            f"no notebook in {notebooks} shows {described['experiment']}: give the command in the folder of labkit's"
+            f" project, or name that folder: {run_folder.PROJECT}=FOLDER labkit report {folder}"
+        )
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
+    bar.doing(f"executing the notebook {result.name} over the run, for the report")
     papermill_run.execute(
         result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
     )

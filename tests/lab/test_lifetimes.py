@@ -8,7 +8,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,9 @@ pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth"
 # Points of about 1.8 s each, which are set-up, slices, and a whole run.
 RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=8", "slices=2", "duration_s=1", "omit_s=0")
 POINTS = 16  # more than the ten kills, 18 s in all, leave time for
+STARTED_S = (
+    60.0  # of an experiment; it takes 0.7 s where nothing else runs, and more than 5 s beside four others
+)
 GONE_S = 1.5  # of processes; it takes 0.1 s where nothing else runs
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
@@ -78,8 +81,15 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
         folder = machine.data / "datapaths" / "killed"
         kept: dict[str, bytes] = {}
         moments = rng.sample([(number + rng.random()) * 0.36 for number in range(10)], 10)
+        after_a_point = {
+            moments.index(max(moments)),
+            rng.randrange(10),
+        }  # where other programs have the CPUs as well
         for number, moment in enumerate(moments):
             process = machine.start(*LABKIT, "run", "datapaths", *RUN, "--folder", str(folder))
+            if number in after_a_point:
+                there = set(kept)
+                watched(process, lambda there=there: set(rows_on_disk(folder)) - there, "a finished point")
             kill(machine, process, list(CHAIN)[number % 3], moment)
             nothing_left(machine, before)
             kept = gone_on(folder, kept)
@@ -99,7 +109,7 @@ def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None
     """Kill one process of the chain, so many seconds after the start or as soon as it is there."""
     time.sleep(moment)
     result: list[int] = []
-    assert until(lambda: result.extend(machine.pids(CHAIN[target])) or result, 5, 0.005), target
+    watched(process, lambda: result.extend(machine.pids(CHAIN[target])) or result, target)
     os.kill(result[0], signal.SIGKILL)
     out, err = process.communicate(timeout=10)
     if target == "labkit":
@@ -108,6 +118,14 @@ def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None
         assert process.returncode == 2, (target, moment, out, err)
         assert "Traceback" not in err
         assert re.search(r"^labkit: the experiment's process was killed by signal 9; ", err, re.M), err
+
+
+def watched(process: Process, condition: Callable[[], object], what: str) -> None:
+    """Wait for something that a living process does. It may take long on a busy machine, but not after its end."""
+    assert until(lambda: condition() or process.poll() is not None, STARTED_S, 0.005), f"no {what}"
+    if not condition():
+        out, err = process.communicate(timeout=10)
+        pytest.fail(f"labkit ended with {process.returncode} before there was {what}: {out}{err}")
 
 
 def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ from nbformat import v4
 from sandbox import until
 
 from labkit.analysis import flame, report
+from labkit.analysis.flame import flame_graph
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -36,7 +37,15 @@ def pages(why: flame.Difference, tmp_path_factory: pytest.TempPathFactory) -> di
     there = [flame.drawn(why), flame.graph(why.left)]
     outputs = [v4.new_output("display_data", data=one._repr_mimebundle_()) for one in there]
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell("show", outputs=outputs)]), folder / "n.ipynb")
+    module = flame_graph.widget_script().replace("export default", "const widget =")
+    data = flame_graph.as_json(there[0].data)
+    (folder / "widget.html").write_text(
+        f"<!doctype html><meta charset='utf-8'><style>{flame.style()}</style><main></main><script>{module}\n"
+        f"widget.render({{model: {{get: name => ({{data: {data}}})[name]}}, el: document.querySelector('main')}});"
+        "</script>"
+    )
     return {
+        "widget": (folder / "widget.html").as_uri(),
         "report": report.html(folder / "n.ipynb", folder / "report.html").as_uri(),
         "own": there[0].write(folder / "own.html").as_uri(),
     }
@@ -61,7 +70,7 @@ def frame(page: Any, name: str) -> Any:
     return page.locator(".labkit-flame").first.locator("svg g", has_text=name).first
 
 
-@pytest.mark.parametrize("page", ["report", "own"], indirect=True)
+@pytest.mark.parametrize("page", ["report", "own", "widget"], indirect=True)
 def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     graph = page.locator(".labkit-flame").first
     assert len(flame.drawn(why).data["name"]) > 5000
@@ -109,6 +118,14 @@ def test_hover_shows_both_sides(page: Any) -> None:
     tip.wait_for(state="visible")
     words = tip.text_content()
     for part in ("planted", "kernel", "veth: 0 ns", "macvlan: ", "itself ", "difference +", "stands out"):
+        assert part in words
+
+
+@pytest.mark.parametrize("page", ["report", "widget"], indirect=True)
+def test_click_keeps_the_numbers(page: Any) -> None:
+    frame(page, "planted").click()
+    words = page.locator(".labkit-flame .numbers").first.text_content()
+    for part in ("planted", "veth: 0 ns", "macvlan: ", "difference +", "stands out"):
         assert part in words
 
 

@@ -24,6 +24,8 @@ ASKED = {
     "vxlan": "ovs+mirrors=2+output=vxlan",
     "vlan": "ovs+mirrors=2+output=vlan",
     "count": "ovs+mirrors=2+readers=count",
+    "case": "ovs+case=net_to_vm+rules=l3",
+    "tunnel": "ovs+case=vm_to_net+tunnel=vxlan",
 }
 
 
@@ -44,10 +46,16 @@ def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
     assert "error" not in report, report
     assert (report["reachable"], report["datapath"]) == (None, "system")
     assert "flows" in report
-    if name == "plain":
+    if name in ("plain", "case", "tunnel"):
         assert "copies_count" not in report["counted"]
         return
     assert report["counted"]["copies_expected_count"] == report["counted"]["copies_count"] == 2 * 2 * PINGS
+
+
+def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
+    """The megaflow of a ping sets both MAC addresses and the TTL; that of the tunnel goes into VXLAN."""
+    assert "set(ipv4(ttl=63))" in result["case"]["flows"]
+    assert "set(tunnel(" in result["tunnel"]["flows"]
 
 
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:

@@ -29,13 +29,14 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     }
     count = max(1, len(cases))
     figure = titled_grid(
-        titles, rows=count, cols=2, vertical_spacing=0.35 / max(count, 3), horizontal_spacing=0.12
+        titles, rows=count, cols=2, vertical_spacing=0.45 / max(count, 3), horizontal_spacing=0.14
     )
     seen: set[str] = set()
     for at, case in enumerate(cases, 1):
         for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
-            _arm(figure, at, str(arm), own.sort_values("frame_bytes"), str(arm) not in seen)
-            seen.add(str(arm))
+            label = str(arm).replace(f"+case={case}", "")  # the panel names the case
+            _arm(figure, at, label, own.sort_values("frame_bytes"), label not in seen)
+            seen.add(label)
         _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
         if published["use_case"].eq(case).any():
             seen.add("published")
@@ -43,7 +44,10 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
         type="log", title_text="frame (bytes, with FCS)", tickvals=sorted(set(table.get("frame_bytes", [])))
     )
     figure.update_yaxes(type="log", exponentformat="SI")
-    figure.update_layout(height=EDGES_PX + PANEL_PX * count)
+    figure.update_layout(
+        height=EDGES_PX + PANEL_PX * count,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.45 / max(count, 2)},
+    )
     ends = " and ".join(sorted(set(table["endpoint"]))) if len(table) else "nothing"
     words = f"{table['goal'].iloc[0]}; " if len(table) else ""
     subtitle = (
@@ -53,7 +57,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
 
 
 def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) -> None:
-    style = theme.arm_style(arm, str(own["role"].iloc[0]))
+    style = theme.arm_style(arm)
     limited = own["median_pps"].isna() & own["most_pps"].notna()
     for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
         middle = own["median_pps"] * factor

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, virtual_tap
+from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 
 # From the rows of one experiment and its profiles to sentences, in Markdown
@@ -29,4 +29,6 @@ BY_EXPERIMENT: dict[str, Findings] = {
     "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
     "throughput": _throughput,
     "ovs_test_plan": _ovs_test_plan,
+    "trex_stateless": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.report(rows)],
+    "trex_stateful": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.stateful(rows)],
 }

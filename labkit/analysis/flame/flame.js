@@ -1,6 +1,5 @@
-// Draws every `.labkit-flame` that is not drawn yet, from the JSON in it: an icicle of frames that can be searched and
-// zoomed. It is in a notebook's output and in a report alike, so it needs nothing but itself, and touches nothing else.
-(() => {
+// Draws a flame graph into an element: an icicle of frames that can be searched and zoomed. It is in a notebook's output,
+// in a widget and in a report alike, so it needs nothing but itself, and touches nothing else. flame_graph.py wraps it.
 const ROW = 19, LEAST = 0.35, GAP = 0.6, FONT = 11.5, PATIENCE_MS = 150;
 const STEPS = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]];
 const KINDS = {module: "a module of the kernel"};
@@ -68,10 +67,12 @@ class Flame {
     if (data.right) this.out.before(this.chooser());
     this.box = made("div", {className: "box", tabIndex: 0});
     this.tip = made("div", {className: "tip", hidden: true});
+    this.numbers = made("div", {className: "numbers"});
+    this.numbers.setAttribute("role", "status");
     const notes = data.notes.map(note => made("p", {textContent: note}));
     const head = made("p", {className: "head"}, made("strong", {textContent: data.title}), " ", data.subtitle);
     const text = data.text ? [made("details", {}, made("summary", {textContent: data.text_words}), made("pre", {textContent: data.text}))] : [];
-    const parts = [head, bar, this.legend(), this.box, made("div", {className: "notes"}, ...notes), ...text, this.tip];
+    const parts = [head, bar, this.legend(), this.box, this.numbers, made("div", {className: "notes"}, ...notes), ...text, this.tip];
     this.place.replaceChildren(...parts);
     this.search.addEventListener("input", () => {
       clearTimeout(this.waiting);
@@ -80,7 +81,7 @@ class Flame {
     this.out.addEventListener("click", () => this.zoom(0));
     save.addEventListener("click", () => this.save());
     this.place.addEventListener("keydown", event => event.key === "Escape" && this.zoom(0));
-    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) this.zoom(at); });
+    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.told(at)); this.zoom(at); } });
     this.box.addEventListener("mousemove", event => this.point(event));
     this.box.addEventListener("mouseleave", () => { this.tip.hidden = true; });
   }
@@ -253,9 +254,3 @@ class Flame {
     setTimeout(() => URL.revokeObjectURL(address), 10000);
   }
 }
-
-for (const place of document.querySelectorAll(".labkit-flame:not([data-drawn])")) {
-  place.dataset.drawn = "";
-  new Flame(place, JSON.parse(place.querySelector("script[type='application/json']").textContent));
-}
-})();

@@ -6,6 +6,7 @@ A notebook stores one as data (MIME, which a report draws by its own script) and
 
 from __future__ import annotations
 
+import base64
 import json
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.analysis import theme
-from labkit.analysis.flame import folded_stacks, notes
+from labkit.analysis.flame import folded_stacks, notes, still_picture
 from labkit.analysis.flame import profile as arms
 from labkit.analysis.flame.difference import Difference, kinds
 from labkit.analysis.flame.frame_tree import Tree
@@ -27,7 +28,26 @@ from labkit.common.errors import BadInput
 MIME = "application/vnd.labkit.flame.v1+json"
 MOST_FRAMES = 10_000  # of the largest; what is left out is too small to be seen even when zoomed
 _HERE = Path(__file__).parent
-_UNTRUSTED = "A flame graph is drawn by a script, which a notebook runs when it is trusted, or run again."
+_UNTRUSTED = (
+    "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
+    " or trust the notebook, to search, to zoom, and to see the numbers of a frame."
+)
+# A report and an HTML output draw every graph of the page that is not drawn yet; a widget draws its own.
+_PAGE = """(() => {
+%s
+for (const place of document.querySelectorAll(".labkit-flame:not([data-drawn])")) {
+  place.dataset.drawn = "";
+  new Flame(place, JSON.parse(place.querySelector("script[type='application/json']").textContent));
+}
+})();
+"""
+_WIDGET = """%s
+export default {render({model, el}) {
+  const place = made("div", {className: "labkit-flame"});
+  el.append(place);
+  new Flame(place, model.get("data"));
+}};
+"""
 
 
 class Flame:
@@ -39,9 +59,26 @@ class Flame:
     def html(self) -> str:
         """HTML that draws it wherever it is put: it fetches nothing."""
         return (
-            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>'
+            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._still()}'
             f'<script type="application/json">{as_json(self.data)}</script></div><script>{script()}</script>'
         )
+
+    def _still(self) -> str:
+        """An image of it, which a notebook shows without trust."""
+        coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
+        return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
+
+    def widget(self) -> Any:
+        """Return it as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust."""
+        import anywidget
+        import traitlets
+
+        class FlameWidget(anywidget.AnyWidget):
+            _esm = widget_script()
+            _css = style()
+            data = traitlets.Dict().tag(sync=True)
+
+        return FlameWidget(data=self.data)
 
     def write(self, path: Path) -> Path:
         """Write it as a page of its own, and return its path. Raises Failed when that cannot be written."""
@@ -167,7 +204,13 @@ def style() -> str:
 @cache
 def script() -> str:
     """The script that draws all flame graphs of a page that are not drawn yet."""
-    return (_HERE / "flame.js").read_text()
+    return _PAGE % (_HERE / "flame.js").read_text()
+
+
+@cache
+def widget_script() -> str:
+    """The module of a widget that draws its flame graph."""
+    return _WIDGET % (_HERE / "flame.js").read_text()
 
 
 def as_json(data: dict[str, Any]) -> str:

@@ -47,10 +47,16 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
 def page(documents: Sequence[NotebookNode], folders: Sequence[Path], out: Path, name: str) -> Path:
     """Write notebooks that are no files, with what is known of the runs in these folders; `name` is the title of a page
     whose notebooks have no heading."""
+    run_folder.write(out, rendered(documents, folders, name).encode())
+    return out
+
+
+def rendered(documents: Sequence[NotebookNode], folders: Sequence[Path], name: str) -> str:
+    """Return the page of `page` as HTML."""
     title = next((result for result in map(notebooks.title, documents) if result), name)
     pieces = [notebooks.blocks(document, title) for document in documents]
     flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
-    text = _PAGES.get_template("report.html.j2").render(
+    return _PAGES.get_template("report.html.j2").render(
         title=title,
         notebooks=pieces,
         report=provenance.summarize_provenance(folders),
@@ -59,5 +65,3 @@ def page(documents: Sequence[NotebookNode], folders: Sequence[Path], out: Path, 
         flame_js=Markup(flame.script()) if flames else "",
         nonce=secrets.token_urlsafe(16),
     )
-    run_folder.write(out, text.encode())
-    return out

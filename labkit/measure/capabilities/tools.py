@@ -49,7 +49,7 @@ def _tool(name: str, version: str | None) -> Capability:
         return Capability(
             "tools", name, False, f"{version} is too old", lost, f"install {name} {wanted} or newer"
         )
-    version_text = "its version it does not tell" if version == "?" else version
+    version_text = "its version is not known, it did not print one in time" if version == "?" else version
     return Capability("tools", name, True, "; ".join(filter(None, (version_text, ONLY_CLIENT.get(name)))))
 
 

@@ -71,6 +71,18 @@ def _throughput() -> Experiment:
     return Experiment(parameters.Throughput, parameters.HELP, experiment.run, experiment.planned_s)
 
 
+def _trex_stateless() -> Experiment:
+    from labkit.measure.experiments.trex import parameters, stateless
+
+    return Experiment(parameters.Stateless, parameters.HELP, stateless.run, stateless.planned_s)
+
+
+def _trex_stateful() -> Experiment:
+    from labkit.measure.experiments.trex import parameters, stateful
+
+    return Experiment(parameters.Stateful, parameters.STATEFUL_HELP, stateful.run, stateful.planned_s)
+
+
 def _ovs_test_plan() -> Experiment:
     from labkit.measure.experiments import ovs_test_plan as one
 
@@ -86,6 +98,8 @@ TABLE = {
     "virtual_tap": _virtual_tap,
     "throughput": _throughput,
     "ovs_test_plan": _ovs_test_plan,
+    "trex_stateless": _trex_stateless,
+    "trex_stateful": _trex_stateful,
 }
 
 

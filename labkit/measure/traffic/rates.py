@@ -67,12 +67,12 @@ def sizes(text: str) -> tuple[int, ...]:
     return (int(text),)
 
 
-def mean_bytes(frame_bytes: Sequence[int]) -> float:
+def mean_bytes(frame_bytes: Sequence[float]) -> float:
     """Return the mean of these frame sizes."""
     return sum(frame_bytes) / len(frame_bytes)
 
 
-def pps(name: str, text: str, frame_bytes: Sequence[int], line: Line) -> float:
+def pps(name: str, text: str, frame_bytes: Sequence[float], line: Line) -> float:
     """Parse `100kpps`, `1Gbit/s` (bits of frames with FCS) or `50%` (of the line's rate); return frames per second.
 
     Raises BadInput for another form, for a share of a line without a known rate, and for more than the line carries.

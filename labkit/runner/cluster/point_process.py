@@ -34,6 +34,9 @@ class _ProgressRelay(Bar):
         self._out.write(msgspec.json.encode(event) + b"\n")
         self._out.flush()
 
+    def doing(self, what: str) -> None:
+        self.see({"event": "log", "text": what})
+
 
 def measure(request: Request, folder: Path, bar: Bar) -> None:
     """Measure a point into `folder`/its name. Raises BadInput for parameters that the notebook does not have or the

@@ -14,6 +14,8 @@ from labkit.system import process
 
 # On Debian, ethtool and tc are in folders outside an ordinary user's PATH, and virtiofsd is outside everybody's.
 _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
+# tshark and a browser need more than a second to print theirs, and several where other programs have the CPUs.
+_PATIENCE_S = 15.0
 _VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V"}
 
 
@@ -31,7 +33,7 @@ def needed(name: str, package: str) -> str:
     return path
 
 
-def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | None]:
+def versions(names: Iterable[str], deadline_s: float = _PATIENCE_S) -> dict[str, str | None]:
     """Ask all programs at once for their versions; None if a program is not installed, "?" if it prints none."""
     with asking_versions(names, deadline_s) as answers:
         return answers()
@@ -39,7 +41,7 @@ def versions(names: Iterable[str], deadline_s: float = 2.0) -> dict[str, str | N
 
 @contextmanager
 def asking_versions(
-    names: Iterable[str], deadline_s: float = 2.0
+    names: Iterable[str], deadline_s: float = _PATIENCE_S
 ) -> Iterator[Callable[[], dict[str, str | None]]]:
     """Start every program for its version, so that they run while the caller does something else.
 

@@ -1,5 +1,6 @@
 """Programs: argv lists, deadlines, CPU time. Only this package uses subprocess; a program ends with its starter."""
 
+from labkit.system.process.companion import Companion, Line
 from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked
 from labkit.system.process.limits import check as check_limits
@@ -25,10 +26,12 @@ from labkit.system.process.programs import (
 __all__ = [
     "DIE_WITH_US",
     "LOCALE",
+    "Companion",
     "Conversation",
     "Conversing",
     "Ended",
     "Forked",
+    "Line",
     "Outliving",
     "Piped",
     "Running",

@@ -13,10 +13,22 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from labkit.common.errors import Failed
-from labkit.system.process.programs import DIE_WITH_US, content_of, startable
+from labkit.system.process.programs import DIE_WITH_US, content_of, parsed_environment, startable
 
 # The message of unshare (2.38) when its child was killed: it cannot end itself with the same signal.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
+# What unshare writes if the kernel refuses a namespace, and what it means (namespaces(7), user_namespaces(7)).
+_NO_NAMESPACE = {
+    "unshare: unshare failed: No space left on device": (
+        "may not make a namespace: their number is limited here, as root raise the sysctls"
+        " user.max_user_namespaces and user.max_net_namespaces"
+    ),
+    "unshare: unshare failed: Operation not permitted": (
+        "may not make a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
+        " kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0)"
+    ),
+    "unshare: unshare failed: Invalid argument": "cannot make a namespace: this kernel lacks one of their kinds",
+}
 
 LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
 
@@ -54,6 +66,7 @@ class Conversation:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 pass_fds=pass_fds,
+                env=parsed_environment(),
             )
         if request is not None:
             self.tell(request)
@@ -104,6 +117,8 @@ class Conversation:
         last = content_of(self._said).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:
             return f"was killed by signal {signal.SIGKILL:d}"
+        if known := _NO_NAMESPACE.get("".join(last)):
+            return known
         killed = (
             returncode < 0 or 128 < returncode < 193
         )  # a shell and unshare report a signal as 128 + its number

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, start
+from labkit.analysis import report
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.runner import papermill_run, sweep, yaml_files
+from labkit.system import process
 
 LABKIT = [sys.executable, "-P", "-c", "import sys; from labkit.start import main; sys.exit(main())"]
 
@@ -152,3 +155,73 @@ def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(package, "cli", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     assert start.main() == 130
+
+
+def finished_run(folder: Path) -> Path:
+    """A run folder that is finished, of an experiment without rows."""
+    described = {
+        "experiment": "datapaths",
+        "run": "x",
+        "parameters": {},
+        "seed": 1,
+        "why_stopped": {},
+        "finished": "now",
+    }
+    run_folder.write_json(folder / "run.json", described)
+    return folder
+
+
+def test_report_outside_of_the_project(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    away = {name: value for name, value in os.environ.items() if name != run_folder.PROJECT}
+    lines = sentence(labkit("report", str(run), cwd=tmp_path, env=away))
+    assert lines.endswith(f"name that folder: LABKIT_PROJECT=FOLDER labkit report {run}")
+
+
+def test_report_of_a_file() -> None:
+    assert "/etc/passwd is not a folder: name the folder of a run" in sentence(
+        labkit("report", "/etc/passwd")
+    )
+
+
+def test_images_are_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished_run(tmp_path / "run")
+    (run / "notebook.ipynb").write_text("{}")
+    written: list[Path] = []
+    monkeypatch.setattr(report, "html", lambda _notebook, page: page)
+    monkeypatch.setattr(report, "images", lambda _notebook, folder: written.append(folder) or [])
+    assert cli.main(["report", str(run), "--images"]) == 0
+    assert written == [run / "figures"]
+
+
+@pytest.mark.parametrize("folder", ["/nonexistent", "/dev/null"])
+def test_unusable_temporary_folder(folder: str) -> None:
+    lines = sentence(labkit("doctor", env={**os.environ, "TMPDIR": folder}))
+    assert lines.startswith(f"labkit: TMPDIR={folder}: ")
+    assert lines.endswith(": name a folder that can be written, or unset TMPDIR")
+
+
+@pytest.mark.needs("user namespaces")
+def test_no_more_namespaces() -> None:
+    limited = 'echo 0 >/proc/sys/user/max_net_namespaces; exec "$@"'
+    words = ["unshare", "--user", "--map-root-user", "sh", "-c", limited, "x", *LABKIT, "draw", "veth"]
+    german = {**os.environ, "LC_ALL": "de_DE.UTF-8"}
+    ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=120, env=german)
+    assert "the experiment's process may not make a namespace: their number is limited here" in sentence(
+        ended
+    )
+
+
+def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last words are compared with those that unshare writes in English."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    talk = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
+    assert list(talk.lines()) == [b"C.UTF-8\n"]
+    talk.end()
+
+
+def test_namespaces_that_are_forbidden() -> None:
+    line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
+    talk = process.Conversation(["sh", "-c", line], None)
+    assert talk.words().startswith("may not make a namespace: run labkit as root, or allow user namespaces")
+    talk.end()

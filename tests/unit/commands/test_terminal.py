@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pandas as pd
@@ -57,7 +59,8 @@ def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(why, "page", lambda *_: (Path("page.html"), [ATTACK]))
+    explained = SimpleNamespace(write=lambda _out: Path("page.html"), sentences=lambda: [ATTACK])
+    monkeypatch.setattr(why, "explain", lambda *_: explained)
     assert cli.main(["why", "a", "b"]) == 0
     assert "title" in _printed(capsys)
 
@@ -85,3 +88,28 @@ def test_progress_messages(capsys: pytest.CaptureFixture[str]) -> None:
     bar.see({"event": "log", "text": ATTACK})
     bar.see({"event": "progress", "what": ATTACK, "done_s": 1.0, "total_s": 2.0})
     assert "title" in _printed(capsys)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_time_left_runs_down(factor: float) -> None:
+    """A sweep of eight points that takes `factor` times what was planned: no new point begins with the plan again."""
+    now, planned_s, points = 0.0, 40.0, 8
+    bar = Bar(clock=lambda: now)
+    shown: list[tuple[float, float]] = []  # when, and the seconds that were left then
+    for number in range(points):
+        bar.before_s, bar.after_s = number * planned_s, (points - 1 - number) * planned_s
+        for done_s in range(0, 40, 4):
+            shown.append((now, bar.left_s(float(done_s), planned_s, done_s * factor)))
+            now += 4 * factor
+    later = [(at, left_s) for at, left_s in shown if at > 0.2 * now]
+    for (_, before_s), (_, left_s) in itertools.pairwise(later):
+        assert left_s <= before_s + 0.01
+    for at, left_s in shown[len(shown) // 2 :]:
+        assert left_s == pytest.approx(now - at, rel=0.3, abs=10)
+
+
+def test_what_is_done_while_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.see({"event": "progress", "what": "a", "done_s": 1.0, "total_s": 2.0})
+    bar.doing("executing the notebook")
+    assert "labkit: executing the notebook" in capsys.readouterr().err

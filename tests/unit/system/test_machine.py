@@ -82,6 +82,24 @@ class TestPrograms:
             ("ping from iputils 20221126\n", "20221126"),
             ("nftables v1.0.6 (Lester Gooch #5)\n", "1.0.6"),
             ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n", "7.2.22"),
+            (
+                "tcpdump version 4.99.3\nlibpcap version 1.10.3 (with TPACKET_V3)\nOpenSSL 3.0.19 27 Jan 2026\n",
+                "4.99.3",
+            ),
+            ("perf version 6.1.192\n", "6.1.192"),
+            ("bpftrace v0.17.0\n", "0.17.0"),
+            (
+                "TShark (Wireshark) 4.0.17 (Git v4.0.17 packaged as 4.0.17-0+deb12u3).\n\nCopyright 1998-2024\n"
+                'Running as user "root" and group "root". This could be dangerous.\n',
+                "4.0.17",
+            ),
+            (
+                "Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)\n"
+                "/usr/bin/chromium: 9: [: 12638248960: unexpected operator\n",
+                "156.0.8078.79",
+            ),
+            ("Docker version 28.2.2, build e6534b4\n", "28.2.2"),
+            ("podman version 4.3.1\n", "4.3.1"),
             ("no version at all\n", None),
         ],
     )
@@ -92,6 +110,14 @@ class TestPrograms:
         result = programs.versions(["uname", "no-such-program", "true"])
         assert re.fullmatch(r"\d+\.\d+", result["uname"] or "")
         assert result["no-such-program"] is None
+
+    def test_slow_tool_has_a_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On a busy machine a browser takes seconds for it."""
+        slow = tmp_path / "slow"
+        slow.write_text("#!/bin/sh\nsleep 2.1\necho slow 1.2\n")
+        slow.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        assert programs.versions(["slow"]) == {"slow": "1.2"}
 
     def test_hanging_tool_has_no_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hanging = tmp_path / "hanging"

@@ -96,7 +96,8 @@ def search(
         most_pps = max(most_pps, least_pps * LEAST_SPAN)
         left_s = max(1.0, limit_s - (time.monotonic() - begun))
         try:
-            result, problem = _once(measure, settings, losses, least_pps, most_pps, left_s, counts)
+            result, ended = _once(measure, settings, losses, least_pps, most_pps, left_s, counts)
+            problem = None if ended else f"the search did not end within {limit_s:.0f} s"
             break
         except _Limited as limit:
             most_pps = limit.reached_pps * REACHED
@@ -122,7 +123,8 @@ def _once(
     most_pps: float,
     limit_s: float,
     counts: _Counts,
-) -> tuple[list[Found], str | None]:
+) -> tuple[list[Found], bool]:
+    """One search between two loads, and whether it ended in time."""
     try:  # which takes 60 ms, and other experiments need none
         from MLRsearch import Config, MultipleLossRatioSearch, SearchGoal
     except ImportError:
@@ -147,20 +149,20 @@ def _once(
     config.search_duration_max = limit_s
     config.warmup_duration = min(settings.trial_s, 1.0)  # the first trial at the greatest load is thrown away
     one = MultipleLossRatioSearch(config=config)
-    problem = None
+    ended = True
     try:
         results = one.search(_measurer(measure, counts), debug=lambda _text: None)
         bounds = [(results[goal].relevant_lower_bound, results[goal].relevant_upper_bound) for goal in goals]
         rates = [results[goal].conditional_throughput for goal in goals]
     except RuntimeError:  # out of time: what it knows by then is not lost
-        problem = f"the search did not end within {limit_s:.0f} s"
+        ended = False
         targets = [one.scaling.goal_to_final_target[goal] for goal in goals]
         known = [one.database.get_relevant_bounds(target=target) for target in targets]
         bounds, rates = [(each.clo, each.chi) for each in known], [None] * len(goals)
     return [
         Found(loss, _float(rate), _float(lower), _float(upper))
         for loss, rate, (lower, upper) in zip(losses, rates, bounds, strict=True)
-    ], problem
+    ], ended
 
 
 def _float(load: Any) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import numpy as np
@@ -217,6 +219,30 @@ def test_external_text_cannot_end_the_script() -> None:
     bundle = one._repr_mimebundle_()
     assert bundle["text/html"] == page
     json.dumps(bundle[flame.MIME], allow_nan=False)
+
+
+def test_still_picture_has_the_frames() -> None:
+    """Without a script a notebook shows an image, in which a frame lies within the one that called it."""
+    one = flame.graph(arm("a", {"p;f_[k];<g>_[k]": 30, "p;f_[k]": 10, "p;h_[k]": 60}))
+    coded = one.html().split("base64,")[1].split('"')[0]
+    root = ElementTree.fromstring(base64.b64decode(coded))
+    boxes = [each.attrib for each in root if each.tag.endswith("rect")]
+    words = [each.text for each in root if each.tag.endswith("text")]
+    at = {}
+    for box, text in zip(boxes, words, strict=True):
+        at[text] = (float(box["x"]), float(box["width"]), float(box["y"]))
+    named = {
+        name: next(place for text, place in at.items() if name in str(text)) for name in ("f", "<g>", "h")
+    }
+    assert named["h"][1] == pytest.approx(0.6 * 900, abs=1)
+    assert named["f"][0] == pytest.approx(named["h"][0] + 0.6 * 900, abs=1), "the largest child is the first"
+    assert named["<g>"][0] == named["f"][0]
+    assert named["<g>"][2] > named["f"][2]
+
+
+def test_widget_has_the_same_data() -> None:
+    one = flame.graph(arm("a", {"p;f_[k]": 3}))
+    assert one.widget().data == one.data
 
 
 def test_speedscope_file_is_valid(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_sweep_measures_failed_points_again(
     keep: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, executed = made_sweep(tmp_path, monkeypatch)
-    bar: Any = SimpleNamespace(say=lambda _text: None)
+    bar: Any = SimpleNamespace(say=lambda _text: None, doing=lambda _text: None)
     sweep.run(cast(Any, made), bar, bar.say, keep_failed=keep)
     assert executed == expected
     assert [one["status"] for one in sweep.rows(made.folder)] == ["ok", "failed"]
@@ -198,11 +198,12 @@ def test_unbootable_kernel_fails_its_point_only(
     monkeypatch.setattr(hosts, "lending", lending)
     monkeypatch.setattr(hosts, "resolved", lambda where: where)
     report: list[str] = []
-    bar: Any = SimpleNamespace(say=report.append)
+    bar: Any = SimpleNamespace(say=report.append, doing=report.append)
     sweep.run(cast(Any, made), bar, bar.say)
     assert sorted(executed) == ["new", "report"]
     assert sweep.failed(made.folder) == {"old": "vm:old: the lab VM did not boot"}
     assert any(line.startswith("point old could not be measured") for line in report)
+    assert "executing the notebook over 2 points, for the report" in report
     [only] = sweep.rows(made.folder)
     expected = ("failed", "vm:old: the lab VM did not boot", "vm:old", "host")
     assert tuple(only[name] for name in ("status", "reason", "where", "point")) == expected
@@ -242,14 +243,17 @@ def test_sweep_uses_its_own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_refused_run_leaves_no_folder(
     kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    events: list[Row] = []
+
     def ask(*_: Any) -> Iterator[Any]:
         raise kind("not here")
         yield
 
     monkeypatch.setattr(run, "ask", ask)
     with pytest.raises(kind, match="not here"):
-        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", lambda _: None)
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", events.append)
     assert not (tmp_path / "new").exists()
+    assert "new" not in str(events), "nobody needs the name of a folder that is not there"
     (tmp_path / "old").mkdir()
     (tmp_path / "old/mine.txt").touch()
     with pytest.raises(kind, match="not here"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -99,8 +100,6 @@ def test_time_limit_keeps_the_bounds() -> None:
 
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
         if next(clock) > 4:
-            import time
-
             time.sleep(0.3)
         return trial(rate, duration, 100_000), None
 
@@ -108,6 +107,20 @@ def test_time_limit_keeps_the_bounds() -> None:
     assert result.problem is not None
     assert "did not end within 1 s" in result.problem
     assert result.trials_count > 4
+
+
+def test_time_limit_in_words_is_the_whole_one() -> None:
+    """Also after the search began again, with a load that the generator can offer."""
+
+    def late(rate: float, duration: float) -> tuple[Trial, str | None]:
+        time.sleep(0.2)
+        if rate > 80_000:
+            return trial(rate, duration, 80_000, 80_000), "limited"
+        return trial(rate, duration, 50_000), None
+
+    result = mlrsearch.search(late, FAST, (0.0,), 1e3, 500e3, 2.0)
+    assert result.most_pps <= 80_000
+    assert result.problem == "the search did not end within 2 s"
 
 
 def conditions(**given: float) -> Conditions:

@@ -1,0 +1,32 @@
+"""The report as an exporter of nbconvert: `jupyter nbconvert --to labkit-report NOTEBOOK`, and in JupyterLab's menu
+"Save and Export Notebook As". Any executed notebook can be exported; beside a run its provenance is added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nbconvert.exporters import Exporter
+from nbformat import NotebookNode
+
+from labkit.analysis import report
+
+
+class ReportExporter(Exporter):
+    """Exports a notebook as one HTML page that works offline."""
+
+    export_from_notebook = "labkit report"
+    output_mimetype = "text/html"
+
+    def _file_extension_default(self) -> str:
+        return ".html"
+
+    def from_notebook_node(  # type: ignore[override]  # nbconvert's own exporters return a text, too
+        self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the page and nbconvert's resources. Parameters and provenance are those of the runs in the notebook's
+        folder, as far as there are any."""
+        document, resources = super().from_notebook_node(nb, resources, **kwargs)
+        about = resources.get("metadata", {})
+        folders = [Path(about["path"])] if about.get("path") else []
+        return report.rendered([document], folders, about.get("name") or "Report"), resources

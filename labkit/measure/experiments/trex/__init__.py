@@ -1,0 +1,1 @@
+"""The experiments with TRex: stateless and stateful load tests, and searches."""

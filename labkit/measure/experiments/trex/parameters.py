@@ -1,0 +1,169 @@
+"""Parameters of the experiments with TRex, and what cannot be measured."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.traffic.rates import TAGS_BYTES, Line
+from labkit.measure.traffic.trex import client
+from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
+
+UNUSED = (
+    "topology", "endpoint", "change", "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
+    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "observe", "profile_rounds", "events", "functions",
+    "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "nodes", "peer", "link_rate_bps", "link_delay_s", "mtu_bytes", "family",
+)  # fmt: skip
+OF_A_SERVER = "not used: a TRex server sends, through a device that labkit does not build"
+
+_WORDS = {
+    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
+    **dict.fromkeys(UNUSED, OF_A_SERVER),
+    "rounds": "load tests, one after the other",
+    "server": "HOST or HOST:PORT (4501) of a TRex server that runs",
+    "ports": "pairs of its ports that send to each other through the device: 0,1",
+    "force": "take ports that somebody else owns, and stop their traffic",
+    "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex, which is code and runs as you",
+    "profile_digest": "the SHA-256 of FILE.py; labkit fills it in",
+    "directions": "both, or one: only the first port of a pair sends",
+    "warmup_rate": "of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
+    "warmup_s": "duration of the warm-up",
+    "target": "where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s",
+    "ramp_s": "duration of the linear ramp",
+    "hold_s": "how long the target is held",
+    "step_s": "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
+    "loss_limit": "the share of lost frames that ends the test: 0.0001 is 0.01 %",
+    "line_rate_bps": "the rate of the line that per cent are of; none: that of the server's ports",
+    "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
+    "latency": "1,000 latency probes a second from each port beside the load",
+}
+
+
+class OnServer(DatapathParameters, frozen=True, kw_only=True):
+    """What the experiments with a TRex server share."""
+
+    NAMED: ClassVar[tuple[str, ...]] = ()
+
+    protocol: str = "udp"
+    server: str | None = None
+    ports: tuple[int, ...] = (0, 1)
+    force: bool = False
+    profile: str = "imix"
+    profile_digest: str | None = None
+
+    def check(self) -> None:
+        """Raise BadInput in one sentence for what cannot be measured."""
+        left_out(self, UNUSED, _WORDS)
+        super().check()
+        if self.server is None:
+            raise BadInput("TRex's server is missing: say server=HOST or server=HOST:PORT")
+        client.address(self.server)
+        client.ports(self.ports)
+        if self.where != "here":
+            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
+        if self.profile not in self.NAMED and not is_file(self.profile):
+            raise BadInput(
+                f"profile={self.profile}: there are {', '.join(self.NAMED)}, or the name of a file, FILE.py"
+            )
+        if is_file(self.profile) and self.profile_digest is None:
+            raise BadInput(f"profile={self.profile}: the text of the file is missing")
+
+    def _check_load(self) -> None:
+        """TRex makes the load."""
+
+    def check_programs(self) -> None:
+        """Nothing: the client says itself whether its package is missing."""
+
+    @property
+    def address(self) -> client.Address:
+        """Where the server listens."""
+        assert self.server is not None
+        return client.address(self.server)
+
+    @property
+    def row_length_bytes(self) -> int | None:
+        """None: frames have sizes of their own."""
+        return None
+
+    def asdict(self) -> dict[str, Any]:
+        """Return names and values in JSON form, without those that nothing uses."""
+        unused = {*UNUSED} - {"protocol"}
+        return {name: value for name, value in super().asdict().items() if name not in unused}
+
+
+class Stateless(OnServer, frozen=True, kw_only=True):
+    """Parameters of `trex_stateless`; HELP says what each is."""
+
+    NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
+
+    directions: str = "both"
+    warmup_rate: str = "1kpps"
+    warmup_s: float = 5.0
+    target: str = "100%"
+    ramp_s: float = 60.0
+    hold_s: float = 10.0
+    step_s: float = 3.0
+    loss_limit: float = 1e-4
+    line_rate_bps: float | None = None
+    line_tag: str | None = None
+    latency: bool = True
+
+    def check(self) -> None:
+        """Raise BadInput in one sentence for what cannot be measured."""
+        super().check()
+        one_of("directions", self.directions, ("both", "one"))
+        one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
+        within("warmup_s", self.warmup_s, 0.2, 3600)
+        within("ramp_s", self.ramp_s, 0.2, 36000)
+        within("hold_s", self.hold_s, 0, 36000)
+        within("step_s", self.step_s, 0.2, 600)
+        within("loss_limit", self.loss_limit, 0, 0.5, "a ratio, not per cent")
+        within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
+
+    def line(self, server_bps: float) -> Line:
+        """Return the line that per cent are of; `server_bps` is the rate of the server's ports."""
+        return Line(self.line_rate_bps or server_bps, self.line_tag)
+
+
+class Stateful(OnServer, frozen=True, kw_only=True):
+    """Parameters of `trex_stateful`; STATEFUL_HELP says what each is."""
+
+    NAMED: ClassVar[tuple[str, ...]] = STATEFUL
+
+    protocol: str = "tcp"
+    profile: str = "http_simple"
+    mult: tuple[float, ...] = (100.0,)
+    test_s: float = 30.0
+    latency_pps: int = 1000
+
+    def check(self) -> None:
+        """Raise BadInput in one sentence for what cannot be measured."""
+        super().check()
+        if not self.mult or len(set(self.mult)) < len(self.mult):
+            raise BadInput("mult needs at least one value, and none twice")
+        for mult in self.mult:
+            within("mult", mult, 0.001, 1e6)
+        within("test_s", self.test_s, 1, 36000)
+        within("latency_pps", self.latency_pps, 0, 80_000, "what TRex takes")
+
+
+def is_file(profile: str) -> bool:
+    """Return whether a profile is a file of Python."""
+    return bool(re.fullmatch(r".*\.py", profile))
+
+
+HELP = {name: _WORDS[name] for name in Stateless.__struct_fields__}
+_STATEFUL_WORDS = {
+    **_WORDS,
+    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex, which"
+    " is code and runs as you",
+    "mult": "connections a second, in multiples of the profile's own (of http_simple 2.776), each a test",
+    "test_s": "duration of a test",
+    "latency_pps": "latency probes a second in each direction; 0: none",
+}
+STATEFUL_HELP = {name: _STATEFUL_WORDS[name] for name in Stateful.__struct_fields__}

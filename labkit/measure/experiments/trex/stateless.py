@@ -1,0 +1,287 @@
+"""A stateless load test with TRex, as operators of networks make them: a warm-up, a linear ramp to a share of the
+line's rate, and a hold; it ends as soon as the device loses more than a limit.
+
+The ramp is a staircase. After each step the traffic rests, so that sent and received are exact counts and nothing that
+is on its way is taken for lost. Rates are counted over wall time while a step runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.common import schema, units
+from labkit.common.errors import Failed, LabkitError
+from labkit.measure.experiments import context
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments.changes import SOURCES
+from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.trex.parameters import OnServer, Stateless
+from labkit.measure.traffic import rates
+from labkit.measure.traffic.trex.client import Client, Server
+from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+
+OUTSIDE = "outside"  # the topology of a device that labkit did not build
+METHOD, STEP = "ramp", "trial"
+PROBES_PPS = 1000.0
+REST_S = 0.6  # between two steps, about
+CONNECT_S = 2.0
+REACHED = 0.99  # of the requested frames: less, and TRex is the limit
+
+COLUMNS = schema.names(writer=("throughput", "trex"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a load test: `rate_pps` is what each sending port sends, without latency probes."""
+
+    phase: str
+    rate_pps: float
+    duration_s: float
+
+
+@dataclass
+class Outcome:
+    """What a load test has found so far. `best_pps`: the greatest rate that arrived within the loss limit, all ports
+    together. `ended`: why it ended; `problem`: why it says nothing about the device."""
+
+    best_pps: float | None = None
+    ended: str = "the target was held"
+    problem: str | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def planned_s(parameters: Stateless) -> float:
+    """Estimate the duration of the experiment in seconds."""
+    phases_s = (parameters.warmup_s, parameters.ramp_s, parameters.hold_s)
+    steps = sum(math.ceil(phase_s / parameters.step_s) for phase_s in phases_s)
+    return CONNECT_S + parameters.rounds * (sum(phases_s) + steps * REST_S)
+
+
+def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[Step]:
+    """Return all steps. Raises BadInput for a rate that the line cannot carry."""
+    line = parameters.line(line_bps)
+    warmup_pps = rates.pps("warmup_rate", parameters.warmup_rate, [frame_bytes], line)
+    target_pps = rates.pps("target", parameters.target, [frame_bytes], line)
+    count = max(1, math.ceil(parameters.ramp_s / parameters.step_s))
+    ramp = [
+        Step("ramp", target_pps * number / count, parameters.ramp_s / count) for number in range(1, count + 1)
+    ]
+    held = math.ceil(parameters.hold_s / parameters.step_s)
+    hold = [Step("hold", target_pps, parameters.hold_s / held) for _ in range(held)]
+    return [Step("warm-up", warmup_pps, parameters.warmup_s), *ramp, *hold]
+
+
+def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
+    """Measure every load test that has no rows yet; yield rows and progress."""
+    left = [
+        number
+        for number in range(parameters.rounds)
+        if point_name(parameters, number) not in run_context.done()
+    ]
+    if not left:
+        return
+    if run_context.trex_fd is None:
+        raise Failed("labkit has not started TRex's client, which should not happen: tell labkit's authors")
+    total_s = planned_s(parameters)
+    yield context.progress(f"connecting to the TRex server {parameters.address}", 0.0, total_s)
+    client = Client(run_context.trex_fd, parameters.address, parameters.ports)
+    try:
+        server = client.connect("STL", force=parameters.force)
+        source = SOURCES[parameters.profile_digest] if parameters.profile_digest else None
+        frame_bytes = client.load(
+            parameters.profile,
+            source=source,
+            latency_pps=PROBES_PPS if parameters.latency else 0.0,
+            both=parameters.directions == "both",
+        )
+        planned = steps(parameters, frame_bytes, min(server.line_bps))
+        for number in left:
+            outcome = Outcome()
+            spent_s = CONNECT_S + (total_s - CONNECT_S) * number / parameters.rounds
+            for step in planned:
+                rate = units.si(step.rate_pps, "pps")
+                yield context.progress(f"{step.phase}: {rate} from each port", spent_s, total_s)
+                spent_s += step.duration_s + REST_S
+                if not _measured(parameters, client, step, outcome):
+                    break
+            yield _rows(parameters, run_context, number, server, frame_bytes, outcome)
+            yield context.stopped(1, outcome.ended)
+            if outcome.problem is not None:
+                return
+    finally:
+        client.close()
+
+
+def point_name(parameters: OnServer, number: int) -> str:
+    """Return the name of a load test's file of rows: `imix-r0`."""
+    profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
+    return f"{''.join(char if char.isalnum() else '_' for char in profile)}-r{number}"
+
+
+def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
+    """Measure a step and append its rows. Return whether the test goes on."""
+    try:
+        directions, raw = client.trial(step.rate_pps, step.duration_s)
+    except LabkitError as error:
+        outcome.problem = outcome.ended = str(error)
+        outcome.rows.append({"method": STEP, "part": "steps", "phase": step.phase, "direction": "all",
+                             "status": "failed", "reason": str(error)})  # fmt: skip
+        return False
+    probes_pps = PROBES_PPS if parameters.latency else 0.0
+    asked_pps = (step.rate_pps + probes_pps) * len(directions)
+    problem = problem_of(directions, asked_pps, step.duration_s)
+    busy = raw["readings"][2]["global"].get("m_cpu_util")
+    shared = {
+        "method": STEP,
+        "part": "steps",
+        "phase": step.phase,
+        "status": "ok" if problem is None else "invalid",
+        "reason": problem,
+        "duration_s": step.duration_s,
+        "trex_cpu_share": None if busy is None else busy / 100,
+    }
+    whole = totals(directions)
+    outcome.rows.append(shared | {"direction": "all", "asked_pps": asked_pps} | whole)
+    outcome.rows += [
+        shared | {"direction": one.name, "asked_pps": asked_pps / len(directions)} | of_direction(one)
+        for one in directions
+    ]
+    return _goes_on(parameters, step, whole, problem, outcome)
+
+
+def _goes_on(
+    parameters: Stateless, step: Step, whole: dict[str, Any], problem: str | None, outcome: Outcome
+) -> bool:
+    if problem is not None:
+        outcome.problem = outcome.ended = problem
+        return False
+    loss, limit = whole["loss_ratio"], parameters.loss_limit
+    if not whole["received_frames_count"]:
+        outcome.problem = outcome.ended = (
+            f"nothing of {whole['sent_count']} frames arrived: check the cables of ports"
+            f" {','.join(map(str, parameters.ports))}, and that the device forwards between them"
+        )
+        return False
+    if loss > limit:
+        outcome.ended = (
+            f"the device lost {100 * loss:.2g} % at {units.si(whole['offered_pps'], 'pps')}, more than the limit of"
+            f" {100 * limit:g} %"
+        )
+        return False
+    outcome.best_pps = max(outcome.best_pps or 0.0, whole["throughput_pps"])
+    return True
+
+
+def drops_of(directions: list[Direction]) -> str | None:
+    """Return a sentence about frames that TRex itself dropped or could not send, or None."""
+    sent = sum(one.sent_count for one in directions)
+    if drops := sum(one.ring_drops_count for one in directions):
+        return (
+            f"TRex's own receive ring dropped {drops} of {sent} frames (ierrors), so they are no loss of the device:"
+            " give its interfaces larger rings"
+        )
+    if refused := sum(one.refused_count for one in directions):
+        return f"TRex's interfaces refused {refused} frames (oerrors): are they longer than the MTU allows?"
+    return None
+
+
+def problem_of(directions: list[Direction], asked_pps: float, duration_s: float) -> str | None:
+    """Return why a step says nothing about the device, or None."""
+    if problem := drops_of(directions):
+        return problem
+    sent = sum(one.sent_count for one in directions)
+    if sent < REACHED * asked_pps * duration_s - len(directions):
+        reached = sum(one.sent_pps for one in directions)
+        return f"generator-limited: TRex sent {reached:.0f} of {asked_pps:.0f} pps"
+    return None
+
+
+def totals(directions: list[Direction]) -> dict[str, Any]:
+    """Return the columns of all directions together."""
+    sent = sum(one.sent_count for one in directions)
+    lost = sum(one.lost_count for one in directions)
+    return {
+        "offered_pps": sum(one.sent_pps for one in directions),
+        "throughput_pps": sum(one.received_pps for one in directions),
+        "offered_count": sent,
+        "sent_count": sent,
+        "received_frames_count": sum(one.received_count for one in directions),
+        "ring_drops_count": sum(one.ring_drops_count for one in directions),
+        "refused_count": sum(one.refused_count for one in directions),
+        "lost_count": lost,
+        "loss_ratio": lost / sent if sent else 0.0,
+        "window_s": max(one.window_s for one in directions),
+    }
+
+
+def of_direction(one: Direction) -> dict[str, Any]:
+    """Return the columns of one direction."""
+    return totals([one]) | ({} if one.latency is None else of_latency(one.latency))
+
+
+def of_latency(latency: ProbeLatency) -> dict[str, Any]:
+    """Return the columns of the latency probes in one direction."""
+    return {
+        "latency_p50_s": latency.percentile_s(0.5),
+        "latency_p90_s": latency.percentile_s(0.9),
+        "latency_p99_s": latency.percentile_s(0.99),
+        "latency_p999_s": latency.percentile_s(0.999),
+        "latency_max_s": latency.max_s,
+        "latency_mean_s": latency.mean_s,
+        "jitter_s": latency.jitter_s,
+        "latency_clock": "trex",
+        "latency_buckets": {str(edge): count for edge, count in sorted(latency.buckets.items())},
+        "probes_sent_count": latency.sent_count,
+        "probes_lost_count": latency.lost_count,
+        "out_of_order_count": latency.out_of_order_count,
+        "duplicated_count": latency.duplicated_count,
+        "histogram": latency.hdr,
+        "loop": "open",
+    }
+
+
+def _rows(
+    parameters: Stateless,
+    run_context: RunContext,
+    number: int,
+    server: Server,
+    frame_bytes: float,
+    outcome: Outcome,
+) -> Event:
+    """Return the event with all rows of a load test: the result first."""
+    line = parameters.line(min(server.line_bps))
+    found = outcome.best_pps is not None and outcome.problem is None
+    result = {
+        "part": "cost",
+        "method": METHOD,
+        "direction": "all",
+        "status": "ok" if found else "invalid",
+        "reason": None if found else outcome.problem or outcome.ended,
+        "throughput_pps": outcome.best_pps,
+        "throughput_bps": outcome.best_pps and outcome.best_pps * frame_bytes * 8,
+        "ended": outcome.ended,
+    }
+    shared = dict.fromkeys(COLUMNS) | {
+        "point": point_name(parameters, number),
+        "round": number,
+        "generator": "trex",
+        "frame": parameters.profile,
+        "frame_bytes": frame_bytes,
+        "line": line.arithmetic(frame_bytes),
+        "line_pps": line.most_pps(frame_bytes),
+        "trex_server": str(parameters.address),
+        "senders_count": len(parameters.ports) // (1 if parameters.directions == "both" else 2),
+        "trex": server.version,
+        "loss_goal_ratio": parameters.loss_limit,
+    }
+    pairs = len(parameters.ports) // 2
+    arm = Arm(OUTSIDE, "baseline")
+    rows = [
+        row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one})
+        for one in (result, *outcome.rows)
+    ]
+    return context.rows(point_name(parameters, number), rows)

@@ -1,0 +1,144 @@
+"""TRex's client as labkit uses it: a connection to the process that has it (`client_process`), with deadlines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.traffic.trex import readings
+from labkit.measure.traffic.trex.readings import Direction
+from labkit.system import process
+
+PROGRAM = Path(__file__).with_name("client_process.py")
+RPC_PORT = 4501  # TRex's own; its publisher has the port below
+USER = "labkit"
+ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
+PATIENCE_S = 30.0  # of a request beyond its traffic; longer than the client process allows itself
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a TRex server listens."""
+
+    host: str
+    rpc_port: int = RPC_PORT
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.rpc_port}"
+
+
+def address(text: str) -> Address:
+    """Parse `HOST` or `HOST:PORT`. Raises BadInput."""
+    host, colon, port = text.partition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else 0
+    if not _HOST.fullmatch(host) or host.startswith("-") or (colon and not 1024 <= number <= 65535):
+        raise BadInput(
+            f"server={text}: write HOST or HOST:PORT, with the port of TRex's RPC, 1024 to 65535"
+            f" ({RPC_PORT} if none is given)"
+        )
+    return Address(host, number or RPC_PORT)
+
+
+def ports(numbers: Sequence[int]) -> None:
+    """Raise BadInput unless these are pairs of different ports."""
+    if not numbers or len(numbers) % 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        text = ",".join(map(str, numbers)) or "none"
+        raise BadInput(
+            f"ports={text}: TRex sends between two ports: name pairs of different ones, such as 0,1"
+        )
+
+
+def argv(prefix: Sequence[str] = ()) -> list[str]:
+    """Return the command line of the client process. `prefix` starts it in a network namespace."""
+    return [*prefix, *process.python("-W", "ignore", str(PROGRAM))]
+
+
+@contextmanager
+def companion(prefix: Sequence[str] = ()) -> Iterator[process.Companion]:
+    """Start the client process. When all have ended that hold its connection, it leaves the server stopped and
+    released; at the latest when the block ends, and then that is waited for."""
+    made = process.Companion(argv(prefix))
+    try:
+        yield made
+    finally:
+        made.ended(ENDING_S)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server says of itself. `line_bps`: the rate of each port's line."""
+
+    version: str
+    line_bps: tuple[float, ...]
+
+
+class Client:
+    """The ports of a TRex server, ours until `close` or the end of this process."""
+
+    def __init__(self, descriptor: int, at: Address, numbers: Sequence[int]) -> None:
+        self._line = process.Line(descriptor, "TRex's client")
+        self._at = at
+        self.ports = tuple(numbers)
+        self.senders: tuple[int, ...] = ()
+
+    def connect(self, mode: str, *, force: bool) -> Server:
+        """Connect and acquire the ports. `mode`: STL or ASTF. Raises Unsupported without the client's package, BadInput
+        for ports that are not there, Failed for a server that does not answer, has another version or mode, or whose
+        ports somebody else owns."""
+        report = self._ask(
+            "connect", mode=mode, host=self._at.host, rpc_port=self._at.rpc_port, ports=self.ports, force=force,
+            user=USER,
+        )  # fmt: skip
+        return Server(str(report["version"]), tuple(report["line_bps"]))
+
+    def load(
+        self,
+        profile: str,
+        *,
+        source: str | None = None,
+        ends: Sequence[tuple[str, str]] | None = None,
+        latency_pps: float = 0.0,
+        both: bool = True,
+    ) -> float:
+        """Give the ports their streams; return the mean length of their frames in bytes, with FCS.
+
+        `source`: the text of a profile that is a file. `ends`: source and destination address of each port. `both`: the
+        ports of a pair send to each other; else only the first sends. Raises BadInput for a file that is no profile.
+        """
+        report = self._ask(
+            "load", profile=profile, source=source, ends=ends, latency_pps=latency_pps, both=both
+        )
+        self.senders = tuple(report["senders"])
+        return float(report["frame_bytes"])
+
+    def trial(self, rate_pps: float, duration_s: float) -> tuple[list[Direction], dict[str, Any]]:
+        """Send `rate_pps` frames a second from each sending port for so long; return what happened in each direction,
+        and the readings. Raises BadInput for a rate that the line cannot carry, Failed for a server that is gone."""
+        raw = self._ask("trial", rate_pps=rate_pps, duration_s=duration_s)
+        return readings.directions(raw, self.ports, self.senders), raw
+
+    def load_stateful(self, profile: str, source: str | None = None) -> None:
+        """Load connections (ASTF): a name, or a file whose text is `source`. Raises BadInput for one that is none."""
+        self._ask("load_stateful", profile=profile, source=source)
+
+    def stateful(
+        self, mult: float, duration_s: float, latency_pps: int, poll_s: float = 1.0
+    ) -> dict[str, Any]:
+        """Run `mult` times the profile's connections beside `latency_pps` probes; return the readings."""
+        report: dict[str, Any] = self._ask(
+            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps, poll_s=poll_s
+        )
+        return report
+
+    def _ask(self, do: str, **given: Any) -> Any:
+        return self._line.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
+
+    def close(self) -> None:
+        """Let go of the connection; the client process stops and releases when nobody holds it."""
+        self._line.close()

@@ -1,0 +1,271 @@
+"""What TRex's counters mean: from the server's own answers to counts, rates over wall time, and latencies.
+
+TRex's numbers mislead in known ways, so everything here is counted from differences of counters:
+
+- The duration of traffic is schedule time: TRex sends all packets of it, however long that takes. A rate is a
+  difference of `opackets` over wall time; `tx_pps` is smoothed and needs 7 s to come within 1 %.
+- `ierrors` of the receiving port are packets that arrived and that TRex's own ring dropped: no loss of the device.
+- `dropped` of a latency stream misses losses at its end: lost probes are `tp` - `rp`. A port can receive more than
+  was sent to it (ARP), so lost is never below 0, and counts may be off by one.
+- `oerrors` are frames that the interface refused, as those above its MTU: nothing else tells of them.
+- The average latency is an exponentially weighted mean (1/2), the jitter one as in RFC 3550 (1/16). A key of a
+  histogram is the lower edge of its bucket, n·10^k µs; key 0 of a stateless one is all below 10 µs; nothing from 1 s
+  on is counted. The least latency that ASTF reports is a constant.
+- Latency streams are not scaled by the multiplier; counters of bytes include the 4 bytes of FCS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OFF_BY = 1  # a count of TRex's may differ by it
+MICROSECOND = 1e-6
+Buckets = dict[int, int]  # from the lower edge in microseconds to a number of probes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeLatency:
+    """Latency of probes in one direction, in seconds. `buckets`: numbers of probes by the lower edge of the bucket in
+    microseconds. Percentiles are upper edges of buckets, never above `max_s`, or exact from an HDR histogram."""
+
+    sent_count: int
+    received_count: int
+    out_of_order_count: int
+    duplicated_count: int
+    mean_s: float | None
+    jitter_s: float | None
+    min_s: float | None
+    max_s: float | None
+    buckets: Buckets
+    hdr: str | None = None
+
+    @property
+    def lost_count(self) -> int:
+        """Probes that did not arrive."""
+        return max(0, self.sent_count - self.received_count)
+
+    def percentile_s(self, share: float) -> float | None:
+        """Return the latency that this share of the probes (0 to 1) does not exceed; None without probes."""
+        if self.hdr is not None:
+            from hdrh.histogram import HdrHistogram  # which other experiments do not need
+
+            decoded = HdrHistogram.decode(self.hdr)
+            return float(decoded.get_value_at_percentile(100 * share)) * MICROSECOND
+        total = sum(self.buckets.values())
+        seen, most = 0, math.inf if self.max_s is None else self.max_s
+        for edge, count in sorted(self.buckets.items()):
+            seen += count
+            if count and seen >= share * total:
+                return min(upper_edge(edge) * MICROSECOND, most)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction:
+    """What happened from one port to another. `sent_pps` and `received_pps` are over wall time while traffic ran;
+    counts are from rest to rest. `ring_drops_count`: dropped by TRex after the device had delivered it.
+    `refused_count`: frames that the sending interface did not take. Bytes count with FCS."""
+
+    source: int
+    target: int
+    sent_count: int
+    received_count: int
+    ring_drops_count: int
+    refused_count: int
+    sent_bytes: int
+    received_bytes: int
+    sent_pps: float
+    received_pps: float
+    window_s: float
+    latency: ProbeLatency | None = None
+
+    @property
+    def name(self) -> str:
+        """`0→1`"""
+        return f"{self.source}→{self.target}"
+
+    @property
+    def lost_count(self) -> int:
+        """Frames that the device lost: neither received nor dropped by TRex's own ring. Off by one is no loss."""
+        lost = self.sent_count - self.received_count - self.ring_drops_count
+        return lost if lost > OFF_BY else 0
+
+    @property
+    def loss_ratio(self) -> float:
+        """The share of the sent frames that the device lost."""
+        return self.lost_count / self.sent_count if self.sent_count else 0.0
+
+
+def upper_edge(edge: int) -> int:
+    """Return where the bucket with this lower edge ends: 900 to 1000, 1000 to 2000 µs; key 0 ends at 10."""
+    return 10 if edge < 10 else edge + 10 ** (len(str(edge)) - 1)
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
+    """Return by how much a counter rose."""
+    return int(after[name]) - int(before[name])
+
+
+def rate(before: Mapping[str, Any], after: Mapping[str, Any], name: str, seconds: float) -> float:
+    """Return the mean rate of a counter over wall time; 0 without time."""
+    return difference(before, after, name) / seconds if seconds > 0 else 0.0
+
+
+def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[int]) -> list[Direction]:
+    """Return what a trial of the client process measured, for each port that sent to its neighbour in `ports`."""
+    rest, first, last, end = raw["readings"]
+    seconds = last["time"] - first["time"]
+    result = []
+    for place, port in enumerate(ports):
+        if port not in senders:
+            continue
+        target = ports[place ^ 1]
+        tx, rx = str(port), str(target)
+
+        def counted(name: str, of: str) -> int:
+            return difference(rest["ports"][of], end["ports"][of], name)
+
+        result.append(
+            Direction(
+                source=port,
+                target=target,
+                sent_count=counted("opackets", tx),
+                received_count=counted("ipackets", rx),
+                ring_drops_count=counted("ierrors", rx),
+                refused_count=counted("oerrors", tx),
+                sent_bytes=counted("obytes", tx),
+                received_bytes=counted("ibytes", rx),
+                sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
+                received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
+                window_s=seconds,
+                latency=stateless_latency(end.get("pgid"), 1000 + port),
+            )
+        )
+    return result
+
+
+def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLatency | None:
+    """Return the latency of a packet group from the answer to `get_pgid_stats`; None without one. The server counts
+    from the start of traffic."""
+    if not answer or str(group) not in answer["flow_stats"]:
+        return None
+    flow = answer["flow_stats"][str(group)]
+    own = answer["latency"].get(str(group)) or {}
+    latency, errors = own.get("lat") or {}, own.get("er") or {}
+    seen = bool(latency.get("histogram"))
+    return ProbeLatency(
+        sent_count=sum(flow["tp"].values()),
+        received_count=sum(flow["rp"].values()),
+        out_of_order_count=errors.get("ooo", 0),
+        duplicated_count=errors.get("dup", 0),
+        mean_s=latency["average"] * MICROSECOND if seen else None,
+        jitter_s=latency["jit"] * MICROSECOND if seen else None,
+        min_s=latency["total_min"] * MICROSECOND if seen else None,
+        max_s=latency["total_max"] * MICROSECOND if seen else None,
+        buckets={int(key): count for key, count in (latency.get("histogram") or {}).items()},
+        hdr=latency.get("hdrh"),
+    )
+
+
+def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLatency | None:
+    """Return the latency of the probes that `port` received, from the answer to ASTF's `get_latency_stats`.
+
+    The probes that `port` sent are those that `peer` received and lost, so what was sent to `port` is `peer`'s count.
+    """
+    data = answer["data"]
+    if f"port-{port}" not in data:
+        return None
+    own, stats = data[f"port-{port}"]["hist"], data[f"port-{port}"]["stats"]
+    buckets = {int(one["key"]): int(one["val"]) for one in own["histogram"]}
+    return ProbeLatency(
+        sent_count=int(data[f"port-{peer}"]["stats"]["m_tx_pkt_ok"]),
+        received_count=int(stats["m_pkt_ok"]),
+        out_of_order_count=int(stats["m_seq_error"]),
+        duplicated_count=0,
+        mean_s=own["s_avg"] * MICROSECOND if buckets else None,
+        jitter_s=stats["m_jitter"] * MICROSECOND if buckets else None,
+        min_s=None,  # TRex reports a constant, 10 µs
+        max_s=own["max_usec"] * MICROSECOND if buckets else None,
+        buckets=buckets,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """What stateful traffic did. `connections_pps`: established per second of wall time. `errors_count`: dropped
+    connections, and packets that no connection took; not latency probes, which TRex counts as `err_no_tcp_udp`."""
+
+    connections_count: int
+    connections_pps: float
+    active_count: float
+    retransmits_count: int
+    errors_count: int
+
+
+PROBES_COUNTER = "err_no_tcp_udp"
+_DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops", "tcps_testdrops")
+
+
+def connections(raw: Mapping[str, Any]) -> Connections:
+    """Return what the connections of a stateful test did, from the client process's readings."""
+    names: Mapping[str, str] = raw["names"]
+    running, end = raw["readings"][:-1], raw["readings"][-1]
+
+    def counted(reading: Mapping[str, Any], side: str) -> dict[str, float]:
+        return {names[key]: value for key, value in reading["counters"][side].items() if key in names}
+
+    first, last = counted(running[0], "client"), counted(running[-1], "client")
+    seconds = running[-1]["time"] - running[0]["time"]
+    sides = [counted(end, side) for side in ("client", "server")]
+    errors = [
+        value
+        for side in sides
+        for name, value in side.items()
+        if (name.startswith("err_") and name != PROBES_COUNTER) or name in _DROPS
+    ]
+    made = last.get("tcps_connects", 0) - first.get("tcps_connects", 0)
+    return Connections(
+        connections_count=int(sides[0].get("tcps_connects", 0)),
+        connections_pps=made / seconds if seconds > 0 else 0.0,
+        active_count=last.get("m_active_flows", 0.0),
+        retransmits_count=int(sum(side.get("tcps_sndrexmitpack", 0) for side in sides)),
+        errors_count=int(sum(errors)),
+    )
+
+
+def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Direction]:
+    """Return what a stateful test measured in each direction."""
+    before: Mapping[str, Any] = raw["before"]
+    first, last, end = raw["readings"][0], raw["readings"][-2], raw["readings"][-1]
+    seconds = last["time"] - first["time"]
+    result = []
+    for place, port in enumerate(ports):
+        target = ports[place ^ 1]
+        tx, rx = str(port), str(target)
+        result.append(
+            Direction(
+                source=port,
+                target=target,
+                sent_count=difference(before[tx], end["ports"][tx], "opackets"),
+                received_count=difference(before[rx], end["ports"][rx], "ipackets"),
+                ring_drops_count=difference(before[rx], end["ports"][rx], "ierrors"),
+                refused_count=difference(before[tx], end["ports"][tx], "oerrors"),
+                sent_bytes=difference(before[tx], end["ports"][tx], "obytes"),
+                received_bytes=difference(before[rx], end["ports"][rx], "ibytes"),
+                sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
+                received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
+                window_s=seconds,
+                latency=stateful_latency(end["latency"], target, port),
+            )
+        )
+    return result
+
+
+def received_bps(raw: Mapping[str, Any], port: int) -> float:
+    """Return the rate of bits with FCS that a port received while a stateful test ran."""
+    first, last = raw["readings"][0], raw["readings"][-2]
+    seconds = last["time"] - first["time"]
+    return 8 * rate(first["ports"][str(port)], last["ports"][str(port)], "ibytes", seconds)

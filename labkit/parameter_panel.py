@@ -1,0 +1,126 @@
+"""A panel with the parameters of an experiment: choose, see at once what cannot be and how long it takes, start, stop,
+resume. `labkit.panel("datapaths")` in a notebook; the finished run is `panel.run`."""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+
+from labkit import notebook
+from labkit.commands import arguments
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput, Failed, LabkitError
+from labkit.jupyter.progress_bar import NotebookBar
+from labkit.measure import experiments
+from labkit.runner import run as running
+from labkit.runner import yaml_files
+
+WIDE = {"description_width": "10em"}
+
+
+class _Bar(NotebookBar):
+    """Shows progress in the widgets of a panel, and ends the run at the next event after `stop`."""
+
+    def __init__(self, share: ipywidgets.FloatProgress, text: ipywidgets.HTML, stop: threading.Event) -> None:
+        super().__init__()
+        self._share_widget, self._text, self._stop = share, text, stop
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        super().see(event)
+        if self._stop.is_set() and event["event"] != "finished":
+            raise Failed("stopped: finished rows are kept, and Start resumes")
+
+    def _show(self, now: bool = False) -> None:
+        self._share_widget.value = self._share
+        self._text.value = "<br>".join(map(html.escape, self._lines()))
+
+
+class Panel:
+    """The panel of an experiment. values: the initial values of parameters, by name."""
+
+    def __init__(self, experiment: str = "datapaths", **values: Any) -> None:
+        self._name, self._experiment = experiment, experiments.find(experiment)
+        defaults = self._experiment.parameters().asdict()
+        if unknown := values.keys() - defaults.keys():
+            raise BadInput(f"there is no parameter {sorted(unknown)[0]}; there are: {', '.join(defaults)}")
+        self.run: notebook.Run | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.fields: dict[str, ipywidgets.Text] = {}
+        for name, value in (defaults | values).items():
+            about = self._experiment.help[name]
+            self.fields[name] = ipywidgets.Text(
+                value=arguments.typed(value), description=name, tooltip=about, placeholder=about,
+                continuous_update=True, style=WIDE, layout={"width": "45em"},
+            )  # fmt: skip
+            self.fields[name].observe(self._check, "value")
+        self._defaults = {name: arguments.typed(value) for name, value in defaults.items()}
+        self.verdict, self.text = ipywidgets.HTML(), ipywidgets.HTML()
+        self.start = ipywidgets.Button(description="Start", button_style="success")
+        self.stop = ipywidgets.Button(description="Stop", disabled=True)
+        self.share = ipywidgets.FloatProgress(min=0.0, max=1.0, layout={"width": "45em"})
+        self.start.on_click(self._start)
+        self.stop.on_click(lambda _button: self._ending.set())
+        self._begun: tuple[dict[str, str], Path] | None = None
+        usual = [
+            name for name in ("topology", "protocol", "pairs", "rounds", "duration_s") if name in self.fields
+        ]
+        more = ipywidgets.VBox([field for name, field in self.fields.items() if name not in usual])
+        folded = ipywidgets.Accordion([more], titles=["all other parameters"])
+        buttons = ipywidgets.HBox([self.start, self.stop])
+        first = [self.fields[name] for name in usual]
+        self.box = ipywidgets.VBox([*first, folded, self.verdict, buttons, self.share, self.text])
+        self._check()
+
+    def given(self) -> dict[str, str]:
+        """Return the parameters that differ from their defaults, as typed."""
+        return {
+            name: field.value for name, field in self.fields.items() if field.value != self._defaults[name]
+        }
+
+    def _check(self, _change: Any = None) -> None:
+        """Say what cannot be, or how long it takes."""
+        try:
+            parameters = self._experiment.parameters.of(
+                yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())
+            )
+            seconds = self._experiment.planned_s(parameters)
+        except LabkitError as error:
+            self.verdict.value = f"<b style='color: #b00020'>{html.escape(str(error))}</b>"
+            self.start.disabled = True
+            return
+        self.verdict.value = f"It takes about {units.duration(seconds)}."
+        self.start.disabled = self._thread is not None and self._thread.is_alive()
+
+    def _start(self, _button: Any) -> None:
+        given = self.given()
+        if self._begun is None or self._begun[0] != given:  # other parameters are another run
+            self._begun = given, run_folder.new_run(self._name)
+        self._ending.clear()
+        self.start.disabled, self.stop.disabled = True, False
+        self._thread = threading.Thread(target=self._measure, args=self._begun, daemon=True)
+        self._thread.start()
+
+    def _measure(self, given: dict[str, str], folder: Path) -> None:
+        bar = _Bar(self.share, self.text, self._ending)
+        try:
+            self.run = notebook.Run(running.measure(self._name, given, folder, bar.see))
+            self._begun = None
+            bar.end(f"measured: panel.run is the run in {run_folder.shown(folder)}")
+        except LabkitError as error:
+            bar.end(str(error))
+        finally:
+            self.stop.disabled, self.start.disabled = True, False
+
+    def wait(self) -> None:
+        """Wait until the run has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _repr_mimebundle_(self, **words: Any) -> Any:
+        return self.box._repr_mimebundle_(**words)

@@ -1,0 +1,47 @@
+"""Own profiles of TRex: files of Python, so code. They run only for who names them, not for a sweep's file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput
+
+ALLOW = "LABKIT_ALLOW"
+PROGRESS = "LABKIT_PROGRESS"  # set where a notebook is executed for a sweep, whose file somebody else may have written
+FLAG = "trex_profile"
+MOST_BYTES = 1 << 20
+
+
+def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the parameters with the digest of the profile that they name, if it is a file, and its text by the digest.
+
+    The text travels with the request, so that a run goes on only with the same code. Raises BadInput for a file that is
+    not there or no text, and for one that the parameters of a sweep name without LABKIT_ALLOW=trex_profile.
+    """
+    profile = parameters.get("profile")
+    if not (isinstance(profile, str) and profile.endswith(".py")):
+        return dict(parameters), {}
+    if os.environ.get(PROGRESS) and FLAG not in os.environ.get(ALLOW, "").split(","):
+        raise BadInput(
+            f"profile={profile} is code, and a sweep's file may be somebody else's: name it on the command line or in"
+            f" your own notebook, or allow it with {ALLOW}={FLAG} in the environment"
+        )
+    try:
+        content = Path(profile).read_bytes()
+        if len(content) > MOST_BYTES:
+            raise BadInput(
+                f"profile={profile} is larger than {MOST_BYTES >> 20} MiB: a profile is a short program"
+            )
+        source = content.decode()
+        compile(source, profile, "exec")
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"profile={profile} cannot be read: {words}") from None
+    except (SyntaxError, ValueError) as error:
+        raise BadInput(f"profile={profile} is no Python: {error}") from None
+    digest = hashlib.sha256(content).hexdigest()
+    return {**parameters, "profile_digest": digest}, {digest: source}

@@ -1,0 +1,243 @@
+"""Load tests with TRex's own client against a server that answers as a recorded one did, on loopback of a sandbox."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandbox import LABKIT, Row, Sandbox, one_sentence, sandbox, until
+from trex_server import Plan, argv
+
+from labkit.common import run_folder
+
+pytestmark = pytest.mark.needs("namespaces", "trex client")
+
+SHORT = ["profile=64b", "warmup_s=0.3", "ramp_s=1.2", "hold_s=0.4", "step_s=0.4", "target=30kpps"]
+
+
+@contextmanager
+def served(made: Sandbox, **plan: Any) -> Iterator[tuple[str, Path]]:
+    """A server in the sandbox: its HOST:PORT, and the file of the calls that it answered."""
+    log = made.folder / "calls.jsonl"
+    log.write_text("")
+    words = [*made.prefix, *argv(Plan(log=str(log), **plan))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        try:
+            yield f"127.0.0.1:{port}", log
+        finally:
+            process.kill()
+
+
+def calls(log: Path) -> list[str]:
+    """The methods that were called, without those of the client's own thread."""
+    methods = [json.loads(line)[0] for line in log.read_text().splitlines()]
+    return [method for method in methods if method != "get_async_events"]
+
+
+def released(log: Path) -> bool:
+    """Whether what was acquired is stopped and released."""
+    methods = calls(log)
+    return methods.count("acquire") == methods.count("release") == 2 and "remove_all_streams" in methods
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with sandbox(tmp_path_factory.mktemp("trex"), user=False) as made:
+        yield made
+
+
+def words_of(server: str, *words: str) -> list[str]:
+    """The parameters of a short load test; `words` take the place of those of the same name."""
+    given = dict(word.split("=", 1) for word in (f"server={server}", *SHORT, *words))
+    return [f"{name}={value}" for name, value in given.items()]
+
+
+def load_test(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[list[Row], str]:
+    """The rows of a load test, and what labkit said."""
+    folder = made.folder / name
+    with served(made, **plan) as (server, log):
+        done = made.labkit(
+            "run", "trex_stateless", *words_of(server, *words), "--folder", str(folder), timeout=60
+        )
+        assert until(lambda: released(log), 5), calls(log)
+    assert done.returncode == 0, done.stderr
+    return run_folder.read_rows(folder), done.stdout
+
+
+def result_of(rows: list[Row]) -> Row:
+    [row] = [row for row in rows if row["part"] == "cost"]
+    return row
+
+
+def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
+    """Each port's load of 10, 20 and 30 kpps, with 1,000 probes a second, before a device that carries 22 kpps."""
+    rows, out = load_test(box, "limited", capacity_pps=22_000, line_bps=1e9)
+    result = result_of(rows)
+    assert (result["status"], result["direction"], result["trex"]) == ("ok", "all", "v3.08")
+    assert result["throughput_pps"] == pytest.approx(42_000, rel=0.02)
+    assert "more than the limit of 0.01 %" in result["ended"]
+    steps = [row for row in rows if row["part"] == "steps"]
+    whole = [row for row in steps if row["direction"] == "all"]
+    assert [row["phase"] for row in whole] == ["warm-up", "ramp", "ramp", "ramp"]  # no hold: it ended early
+    assert [row["asked_pps"] for row in whole] == [4000, 22_000, 42_000, 62_000]
+    assert whole[-1]["loss_ratio"] == pytest.approx(1 - 22 / 31, rel=0.02)
+    ways = [row for row in steps if row["direction"] != "all"]
+    assert {row["direction"] for row in ways} == {"0→1", "1→0"}
+    assert ways[0]["latency_buckets"] == {"10": 195, "300": 359, "1000": 232}
+    assert ways[0]["jitter_s"] == pytest.approx(476e-6)
+    assert len({frozenset(row) for row in rows}) == 1
+    assert result["line"].endswith("1 Gbit/s / (84 · 8 bit) = 1488095 pps")
+    assert "arrived within the loss limit" in out
+
+
+def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
+    rows, _ = load_test(box, "ring", ring_pps=15_000)
+    result = result_of(rows)
+    assert result["status"] == "invalid"
+    assert result["reason"].startswith("TRex's own receive ring dropped ")
+    assert [row["lost_count"] for row in rows if row["part"] == "steps"] == [0] * 9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"most_pps": 15_000}, "generator-limited: TRex sent "),
+        ({"swallows": True}, "interfaces refused "),
+        ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1"),
+    ],
+)
+def test_what_says_nothing_about_the_device_is_invalid(
+    box: Sandbox, plan: dict[str, Any], words: str
+) -> None:
+    rows, _ = load_test(box, next(iter(plan)), **plan)
+    result = result_of(rows)
+    assert result["status"] == "invalid"
+    assert words in result["reason"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("plan", "words", "sentence"),
+    [
+        (
+            {"owner": "alice"},
+            (),
+            "port 0 of the TRex server {} is owned by alice: wait until it is released, or take",
+        ),
+        ({"silent": True}, (), "no TRex server answers at {}"),
+        ({"api": (4, 1)}, (), "has another version of the API than lbr-trex-client"),
+        ({"mode": "ASTF", "recorded": "astf_http_own"}, (), "runs in another mode: start it without --astf"),
+        ({}, ("ports=0,7",), "has no port 7; it has 0, 1"),
+        ({"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
+        ({}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
+    ],
+)
+def test_servers_that_cannot_be_used(
+    box: Sandbox, plan: dict[str, Any], words: tuple[str, ...], sentence: str
+) -> None:
+    with served(box, **plan) as (server, log):
+        done = box.labkit("run", "trex_stateless", *words_of(server, *words), timeout=60)
+        assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5)
+    assert done.returncode in (1, 2)
+    assert sentence.format(server) in one_sentence(done)
+
+
+@pytest.mark.long
+def test_force_takes_ports(box: Sandbox) -> None:
+    rows, _ = load_test(box, "forced", "force=true", owner="alice")
+    assert result_of(rows)["status"] == "ok"
+
+
+@pytest.mark.long
+def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
+    folder = box.folder / "dies"
+    with served(box, dies_after=5) as (server, _):
+        done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=90)
+    assert f"the TRex server {server} does not answer any more" in one_sentence(done)
+    rows = run_folder.read_rows(folder)
+    steps = [row for row in rows if row["part"] == "steps" and row["direction"] == "all"]
+    assert [row["status"] for row in steps] == ["ok", "ok", "failed"]
+    assert result_of(rows)["status"] == "invalid"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_an_ended_labkit_leaves_the_server_stopped_and_released(box: Sandbox, number: signal.Signals) -> None:
+    with served(box) as (server, log):
+        process = box.start(
+            *LABKIT, "run", "trex_stateless", f"server={server}", "profile=64b", "warmup_s=30"
+        )
+        assert until(lambda: "start_traffic" in calls(log), 30), calls(log)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert until(lambda: released(log), 15), calls(log)
+        methods = calls(log)
+        assert methods.count("stop_traffic") == methods.count("start_traffic") == 2
+
+
+PROFILE = """
+from trex.stl.api import *
+class Own:
+    def get_streams(self, direction, **more):
+        packet = Ether() / IP(src="198.18.0.1", dst="198.18.0.2") / UDP(dport=7) / (b"x" * 82)
+        return [STLStream(packet=STLPktBuilder(pkt=packet), mode=STLTXCont(pps=1000))]
+def register():
+    return Own()
+"""
+
+
+@pytest.mark.long
+def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
+    path = box.folder / "own.py"
+    path.write_text(PROFILE)
+    rows, _ = load_test(box, "own", f"profile={path}")
+    result = result_of(rows)
+    assert (result["status"], result["frame_bytes"]) == ("ok", 128)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def register(:\n", "is no Python"),
+        ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
+        ("x = 1\n", "TRex cannot take it as a stateless profile"),
+    ],
+)
+def test_a_profile_that_is_none(box: Sandbox, text: str, sentence: str) -> None:
+    path = box.folder / "none.py"
+    path.write_text(text)
+    with served(box) as (server, _):
+        done = box.labkit("run", "trex_stateless", *words_of(server, f"profile={path}"), timeout=60)
+    assert done.returncode == 2
+    assert sentence in one_sentence(done)
+
+
+def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
+    """The counters of the recorded session are replayed: 8,140 packets one way and 16,902 the other."""
+    folder = box.folder / "stateful"
+    with served(box, mode="ASTF", recorded="astf_http_own", api=(2, 3)) as (server, log):
+        words = [f"server={server}", "mult=10", "test_s=6", "--folder", str(folder)]
+        done = box.labkit("run", "trex_stateful", *words, timeout=60)
+        assert until(lambda: calls(log).count("acquire") == calls(log).count("release") == 1, 5)
+    assert done.returncode == 0, done.stderr
+    rows = run_folder.read_rows(folder)
+    [result] = [row for row in rows if row["part"] == "cost"]
+    there, back = [row for row in rows if row["part"] == "directions"]
+    assert (result["status"], result["mult"], result["connections_count"]) == ("ok", 10, 501)
+    assert result["connection_errors_count"] == 0  # err_no_tcp_udp counts the latency probes alone
+    assert (there["direction"], there["sent_count"], there["received_frames_count"]) == ("0→1", 8140, 8140)
+    assert (back["direction"], back["sent_count"], back["received_frames_count"]) == ("1→0", 16_902, 16_902)
+    assert (there["probes_sent_count"], there["probes_lost_count"]) == (5134, 1)
+    assert (back["jitter_s"], back["probes_lost_count"]) == (pytest.approx(122e-6), 0)
+    assert back["latency_max_s"] == pytest.approx(11_681e-6)
+    assert back["throughput_bps"] > 20 * there["throughput_bps"] > 0  # GETs one way, answers the other

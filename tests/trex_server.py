@@ -1,0 +1,451 @@
+"""A TRex server for tests: it answers on loopback as a recorded one did, and counts packets as a test plans them.
+
+What does not change is taken from a transcript of a real v3.08 server (tests/samples/trex-3.08-*.jsonl.gz): every
+answer that has no method here is the recorded one of the same method and port. Ids are those of the request. Owners,
+states, events and packet counters are of this server. It runs as a process of its own, and as `_t-rex-64` of a fake
+release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import itertools
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SAMPLES = Path(__file__).with_name("samples")
+MAGIC = 0xABE85CEA
+STARTED, STOPPED, JOB_DONE, ACQUIRED, RELEASED = 0, 1, 4, 5, 6
+OF_PROFILE = 10  # more, of the same event of a port's profile
+# Of ASTF: events, and states of a profile
+ASTF_STATE, PROFILE_STATE, PROFILE_CLEARED = 50, 60, 61
+IDLE, LOADED, PARSING, BUILDING, TRANSMITTING, CLEANING = 0, 1, 2, 3, 4, 5
+
+
+def transcript(name: str) -> list[dict[str, Any]]:
+    """The recorded messages of a session, each with chan, dir, t and msg."""
+    with gzip.open(SAMPLES / f"trex-3.08-{name}.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def calls(name: str) -> Iterator[tuple[float, str, dict[str, Any], Any]]:
+    """Each call of a session with its answer: time of the answer, method, parameters, the result or the error."""
+    asked: dict[str, Any] = {}
+    for record in transcript(name):
+        if record["chan"] != "rpc":
+            continue
+        for one in record["msg"] if isinstance(record["msg"], list) else [record["msg"]]:
+            if record["dir"] == "req":
+                asked[one["id"]] = one
+            elif one.get("id") in asked:
+                request = asked[one["id"]]
+                yield record["t"], request["method"], request.get("params", {}), one.get("result", one)
+
+
+@dataclass
+class Plan:
+    """What the server and the device behind it do. Rates are packets a second of each port.
+
+    `capacity_pps`: the device drops what is more. `loss_ratio`: it drops this share of everything. `ring_pps`: TRex's
+    own ring drops what is more (`ierrors`). `most_pps`: TRex sends no faster. `swallows`: frames are larger than the
+    MTU: only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic, `silent`: it never answers,
+    `silent_at`: it does not answer from this method on.
+    """
+
+    recorded: str = "stl_errors"
+    mode: str = "STL"
+    api: tuple[int, int] = (5, 1)
+    owner: str = ""
+    line_bps: float = 10e9
+    capacity_pps: float = 1e12
+    loss_ratio: float = 0.0
+    ring_pps: float = 1e12
+    most_pps: float = 1e12
+    swallows: bool = False
+    silent: bool = False
+    silent_at: str = ""
+    dies_after: int = 0
+    log: str = ""
+    rpc_port: int = 0
+
+
+@dataclass
+class Port:
+    owner: str = ""
+    handler: str = ""
+    session: int = 0
+    streams: dict[int, Any] = field(default_factory=dict)
+    rate_pps: float = 0.0
+    since: float = 0.0
+    duration: float = 0.0
+    running: bool = False
+    sent: float = 0.0  # of traffic that has ended, and so on
+    received: float = 0.0
+    dropped: float = 0.0
+    refused: float = 0.0
+    probes_since: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # sent, and received by the other port, when traffic last started
+
+
+class Rejected(Exception):
+    """An error that the server answers with."""
+
+
+class Server:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.woken = False
+        self.answers: dict[tuple[str, Any], list[Any]] = {}
+        for _t, method, parameters, result in calls(plan.recorded):
+            if not (isinstance(result, dict) and "error" in result):
+                self.answers.setdefault((method, parameters.get("port_id")), []).append(result)
+        self.ports = {0: Port(owner=plan.owner), 1: Port(owner=plan.owner)}
+        self.events: dict[int, list[dict[str, Any]]] = {}
+        self.seen: dict[int, int] = {}
+        self.handlers = itertools.count()
+        self.starts = 0
+        self.astf_owner = plan.owner
+        self.astf_until: float | None = None
+        self.epoch = 0
+
+    # what is sent, and where it stays
+
+    def _flow(self, port: Port, now: float) -> tuple[float, float, float, float]:
+        """Of running traffic: sent, received by the other port, dropped by TRex's ring, refused by the interface."""
+        if not port.running:
+            return 0, 0, 0, 0
+        wanted = port.rate_pps + self._probes_pps(port)
+        rate = min(wanted, self.plan.most_pps)
+        whole = wanted * port.duration if port.duration > 0 else 1e18
+        count = min(rate * (now - port.since), whole)
+        if self.plan.swallows:
+            return 0, 0, 0, count
+        passed = count * min(1, self.plan.capacity_pps / rate if rate else 1) * (1 - self.plan.loss_ratio)
+        ring = passed * max(0.0, 1 - self.plan.ring_pps / rate) if rate else 0.0
+        return count, passed - ring, ring, 0
+
+    def _probes_pps(self, port: Port) -> float:
+        """Latency streams are not scaled by the multiplier."""
+        return sum(
+            one["mode"]["rate"]["value"]
+            for one in port.streams.values()
+            if one["flow_stats"].get("rule_type") == "latency"
+        )
+
+    def _settle(self, number: int, now: float) -> None:
+        port, peer = self.ports[number], self.ports[number ^ 1]
+        sent, received, ring, refused = self._flow(port, now)
+        port.running = False
+        port.sent += sent
+        port.refused += refused
+        peer.received += received
+        peer.dropped += ring
+
+    def _ended(self, now: float) -> None:
+        """Traffic whose scheduled packets are all sent ends by itself."""
+        for number, port in self.ports.items():
+            wanted = port.rate_pps + self._probes_pps(port)
+            if port.running and port.duration > 0 and wanted:
+                rate = min(wanted, self.plan.most_pps)
+                if (now - port.since) * rate >= wanted * port.duration:
+                    self._settle(number, now)
+                    self._of_port(JOB_DONE, number)
+        if self.astf_until is not None and now >= self.astf_until:
+            self._astf_ended()
+
+    def _astf(self, *states: int) -> None:
+        for state in states:
+            self._publish(PROFILE_STATE, {"epoch": self.epoch, "profile_id": "_", "state": state})
+            self._publish(ASTF_STATE, {"epoch": self.epoch, "state": state})
+
+    def _astf_ended(self) -> None:
+        self.astf_until = None
+        self._astf(CLEANING, LOADED)
+
+    def counters(self, number: int) -> dict[str, Any]:
+        now = time.monotonic()
+        port, peer = self.ports[number], self.ports[number ^ 1]
+        sent, _received, _ring, refused = self._flow(port, now)
+        _sent, received, ring, _refused = self._flow(peer, now)
+        out, arrived = int(port.sent + sent), int(port.received + received)
+        return {
+            "opackets": out, "ipackets": arrived, "obytes": 64 * out, "ibytes": 64 * arrived,
+            "oerrors": int(port.refused + refused), "ierrors": int(port.dropped + ring), "m_cpu_util": 0.0,
+            "m_total_tx_pps": 0.0, "m_total_tx_bps": 0.0, "m_total_rx_pps": 0.0, "m_total_rx_bps": 0.0,
+        }  # fmt: skip
+
+    # the protocol
+
+    def _publish(self, kind: int, data: dict[str, Any], name: str = "trex-event") -> None:
+        for session in self.events:
+            self.events[session].append({"name": name, "type": kind, "data": data, "seq": self.seen[session]})
+            self.seen[session] += 1
+        self.woken = True
+
+    def _of_port(self, kind: int, number: int) -> None:
+        self._publish(kind + OF_PROFILE, {"port_id": number, "profile_id": "_"})
+        self._publish(kind, {"port_id": number})
+
+    def answer(self, method: str, parameters: dict[str, Any]) -> Any:
+        now = time.monotonic()
+        self._ended(now)
+        number = parameters.get("port_id")
+        own = getattr(self, f"do_{method}", None)
+        if own is not None:
+            return own(parameters, number, now)
+        recorded = self.answers.get((method, number)) or self.answers.get((method, None))
+        if recorded is None:
+            return {}
+        return recorded.pop(0) if len(recorded) > 1 else recorded[0]
+
+    def do_api_sync_v2(self, parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        if parameters["name"] != self.plan.mode:
+            raise Rejected(
+                f"RPC configuration mismatch - server RPC configuration: '{self.plan.mode}', client RPC"
+                f" configuration: '{parameters['name']}'"
+            )
+        major, minor = self.plan.api
+        if self.plan.mode == "STL" and parameters["major"] != major:
+            raise Rejected(
+                "RPC version mismatch: a newer client version is required\n(API type 'STL':  - server:"
+                f" '{major}.{minor}', client: '{parameters['major']}.{parameters['minor']}')"
+            )
+        return {"api_h": "69StCeNr"}
+
+    def do_get_async_events(self, parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        session = parameters["session_id"]
+        self.seen.setdefault(session, 0)
+        waiting, self.events[session] = self.events.get(session, []), []
+        return {"data": waiting}
+
+    def do_publish_now(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        self.woken = True
+        return {}
+
+    def do_get_port_status(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        port = self.ports[number]
+        state = "TX" if port.running else "STREAMS" if port.streams else "IDLE"
+        recorded: dict[str, Any] = self.answers[("get_port_status", number)][0]
+        attributes = {**recorded["attr"], "speed": self.plan.line_bps / 1e9}
+        return {
+            **recorded,
+            "attr": attributes,
+            "owner": port.owner,
+            "state": state,
+            "state_profile": {"_": state},
+        }
+
+    def do_acquire(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        numbers = [number] if number is not None else list(self.ports)
+        for one in numbers:
+            if self.ports[one].owner and not parameters.get("force"):
+                raise Rejected(f"port is already taken by '{self.ports[one].owner}'")
+        for one in numbers:
+            port = self.ports[one]
+            port.owner, port.session = parameters["user"], parameters["session_id"]
+            port.handler = f"handler{next(self.handlers)}"
+            self._publish(ACQUIRED, {"port_id": one, "who": port.owner, "session_id": port.session,
+                                     "force": bool(parameters.get("force"))})  # fmt: skip
+        if number is None:
+            return {"handler": "astf", "ports": {str(one): self.ports[one].handler for one in numbers}}
+        return self.ports[number].handler
+
+    def do_release(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        for one in [number] if number is not None else list(self.ports):
+            port = self.ports[one]
+            if number is not None and parameters.get("handler") != port.handler:
+                raise Rejected("port is not owned by you or your current executing session")
+            self._publish(RELEASED, {"port_id": one, "who": port.owner, "session_id": port.session})
+            port.owner = port.handler = ""
+        return {}
+
+    def do_add_stream(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        self.ports[number].streams[parameters["stream_id"]] = parameters["stream"]
+        return {}
+
+    def do_remove_all_streams(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        self.ports[number].streams.clear()
+        return {}
+
+    def do_get_all_streams(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        return {"profiles": {}}
+
+    def do_start_traffic(self, parameters: dict[str, Any], number: Any, now: float) -> Any:
+        self.starts += 1
+        if self.plan.dies_after and self.starts >= self.plan.dies_after:
+            os._exit(1)
+        port, multiplier = self.ports[number], parameters["mul"]
+        assert multiplier["type"] == "pps", "rates are asked for in packets a second"
+        port.rate_pps = multiplier["value"]
+        if (wanted := port.rate_pps * 84 * 8) > self.plan.line_bps * 1.0001:
+            raise Rejected(
+                f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
+                f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
+            )
+        port.since, port.duration, port.running = now, parameters["duration"], True
+        port.probes_since = port.sent, self.ports[number ^ 1].received
+        self._of_port(STARTED, number)
+        return {"multiplier": 1.0, "ts": now}
+
+    def do_stop_traffic(self, _parameters: dict[str, Any], number: Any, now: float) -> Any:
+        if self.ports[number].running:
+            self._settle(number, now)
+            self._of_port(STOPPED, number)
+        return {}
+
+    def do_get_port_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        return self._replayed("get_port_stats", number) if self.plan.mode == "ASTF" else self.counters(number)
+
+    def do_get_counter_values(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        return self._replayed("get_counter_values", number)
+
+    def _replayed(self, method: str, number: Any) -> Any:
+        """The next recorded counters while connections run; before, the first ones, and after, the last."""
+        recorded = self.answers[(method, number)]
+        if not self.starts:
+            return recorded[0]
+        while recorded[0] == recorded[1] if len(recorded) > 1 else False:
+            recorded.pop(0)
+        if len(recorded) > 1 and self.astf_until is not None:
+            recorded.pop(0)
+        return recorded[0] if self.astf_until is not None else recorded[-1]
+
+    def do_get_latency_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        return self._replayed("get_latency_stats", number)
+
+    def do_get_active_pgids(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        return {"ids": {"flow_stats": [], "latency": []}}
+
+    def do_get_pgid_stats(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        """The recorded latencies of stream 5; its packets are those of its port."""
+        flows, latency = {}, {}
+        for number, port in self.ports.items():
+            for stream in port.streams.values():
+                if stream["flow_stats"].get("rule_type") == "latency":
+                    counted, peer = self.counters(number), self.counters(number ^ 1)
+                    name = str(stream["flow_stats"]["stream_id"])
+                    sent = counted["opackets"] - port.probes_since[0]
+                    arrived = peer["ipackets"] - port.probes_since[1]
+                    share = 1000 / max(1.0, port.rate_pps + 1000)
+                    flows[name] = {
+                        **{key: {"0": 0, "1": 0} for key in ("rb", "rbs", "rps", "tb", "tbs", "tps")},
+                        "tp": {str(number): int(share * sent), str(number ^ 1): 0},
+                        "rp": {str(number): 0, str(number ^ 1): int(share * arrived)},
+                    }
+                    latency[name] = {"lat": {"average": 484.0, "histogram": {"10": 195, "300": 359, "1000": 232},
+                                             "jit": 476, "last_max": 2347, "total_max": 2492, "total_min": 8},
+                                     "er": {"drp": 0}}  # fmt: skip
+        return {"flow_stats": flows, "latency": {**latency, "g": None}, "ver_id": {}}
+
+    def do_profile_clear(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        self._publish(PROFILE_CLEARED, {"epoch": self.epoch, "profile_id": "_"})
+        self._publish(PROFILE_STATE, {"epoch": self.epoch, "profile_id": "_", "state": IDLE})
+
+    def do_profile_fragment(self, parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        if parameters.get("frag_last"):
+            self._astf(LOADED)
+
+    def do_start(self, parameters: dict[str, Any], _number: Any, now: float) -> Any:
+        """Of ASTF: the transcript's counters are replayed while it runs."""
+        self.starts += 1
+        self.astf_until = now + (parameters["duration"] if parameters["duration"] > 0 else 1e9)
+        self._astf(PARSING, BUILDING)
+        self.epoch += 1
+        self._astf(TRANSMITTING)
+
+    def do_stop(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        if self.astf_until is not None:
+            self._astf_ended()
+
+
+def _free_ports() -> int:
+    """A port for the RPC whose lower neighbour, the publisher's, is free as well."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            with contextlib.suppress(OSError):
+                other.bind(("127.0.0.1", port - 1))
+                return port
+
+
+def serve(plan: Plan) -> None:
+    """Answer until SIGTERM, or until the process that started this one has ended."""
+    import zmq
+
+    server = Server(plan)
+    log = open(plan.log, "a", buffering=1) if plan.log else None
+    context = zmq.Context()
+    rpc, publisher = context.socket(zmq.REP), context.socket(zmq.PUB)
+    port = plan.rpc_port or _free_ports()
+    rpc.bind(f"tcp://127.0.0.1:{port}")
+    publisher.bind(f"tcp://127.0.0.1:{port - 1}")
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    print(port, flush=True)
+    while True:
+        server.woken = False
+        if rpc.poll(50):
+            raw = rpc.recv()
+            if plan.silent:
+                time.sleep(3600)
+            if struct.unpack(">I", raw[:4])[0] == MAGIC:
+                raw = zlib.decompress(raw[8:])
+            request = json.loads(raw)
+            replies = []
+            for one in request if isinstance(request, list) else [request]:
+                if log:
+                    log.write(json.dumps([one["method"], one["params"]]) + "\n")
+                if one["method"] == plan.silent_at:
+                    time.sleep(3600)
+                reply = {"jsonrpc": "2.0", "id": one["id"]}
+                try:
+                    reply["result"] = server.answer(one["method"], one["params"])
+                except Rejected as error:
+                    reply["error"] = {
+                        "code": -32000, "message": "Failed To Execute Method", "specific_err": str(error),
+                    }  # fmt: skip
+                replies.append(reply)
+            rpc.send(json.dumps(replies if isinstance(request, list) else replies[0]).encode())
+        server._ended(time.monotonic())
+        if server.woken:
+            publisher.send(b"{}")
+
+
+def argv(plan: Plan) -> list[str]:
+    """The command line that serves a plan; its first line of output is the RPC port."""
+    return [sys.executable, "-P", __file__, "--plan", json.dumps(asdict(plan))]
+
+
+def main() -> None:
+    words = argparse.ArgumentParser()
+    words.add_argument("--plan")
+    words.add_argument("--cfg")
+    words.add_argument("--astf", action="store_true")
+    given, _more = words.parse_known_args()
+    if given.plan:
+        fields = json.loads(given.plan)
+        plan = Plan(**{**fields, "api": tuple(fields["api"])})
+    else:  # as _t-rex-64 of a fake release
+        Path(f"{given.cfg}.argv").write_text(json.dumps(sys.argv))
+        mode = {"mode": "ASTF", "recorded": "astf_http_own"} if given.astf else {}
+        plan = Plan(**mode, **json.loads(os.environ.get("FAKE_TREX", "{}")))
+        plan.rpc_port = plan.rpc_port or 4501
+    serve(plan)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The parameter panel: validation while typing, the estimate, start, stop and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_rows
+
+import labkit
+from labkit import parameter_panel as panels
+from labkit.common.errors import BadInput
+
+
+@pytest.fixture
+def panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> panels.Panel:
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    made: panels.Panel = labkit.panel("datapaths", rounds=3)
+    return made
+
+
+def test_every_parameter_has_a_field(panel: panels.Panel) -> None:
+    assert list(panel.fields) == list(panel._experiment.parameters().asdict())
+    assert panel.given() == {"rounds": "3"}
+    with pytest.raises(BadInput, match="there is no parameter turns"):
+        panels.Panel("datapaths", turns=3)
+
+
+def test_validation_while_typing(panel: panels.Panel) -> None:
+    assert "It takes about" in panel.verdict.value
+    assert not panel.start.disabled
+    panel.fields["topology"].value = "<nope>"
+    assert "there is no topology &lt;nope&gt;" in panel.verdict.value
+    assert panel.start.disabled
+    panel.fields["topology"].value = "veth,vxlan"
+    assert not panel.start.disabled
+    before = panel.verdict.value
+    panel.fields["rounds"].value = "300"
+    assert panel.verdict.value != before
+
+
+def test_start_stop_resume(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def measure(experiment: str, parameters: Any, folder: Path, watch: Any) -> Path:
+        seen.append((experiment, parameters, folder))
+        if len(seen) == 1:
+            panel.stop.click()
+        watch({"event": "progress", "what": "round 1", "done_s": 1.0, "total_s": 4.0})
+        return synthetic_rows.save(folder, synthetic_rows.rows())
+
+    monkeypatch.setattr(panels.running, "measure", measure)
+    panel.start.click()
+    panel.wait()
+    assert "stopped: finished rows are kept" in panel.text.value
+    assert panel.run is None
+    panel.start.click()
+    panel.wait()
+    assert seen[0] == seen[1], "the same parameters in the same folder"
+    assert seen[0][1] == {"rounds": "3"}
+    assert panel.run is not None
+    assert len(panel.run.rows) == 180
+    assert "panel.run" in panel.text.value
+    assert panel.stop.disabled
+    assert not panel.start.disabled

@@ -1,0 +1,201 @@
+"""What TRex's counters mean, on the transcripts of a real server: each test is a way to conclude wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trex_server import calls, transcript
+
+from labkit.measure.experiments.trex import stateless
+from labkit.measure.traffic.rates import Line
+from labkit.measure.traffic.trex import readings
+from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+
+
+def counters(name: str, port: int) -> list[dict[str, Any]]:
+    """The answers to `get_port_stats`, each with the time of the wire."""
+    return [
+        {**result, "time": t}
+        for t, method, parameters, result in calls(name)
+        if method == "get_port_stats" and parameters["port_id"] == port
+    ]
+
+
+def started(name: str) -> list[tuple[float, float, float]]:
+    """When traffic was started, at which rate, and for how long."""
+    return [
+        (t, parameters["mul"]["value"], parameters["duration"])
+        for t, method, parameters, _ in calls(name)
+        if method == "start_traffic"
+    ]
+
+
+def whole(name: str, after: float, before: float) -> Direction:
+    """The direction 0→1 between two times of a transcript, from rest to rest."""
+
+    def reading(of: list[dict[str, Any]], at: int) -> dict[str, Any]:
+        return of[at]
+
+    zero = [one for one in counters(name, 0) if after <= one["time"] <= before]
+    one = [one for one in counters(name, 1) if after <= one["time"] <= before]
+    raw = [
+        {"time": zero[at]["time"], "ports": {"0": reading(zero, at), "1": reading(one, at)}, "global": {}}
+        for at in (0, 1, -2 if zero[-1]["opackets"] > zero[-2]["opackets"] else -3, -1)
+    ]
+    [direction] = readings.directions({"readings": raw}, (0, 1), (0,))
+    return direction
+
+
+def last_latency(name: str, group: str = "5") -> ProbeLatency:
+    answers = [
+        result
+        for _, method, _, result in calls(name)
+        if method == "get_pgid_stats" and result.get("latency", {}).get(group)
+    ]
+    latency = readings.stateless_latency(answers[-1], int(group))
+    assert latency is not None
+    return latency
+
+
+def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
+    """1: asked for 400 kpps for 3 s, TRex took longer for fewer packets at a time."""
+    begun, asked_pps, duration_s = started("stl_ramp64_overload")[-1]
+    assert (asked_pps, duration_s) == (400_000, 3)
+    running = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun]
+    assert (
+        running[-1]["opackets"] - 330_002 == 1_200_000
+    )  # all that was asked for, and yet not at the asked rate
+    pps = readings.rate(running[0], running[2], "opackets", running[2]["time"] - running[0]["time"])
+    assert pps == pytest.approx(318_000, rel=0.01)
+    direction = whole("stl_ramp64_overload", begun - 0.05, 99)
+    assert direction.sent_pps < 0.9 * asked_pps
+    assert "generator-limited" not in (stateless.problem_of([direction], asked_pps, duration_s) or "")
+
+
+def test_ring_drops_are_no_loss_of_the_device() -> None:
+    """2: `ierrors` of the receiving port were delivered by the device; the run is invalid."""
+    direction = whole("stl_ramp64_overload", 4.7, 8.334)
+    final = counters("stl_ramp64_overload", 1)[-1]
+    assert final["opackets"] == 0
+    assert final["ierrors"] > 0
+    assert direction.ring_drops_count > 0
+    assert direction.sent_count - direction.received_count == direction.ring_drops_count
+    assert direction.lost_count == 0
+    problem = stateless.problem_of([direction], 100_000, 3)
+    assert problem is not None
+    assert problem.startswith(f"TRex's own receive ring dropped {direction.ring_drops_count} of ")
+
+
+def test_tx_pps_is_never_read() -> None:
+    """3: TRex's own rate is smoothed: a second after the start it is far too low, and the counters are right."""
+    begun, asked_pps, _ = started("stl_ramp64_overload")[0]
+    first, second = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun][:2]
+    assert second["m_total_tx_pps"] < 0.6 * asked_pps
+    pps = readings.rate(first, second, "opackets", second["time"] - first["time"])
+    assert pps == pytest.approx(asked_pps, rel=0.01)
+
+
+def test_latency_streams_are_not_scaled() -> None:
+    """4: probes keep their 1,000 a second beside any load, so the requested rate counts them in."""
+    probes = last_latency("stl_latency_loss_hdrh")
+    [(_, method_rate, seconds)] = [
+        (t, parameters["mul"], parameters["duration"])
+        for t, method, parameters, _ in calls("stl_latency_loss_hdrh")
+        if method == "start_traffic"
+    ]
+    assert method_rate["type"] in ("raw", "pps")
+    assert probes.sent_count == 1000 * seconds
+
+
+def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
+    """4: a percentile is where its bucket ends, never above the greatest latency."""
+    latency = last_latency("stl_latency")
+    assert latency.buckets[0] == 3
+    assert sum(latency.buckets.values()) == latency.received_count == 4000
+    assert [readings.upper_edge(edge) for edge in (0, 10, 90, 100, 900, 1000, 20_000)] == [
+        10, 20, 100, 200, 1000, 2000, 30_000,
+    ]  # fmt: skip
+    assert latency.percentile_s(0.5) == pytest.approx(500e-6)
+    assert latency.percentile_s(1) == latency.max_s == pytest.approx(2492e-6)
+    assert latency.mean_s == pytest.approx(484e-6)
+
+
+def test_hdr_histogram_gives_exact_percentiles() -> None:
+    """4: with `--hdrh` a percentile lies inside its bucket instead of at its edge."""
+    exact = last_latency("stl_latency_loss_hdrh")
+    assert exact.hdr is not None
+    coarse = ProbeLatency(**{**vars(exact), "hdr": None})
+    value, edge = exact.percentile_s(0.5), coarse.percentile_s(0.5)
+    assert value is not None
+    assert edge == pytest.approx(200e-6)
+    assert 100e-6 <= value <= 200e-6
+
+
+def test_lost_probes_include_those_at_the_end() -> None:
+    """5: `dropped` misses losses after the last probe that arrived; sent less received does not."""
+    answers = [
+        result
+        for _, method, _, result in calls("stl_latency_loss_hdrh")
+        if method == "get_pgid_stats" and result.get("latency", {}).get("5")
+    ]
+    dropped = answers[-1]["latency"]["5"]["er"]["drp"]
+    latency = last_latency("stl_latency_loss_hdrh")
+    assert latency.lost_count == 509 > dropped == 506
+
+
+def test_off_by_one_and_more_than_sent_are_no_loss() -> None:
+    """5: a port receives ARP, and counts differ by one."""
+    direction = whole("stl_ramp64", 1.0, 4.61)
+    values = vars(direction)
+    assert direction.lost_count == 0
+    assert Direction(**{**values, "sent_count": direction.received_count + 1}).lost_count == 0
+    assert Direction(**{**values, "sent_count": direction.received_count - 3}).lost_count == 0
+    assert Direction(**{**values, "sent_count": direction.received_count + 2}).lost_count == 2
+
+
+def test_frames_above_the_mtu_raise_only_oerrors() -> None:
+    """6: nothing fails, nothing is sent."""
+    direction = whole("stl_ramp64", 1.0, 4.61)
+    refused = Direction(**{**vars(direction), "refused_count": 3000, "sent_count": 0, "received_count": 0})
+    problem = stateless.problem_of([refused], 1000, 3)
+    assert problem is not None
+    assert "refused 3000 frames (oerrors): are they longer than the MTU" in problem
+    fields = counters("stl_ramp64", 0)[-1]
+    assert fields["oerrors"] == 0
+
+
+def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
+    """7: what port 0 sent is what port 1 received, and the error counter of other protocols counts the probes."""
+    answer = [result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats"][-1]
+    to_one, to_zero = readings.stateful_latency(answer, 1, 0), readings.stateful_latency(answer, 0, 1)
+    assert to_one is not None
+    assert to_zero is not None
+    assert (to_one.sent_count, to_one.received_count) == (5134, 5133)
+    assert (to_zero.sent_count, to_zero.received_count) == (4377, 4377)
+    assert to_zero.min_s is None  # a constant of TRex's
+    assert answer["data"]["port-0"]["hist"]["min_usec"] == answer["data"]["port-1"]["hist"]["min_usec"] == 10
+    values = [result for _, method, _, result in calls("astf_http_own") if method == "get_counter_values"][-1]
+    names = {
+        str(one["id"]): one["name"]
+        for _, method, _, result in calls("astf_http_own")
+        if method == "get_counter_desc"
+        for one in result["data"]
+    }
+    [error] = [key for key, name in names.items() if name == "err_no_tcp_udp"]
+    assert values["client"][error] == to_zero.received_count
+
+
+def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
+    """8: 64 bytes a frame, and a veth's nominal 10 Gbit/s is not the line."""
+    direction = whole("stl_ramp64", 1.0, 4.61)
+    assert direction.sent_bytes == 64 * direction.sent_count
+    system = next(result for _, method, _, result in calls("stl_ramp64") if method == "get_port_status")
+    assert system["attr"]["speed"] == 10.0
+    assert Line(1e9).most_pps(64) == pytest.approx(1_488_095, abs=1)
+    assert Line(1e9, "vlan").most_pps(64) == pytest.approx(1_420_455, abs=1)
+
+
+def test_every_transcript_is_there() -> None:
+    for name in ("stl_ramp64", "stl_ramp64_overload", "stl_latency", "stl_latency_loss_hdrh", "stl_errors"):
+        assert len(transcript(name)) > 100
