@@ -101,11 +101,11 @@ class Typed:
         end = time.monotonic() + SLICE_S
         self._client.send_signal(signal.SIGCONT)
         time.sleep(SETTLE_S)
-        begin, got = time.monotonic(), self.received_bytes()
+        begin, before = time.monotonic(), self.received_bytes()
         time.sleep(max(0.01, end - time.monotonic()))
         finish, total = time.monotonic(), self.received_bytes()
         self._client.send_signal(signal.SIGSTOP)
-        return (total - got) * 8 / (finish - begin)
+        return (total - before) * 8 / (finish - begin)
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-class Found:
+class Throughputs:
     """The throughput of both flows, slice by slice, in bits per second."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class Found:
 
 def main() -> None:
     """In the namespaces of an experiment: set-up after set-up until it is enough; what was found as JSON."""
-    budget_s, begin, result, number = float(sys.argv[1]), time.monotonic(), Found(), 0
+    budget_s, begin, result, number = float(sys.argv[1]), time.monotonic(), Throughputs(), 0
     rng = random.Random()
     while True:
         _one_setup(number, rng, result)
@@ -194,7 +194,7 @@ def _wide(effect: stats.Effect) -> float:
     return math.sqrt(effect.wide_high / effect.wide_low) - 1
 
 
-def _one_setup(number: int, rng: random.Random, result: Found) -> None:
+def _one_setup(number: int, rng: random.Random, result: Throughputs) -> None:
     parameters = DatapathParameters(topology=("veth_bridge",), slices=SLICES)
     arm = Arm("veth_bridge", "baseline")
     with tempfile.TemporaryDirectory() as folder:

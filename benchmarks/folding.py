@@ -49,9 +49,9 @@ from labkit.measure.observers.perf.fold_stacks import Folding, blocks
 with Folding() as found, open(sys.argv[1], "rb") as text:
     found.read(blocks(text))
     stacks_count = sum(1 for _ in found.lines())
-    told = {"samples_count": found.samples_count, "stacks_count": stacks_count, "unread_count": found.unread_count}
+    counts = {"samples_count": found.samples_count, "stacks_count": stacks_count, "unread_count": found.unread_count}
     # not getrusage's, which begins with what whoever started us had
-    print(json.dumps({**told, "kB": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])}))
+    print(json.dumps({**counts, "kB": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])}))
 """
 LARGE = """
 import json, os, re, sys, threading, time
@@ -77,8 +77,8 @@ threading.Thread(target=watch, daemon=True).start()
 begin = time.monotonic()
 with Folding() as found:
     perf_record.fold(sys.argv[1], found)
-    told = {"samples_count": found.samples_count, "stacks_count": sum(1 for _ in found.lines())}
-print(json.dumps({**told, "s": time.monotonic() - begin, "kB": kilobytes("self", "VmHWM"), "script_kB": script_kB}))
+    counts = {"samples_count": found.samples_count, "stacks_count": sum(1 for _ in found.lines())}
+print(json.dumps({**counts, "s": time.monotonic() - begin, "kB": kilobytes("self", "VmHWM"), "script_kB": script_kB}))
 """
 LARGE_S, ROOM_BYTES = 8, 4_000_000_000  # 330 MB in a second of a CPU
 

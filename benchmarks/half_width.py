@@ -16,7 +16,7 @@ WIDTH, WITHIN_S = 0.04, 60.0
 # wider, and a worse worst case.
 ROUNDS, SLICES = 14, 12
 ARMS = ("veth_bridge", "veth_bridge (again)", "macvlan_bridge")
-ASKED = (
+PARAMETERS = (
     "topology=veth_bridge,macvlan_bridge",
     "pairs=1",
     f"slices={SLICES}",
@@ -31,7 +31,9 @@ def promises(quick: bool) -> Iterator[Promise]:
     rounds = 4 if quick else ROUNDS
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        output([*LABKIT, "run", "datapaths", *ASKED, f"rounds={rounds}", "--json", "--folder", str(folder)])
+        output(
+            [*LABKIT, "run", "datapaths", *PARAMETERS, f"rounds={rounds}", "--json", "--folder", str(folder)]
+        )
         seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
         arm, control, setups = log_ratios(run_folder.read_rows(folder))
     effect, again = stats.effect(arm, setups, slices=True), stats.effect(control, setups, slices=True)

@@ -18,14 +18,14 @@ from labkit.measure.hosts import local
 PAIRS = 128
 START_S = 120.0
 # Flows that stand and send next to nothing: what is killed is the question, not what it does.
-ASKED = ("topology=veth_bridge", f"pairs={PAIRS}", "rate_bps=10000", "duration_s=600", "omit_s=0")
+PARAMETERS = ("topology=veth_bridge", f"pairs={PAIRS}", "rate_bps=10000", "duration_s=600", "omit_s=0")
 
 
 def promises(_quick: bool) -> Iterator[Promise]:
     """Seconds until the last process has ended, and until the last namespace was taken down; information."""
     note(f"kill -9 with {PAIRS} pairs")
     with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
-        argv = [*LABKIT, "run", "datapaths", *ASKED, "--folder", f"{scratch}/run"]
+        argv = [*LABKIT, "run", "datapaths", *PARAMETERS, "--folder", f"{scratch}/run"]
         lines = Path(scratch) / "said"
         with lines.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
             try:

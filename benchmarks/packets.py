@@ -18,13 +18,13 @@ BOUND = 1 / 3  # iperf3's packets per CPU-second, of ours
 REACH = 0.8  # of the greatest rate: up to there a rate is met within 1 %
 MET = 0.01
 ROUNDS, QUICK = 7, 3
-Found = dict[str, list[float]]
+Results = dict[str, list[float]]
 
 
 def promises(quick: bool) -> Iterator[Promise]:
     """Three times the packets of a CPU-second, rates met, and what a trial costs beside its time."""
     note("the packet generator beside iperf3")
-    result: Found = inside("benchmarks.packets", QUICK if quick else ROUNDS)
+    result: Results = inside("benchmarks.packets", QUICK if quick else ROUNDS)
     ours, theirs = median(result["packets"]), median(result["iperf3"])
     yield Promise(
         "packets per CPU-second",
@@ -44,9 +44,9 @@ def promises(quick: bool) -> Iterator[Promise]:
     )
 
 
-def measured(rounds: int) -> Found:
+def measured(rounds: int) -> Results:
     """Both generators by turns."""
-    result: Found = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
+    result: Results = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
     with topologies.build("veth", topologies.Spec()) as net:
         for _ in range(rounds):
             with registry.find_trial("packets").trials(net.pairs, Mix((64,), 1000)) as ready:

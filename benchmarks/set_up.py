@@ -30,7 +30,7 @@ from labkit.system import netlink
 
 SIZES = {8: 7, 32: 5, 128: 3}  # pairs, and how often each way
 BOUND = 1.0
-TOLD = {128: "at most 1.0 s on two shared virtual cores"}
+LIMITS = {128: "at most 1.0 s on two shared virtual cores"}
 NETNS = Path("/run/netns")
 GONE_S = 60.0
 IPV6 = "/proc/sys/net/ipv6/conf"
@@ -45,7 +45,7 @@ def promises(quick: bool) -> Iterator[Promise]:
             yield Promise(what, "", result["differ"], None, "the same end state", False)
             continue
         labkit_s, ip_s = median(result["labkit"]), median(result["ip"])
-        yield at_most(what, labkit_s, ip_s, "ip -batch", BOUND, TOLD.get(pairs, ""))
+        yield at_most(what, labkit_s, ip_s, "ip -batch", BOUND, LIMITS.get(pairs, ""))
 
 
 def main() -> None:

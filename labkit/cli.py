@@ -421,7 +421,7 @@ def _draw(given: argparse.Namespace) -> int:
     if given.html:
         from labkit.analysis.drawing import figure
 
-        run_folder.write(given.html, figure.topology(state).to_html(include_mathjax=False).encode())
+        run_folder.write(given.html, figure.page(state).encode())
         print(f"drawing: {printable(run_folder.shown(given.html))}")
     elif given.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))

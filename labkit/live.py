@@ -89,12 +89,12 @@ class Program:
     @property
     def output(self) -> str:
         """The standard output so far."""
-        return str(self._ask("said")["stdout"])
+        return str(self._ask("output")["stdout"])
 
     @property
     def is_running(self) -> bool:
         """Whether the program is running."""
-        return bool(self._ask("said")["running"])
+        return bool(self._ask("output")["running"])
 
     def wait(self, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the program to end, and return its standard output. Raises Failed with its message unless it exits

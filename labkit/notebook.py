@@ -15,7 +15,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit.analysis import displays, figures, load, profile_doubts, stats
+from labkit.analysis import displays, figures, load, profile_doubts, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
@@ -56,7 +56,9 @@ class Part:
         if self.heading:
             display(Markdown(f"## {self.heading}"))
         existing = [figure for figure in drawn if figure is not None]
+        seen: set[str] = set()
         for figure in [figure for figure in existing if figure.data] or existing:
+            theme.noted_once(figure, seen)
             display(figure)
 
 
@@ -218,7 +220,7 @@ class Run:
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
                 loads = ", ".join(parameters.get("loads") or [parameters.get("protocol", "frames")])
-                where = f"{loads} at MTU {parameters['mtu_bytes']}"
+                where = f"{loads} at MTU {parameters['mtu_bytes']}" if "mtu_bytes" in parameters else loads
                 where += " on two nodes" if parameters.get("nodes") == "two" else ""
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
                 result.setdefault(f"{why} ({where})", {})[pairs] = None

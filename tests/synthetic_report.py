@@ -85,7 +85,7 @@ def verdicts(table: pd.DataFrame) -> pd.DataFrame:
     group = [name for name in GROUP if name in table]
     variants = table[table["role"] == "variant"].drop_duplicates([*group, "topology"])
     ok = variants["status"].eq("ok")
-    ratio = (variants["topology"].map(LEVEL_BPS) / LEVEL_BPS["veth_bridge"]).where(ok)
+    ratio = (variants["topology"].map(LEVEL_BPS).astype(float) / LEVEL_BPS["veth_bridge"]).where(ok)
     word = pd.Series(np.where(ratio > 1, "faster", "slower"), variants.index).where(ok, variants["status"])
     sentence = variants["reason"].where(
         ~ok, variants["topology"] + " differs from veth_bridge, and here is how"

@@ -140,20 +140,24 @@ def usual(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def published(path: Path | None = None) -> pd.DataFrame:
-    """What the report has published, a line for each run: endpoint (container, guest), length_bytes (where iperf3's
-    default was taken: what was sent by how many datagrams), received_bps, received_pps, jitter_s, ip_rcv_s; told is
-    False where losses were not, and received is then what was sent. Empty where the file is not here."""
+    """The published measurements of an earlier report, one row per run; empty where the file is missing.
+
+    Columns: endpoint (container, guest), length_bytes (where iperf3 chose: bytes sent per datagram), received_bps,
+    received_pps, jitter_s, ip_rcv_s, has_report. has_report is False where the receiver's losses are unknown;
+    received_* then holds what was sent."""
     roots = (run_folder.project_root(), Path(__file__).resolve().parents[2])
     places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
     place = next((place for place in places if place.exists()), None)
     if place is None:
-        return pd.DataFrame(columns=["endpoint", "length_bytes", "received_bps", "received_pps", "told"])
+        return pd.DataFrame(
+            columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
+        )
     result = pd.read_csv(place, comment="#")
     result["endpoint"] = result["endpoint"].replace("vm", APART)
     sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
     result["default"] = result["length_bytes"].isna()
     result["length_bytes"] = result["length_bytes"].fillna(sizes.round())
-    result["told"] = result["sent_count"].notna()
+    result["has_report"] = result["sent_count"].notna()
     arrived = 1 - (result["lost_count"] / result["sent_count"]).fillna(0)
     result["received_bps"] = result["sent_bps"] * arrived
     result["received_pps"] = result["received_bps"] / 8 / result["length_bytes"]

@@ -3,7 +3,8 @@
 It has to be read on white paper and on a dark screen, and by people who cannot tell red from green. So the background
 is transparent, the text is the one grey that has a contrast of 4.5:1 on white and on black alike (WCAG 2.2, 1.4.3),
 every colour has 3:1 on both (1.4.11), and no arm is told by its colour alone: each has a symbol and a dash of its own.
-The colours are those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper needed it.
+The colours are those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper needed it; green
+and purple are moved away from the grey of the baseline as deuteranopes see it.
 
 Texts from elsewhere (a tool's error message, an arm's name) go into a figure through `plain`: plotly renders a
 subset of HTML.
@@ -23,11 +24,11 @@ import plotly.graph_objects as go
 import plotly.io as pio
 
 GREY = "#767676"
-_BLUE, _VERMILLION, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2689B"
+_BLUE, _VERMILLION, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#1F9D38", "#BC54BC"
 _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET = "#B98300", "#2F97D3", "#8C8200", "#9A6A3A", "#8A6BBE"
 PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET)
 
-MARGIN_LEFT_PX = 65
+MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
 _NOTE_WIDTH = 104  # characters of a 12 px font that fit beside the margins of a figure 680 px wide
 _NOTE_LINES = 14
@@ -177,7 +178,13 @@ def folded(text: object, width: int) -> str:
 def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = "") -> None:
     """Put the title above the figure; METHOD 12: a figure of emulated rows says so there, in the words given."""
     text = plain(f"{title} ({emulated})" if emulated else title)
-    figure.update_layout(title={"text": text, "subtitle": {"text": subtitle}})
+    lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, _NOTE_WIDTH) or [""]]
+    room = NOTE_LINE_PX * (len(lines) - 1 - subtitle.count("<br>"))
+    if room:
+        top = figure.layout.margin.t
+        figure.update_layout(margin_t=(MARGIN_TOP_PX if top is None else top) + room)
+        figure.update_layout(height=(figure.layout.height or 450) + room)
+    figure.update_layout(title={"text": text, "subtitle": {"text": "<br>".join(lines)}})
 
 
 def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
@@ -203,6 +210,17 @@ def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
         figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
 
 
+def noted_once(figure: go.Figure, seen: set[str]) -> None:
+    """Take the notes away from a figure below another one with the same notes; `seen` are those notes, and this
+    figure's from now on."""
+    for note in [one for one in figure.layout.annotations if one.name == "notes"]:
+        if note.text in seen:
+            room = NOTE_LINE_PX * (note.text.count("<br>") + 1)
+            figure.layout.annotations = [one for one in figure.layout.annotations if one is not note]
+            figure.update_layout(margin_b=figure.layout.margin.b - room, height=figure.layout.height - room)
+        seen.add(note.text)
+
+
 def _template() -> go.layout.Template:
     axis = {
         "gridcolor": "rgba(118,118,118,0.22)", "linecolor": GREY, "tickcolor": GREY, "zeroline": False,
@@ -217,7 +235,7 @@ def _template() -> go.layout.Template:
             "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
             "pad": {"t": 14, "l": 10}, "font": {"size": 17}, "subtitle": {"font": {"size": 12.5}},
         },
-        "margin": {"l": MARGIN_LEFT_PX, "r": 20, "t": 95, "b": 55},
+        "margin": {"l": MARGIN_LEFT_PX, "r": 20, "t": MARGIN_TOP_PX, "b": 55},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"bgcolor": "#20242a", "bordercolor": GREY, "font": {"color": "#f2f2f2"}, "align": "left"},

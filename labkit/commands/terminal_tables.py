@@ -65,8 +65,8 @@ def show_profiles(profiles: pd.DataFrame) -> None:
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The hosts, each with what its table's title says of it: nothing if it is the only one, and no emulated one."""
     there = load.hosts(df)
-    is_told = len(there) > 1 or any("emulated" in name for name, _ in there)
-    return [(f": {name}" if is_told else "", rows) for name, rows in there]
+    names_host = len(there) > 1 or any("emulated" in name for name, _ in there)
+    return [(f": {name}" if names_host else "", rows) for name, rows in there]
 
 
 def _medians(title: str, df: pd.DataFrame) -> Table:

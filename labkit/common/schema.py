@@ -280,7 +280,7 @@ COLUMNS: tuple[Column, ...] = (
         "throughput",
         "measures",
         ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
-        ("asked_pps", "1/s", "number", "frames per second that the trial requested; null: as many as possible"),
+        ("requested_pps", "1/s", "number", "frames per second that the trial requested; null: as many as possible"),
         ("offered_pps", "1/s", "number", "frames per second that the generator offered"),
         ("offered_count", "1", "integer", "frames that the generator offered to the first hop"),
         ("received_frames_count", "1", "integer", "frames of the trial that arrived"),

@@ -1,4 +1,4 @@
-"""`labkit kernels install`: what JupyterLab and papermill offer as kernels, this one and those of lab VMs."""
+"""`labkit kernels install`: the kernels that JupyterLab and papermill offer, this one and those of lab VMs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from labkit.common import run_folder
 from labkit.system.qemu import kernels, vm_spec
 
-# In a lab VM every import is emulated. Without the debugger's a kernel starts a third sooner; without a grammar for
-# IRIs, which nbformat loads on the way to the first figure, that comes many seconds sooner.
+# In a lab VM every import is emulated. Without the debugger a kernel starts a third sooner. Without an IRI grammar,
+# which nbformat imports before the first figure, that figure comes many seconds sooner.
 _LIGHT = (
     "import sys; sys.modules.update(debugpy=None, rfc3987_syntax=None); "
     "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
@@ -21,8 +21,8 @@ _FILE = ["-f", "{connection_file}"]
 
 
 def local_kernelspec() -> tuple[str, dict[str, Any]]:
-    """The kernel that runs cells on this Linux: its name and its specification."""
-    # -P, here and below: a random.py or labkit/ beside the notebook, which may be anybody's, is not imported.
+    """Return the kernel that runs cells on this Linux: its name and its specification."""
+    # -P, here and below: a random.py or labkit/ beside the notebook, possibly from others, is not imported.
     return "labkit", {
         "argv": [sys.executable, "-P", "-m", "ipykernel_launcher", *_FILE],
         "display_name": "labkit (this kernel)",
@@ -32,10 +32,10 @@ def local_kernelspec() -> tuple[str, dict[str, Any]]:
 
 
 def in_lab_vm(parameters: str, display: str) -> tuple[str, dict[str, Any]]:
-    """The kernel that runs cells in the lab VM `vm:ASKED`. Raises BadInput when that cannot be booted."""
+    """Return the kernel that runs cells in the lab VM `vm:PARAMETERS`. Raises BadInput if that cannot be booted."""
     where = f"vm:{parameters}"
     kernels.find(vm_spec.parse(where).kernel)
-    # A history would go with the lab VM.
+    # A history would disappear with the lab VM.
     light = ["-P", "-c", _LIGHT, *_FILE, "--HistoryManager.enabled=False"]
     provisioner = {"provisioner_name": "labkit", "config": {"where": where}}
     return re.sub(r"[^a-z0-9._-]+", "-", f"labkit-vm-{display}".lower()), {
@@ -48,13 +48,16 @@ def in_lab_vm(parameters: str, display: str) -> tuple[str, dict[str, Any]]:
 
 
 def newest() -> dict[str, str]:
-    """The newest kernel of each series that can be booted here, its full flavour where there is one: 6.1 to release."""
+    """Return the newest bootable kernel of each series, preferably its full flavour: 6.1 to release."""
     return {".".join(each.release.split(".")[:2]): each.release for each in kernels.installed()}
 
 
 def install(parameters: Sequence[str], prefix: Path = Path(sys.prefix)) -> dict[str, str]:
-    """Write the kernelspecs into `prefix`; returns their names with what Jupyter shows. `asked`: RELEASE, or anything
-    that may follow `vm:`; without any, the newest of each series. Raises BadInput for what cannot be booted."""
+    """Write the kernelspecs into `prefix`; return their names with what Jupyter shows.
+
+    `parameters`: a release, or what may follow `vm:`; without any, the newest of each series. Raises BadInput for a
+    kernel that cannot be booted.
+    """
     wanted = {word: word for word in parameters} if parameters else newest()
     specs = dict([local_kernelspec(), *(in_lab_vm(word, display) for display, word in wanted.items())])
     for name, spec in specs.items():

@@ -1,4 +1,4 @@
-"""Where Jupyter starts a kernel in a lab VM: its kernel provisioner `labkit`, which a kernelspec names with `where`."""
+"""Jupyter's kernel provisioner `labkit`, which starts a kernel in a lab VM; a kernelspec names it with `where`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ POLL_S = 0.05
 
 
 class LabProvisioner(LocalProvisioner):
-    """Starts, in the place of the kernel, the process that boots a lab VM and runs the kernel there.
+    """Starts, instead of the kernel, a process that boots a lab VM and runs the kernel there.
 
-    Whatever ends that process ends the lab VM; it dies with the thread that started it.
+    The lab VM ends with that process, which dies with the thread that started it.
     """
 
     def __init__(self, where: str = "vm:debian", **traits: Any) -> None:
@@ -32,7 +32,7 @@ class LabProvisioner(LocalProvisioner):
         self._reported: set[str] = set()
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Ports and connection file as for every local kernel; the command is for the guest."""
+        """Choose ports and a connection file like every local kernel; the command is for the guest."""
         report = await super().pre_launch(**kwargs)
         assert self.parent is not None  # the kernel manager
         words = process.python("-m", vm_kernel.__name__, self.where, self.parent.connection_file)
@@ -40,8 +40,10 @@ class LabProvisioner(LocalProvisioner):
         return report
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Returns when the lab VM boots: whoever asks the kernel something then waits for it. Raises Failed, in one
-        sentence, when there is nothing to boot."""
+        """Start booting the lab VM and return; requests to the kernel wait for it.
+
+        Raises Failed, with one sentence, if there is nothing to boot.
+        """
         if self._events is not None:
             self._events.close()
         reads, writes = os.pipe()
@@ -66,7 +68,8 @@ class LabProvisioner(LocalProvisioner):
         return connection
 
     async def poll(self) -> int | None:
-        """As every provisioner; why the kernel ended is printed, each reason once however often Jupyter restarts it."""
+        """Return the status like every provisioner; print each reason of an end once, however often Jupyter
+        restarts the kernel."""
         status = await super().poll()
         if status is not None and self._events is not None:
             self._events.read()
@@ -77,9 +80,10 @@ class LabProvisioner(LocalProvisioner):
         return status
 
     def get_stable_start_time(self, recommended: float = 10.0) -> float:
-        """Seconds alive after which Jupyter forgets earlier restarts: none before the kernel can be reached.
+        """Return the seconds alive after which Jupyter forgets earlier restarts.
 
-        The process lives for a minute while the lab VM boots. A kernel that dies at each start would be booted forever.
+        The process lives for a minute while the lab VM boots; without this, a kernel that dies at each start would be
+        booted forever.
         """
         if self._events is not None:
             self._events.read()
@@ -88,7 +92,7 @@ class LabProvisioner(LocalProvisioner):
         return super().get_stable_start_time(recommended)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """As every provisioner; the pipe of events is closed."""
+        """Clean up like every provisioner, and close the pipe of events."""
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -96,8 +100,10 @@ class LabProvisioner(LocalProvisioner):
 
 
 class Events:
-    """What the process that holds a lab VM has written, read from the pipe `fd` without waiting. `error`: its last
-    words; `ended`: nobody writes any more."""
+    """The output of the process that holds a lab VM, read from the pipe `fd` without waiting.
+
+    `error`: its last error; `ended`: the pipe is closed.
+    """
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -107,7 +113,7 @@ class Events:
         self.error: str | None = None
 
     def read(self) -> None:
-        """Take what is there."""
+        """Read the available events."""
         while not self._pipe.closed and (data := self._pipe.read(65536)) is not None:
             if not data:
                 self.ended = True

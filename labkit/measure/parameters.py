@@ -1,4 +1,4 @@
-"""Parameters: typed, checked before anything runs, refused in one sentence that says what there is."""
+"""Parameters: typed, checked before anything runs; errors are one sentence with the allowed values."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import msgspec
 
 from labkit.common.errors import BadInput
 
-MOST = 1 << 62  # an integer that is larger is none that JSON and the kernel have
+MOST = 1 << 62  # the largest integer that JSON and the kernel can hold
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen parameters of an experiment. A subclass has fields with defaults, and `check` for what types
-    cannot say. `PARSERS` are of parameters that are no plain values, by name."""
+    """Frozen parameters of an experiment.
+
+    A subclass has fields with defaults, and `check` for what types cannot express. `PARSERS` parse special values, by
+    parameter name.
+    """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The parameters from names and values; values may be texts as typed on a command line (`1,2,8` for a
-        list, `none`).
+        """Return the parameters from names and values; values may be texts from a command line (`1,2,8` for a list,
+        `none`).
 
-        Raises BadInput for a name that there is not, with the list of those that there are, and for an
-        impossible value.
+        Raises BadInput for an unknown name, with the known ones, and for an invalid value.
         """
         hints = typing.get_type_hints(cls)
         types = {name: hints[name] for name in cls.__struct_fields__}
@@ -43,13 +45,13 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def check(self) -> None:
-        """Raise BadInput for values that cannot be."""
+        """Raise BadInput for invalid values."""
 
     def check_programs(self) -> None:
         """Raise Unsupported where a program that the experiment cannot do without is missing or too old."""
 
     def asdict(self) -> dict[str, Any]:
-        """Names and values, as JSON has them."""
+        """Return names and values in the form of JSON."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return result
 
@@ -66,7 +68,7 @@ def _value(name: str, given: Any, kind: Any) -> Any:
         result = msgspec.convert(value, kind, strict=False)
         for number in result if isinstance(result, tuple) else (result,):
             if isinstance(number, int) and abs(number) > MOST:
-                raise BadInput(f"{name}={str(given)[:30]}…: no parameter is as large as that")
+                raise BadInput(f"{name}={str(given)[:30]}… is too large for any parameter")
         return result
     except msgspec.ValidationError as error:
         if not isinstance(given, bool) and kind in (int, int | None) and _is_fraction(value):
@@ -91,13 +93,13 @@ def within(name: str, value: float | None, least: float, most: float, why: str =
 
 
 def left_out(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
-    """Raise BadInput, with the words of each, unless what nothing uses is as it is by itself."""
+    """Raise BadInput, with the message of each, if an unused parameter differs from its default."""
     for name in names:
         if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
             raise BadInput(f"{name}={given}: {words[name]}")
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Raise BadInput with the list of what there is, unless value is in it."""
+    """Raise BadInput, with the allowed values, unless `value` is one of them."""
     if value not in known:
         raise BadInput(f"{name}={value}: there are {', '.join(map(str, known))}")

@@ -1,4 +1,4 @@
-"""One execution of a notebook by papermill into a folder: all or nothing, its progress shown meanwhile."""
+"""Execute a notebook with papermill into a folder: completely or not at all, with progress."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ def execute(
     *,
     keep_failed: bool = False,
 ) -> None:
-    """Execute the notebook with these parameters; notebook.ipynb is in the folder only when all of it ran.
-    `keep_failed`: it does not measure again what failed.
+    """Execute the notebook with these parameters; the folder gets notebook.ipynb only if all cells ran.
 
-    `bar` sees its events, and `name` says to a person which one it is. Raises BadInput or Failed with the words of the
-    notebook, which is then in failed.ipynb as far as it came.
+    `keep_failed`: do not measure failed rows again. `bar` receives the events, `name` identifies the execution for
+    users. Raises BadInput or Failed with the notebook's message; failed.ipynb then has the executed part.
     """
-    folder = folder.absolute()  # the notebook runs in a folder of its own
+    folder = folder.absolute()  # the notebook runs in its own folder
     import papermill
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
 
-    logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it logs is in the sentences below
+    logging.getLogger("papermill").addHandler(
+        logging.NullHandler()
+    )  # its log messages are part of the sentences below
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         _scratch(folder) as scratch,
@@ -53,11 +54,11 @@ def execute(
                 _literal(notebook),
                 _literal(executed),
                 parameters=parameters,
-                # Not the one that the notebook was saved with: a lab VM's would run all of labkit there.
+                # Not the kernel saved in the notebook: that of a lab VM would run all of labkit there.
                 kernel_name=NATIVE_KERNEL_NAME,
                 progress_bar=False,
                 cwd=str(notebook.parent),
-                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error of the kernel's
+                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not an error of the kernel
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -76,14 +77,16 @@ def execute(
 
 
 def _literal(path: Path) -> str:
-    """A path for papermill, which takes braces in one for the name of a parameter."""
+    """Escape a path for papermill, which treats braces as parameters."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder inside of `folder` for all that is written meanwhile, also by the kernel's starter (the file that tells
-    how to connect to it). What sweeps that were killed left of theirs is removed."""
+    """Create a folder inside `folder` for temporary files, including the kernel's connection file.
+
+    Leftovers of killed sweeps are removed.
+    """
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
-    """The notebook's process writes its last event into a file; a thread shows it."""
+    """Show the notebook's events: its process writes the last one to a file, and a thread shows it."""
     path = scratch / "progress.json"
     ended = threading.Event()
 
@@ -120,7 +123,7 @@ def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator
                     bar.see(event | ({"what": f"{name}, {event['what']}"} if "what" in event else {}))
 
     thread = threading.Thread(target=follow, daemon=True)
-    # In the notebook's kernel nothing beside the notebook is one of its modules.
+    # In the notebook's kernel, files beside the notebook are not importable modules.
     own = {PROGRESS: str(path), SAFE_PATH: "1", **({KEEP_FAILED: "1"} if keep_failed else {})}
     before = {key: os.environ.get(key) for key in own}
     os.environ |= own

@@ -13,13 +13,15 @@ from rich.progress import BarColumn, Progress, TextColumn
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
-SMOOTH_S = 20.0  # in about so long a new estimate replaces what was shown
-QUIET_S = 10.0  # between two lines where standard error is no terminal
+SMOOTH_S = 20.0  # about this long until a new estimate has replaced the old one
+QUIET_S = 10.0  # seconds between two lines if standard error is not a terminal
 
 
 class Bar:
-    """Sees the events of one run or of several in a row; `done_s` and `total_s` of what came before and comes
-    after are added by a sweep."""
+    """Shows the events of one run or of several runs in a row.
+
+    A sweep adds the planned seconds of runs before and after to `done_s` and `total_s`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,7 +35,7 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=None, left="")
-        self._said = -QUIET_S
+        self._printed_s = -QUIET_S
         # Of the runs before this one: the planned seconds that are done, and the seconds that they took.
         self._finished = (0.0, 0.0)
         self._run = (0.0, 0.0, 0.0)  # of this run: before_s, and the same two
@@ -52,7 +54,7 @@ class Bar:
             self.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         line = f"labkit: {printable(text)}"
         if self._live:
             self._console.print(line, highlight=False, markup=False, emoji=False)
@@ -83,8 +85,8 @@ class Bar:
                 total=self.before_s + total_s + self.after_s,
                 left=left,
             )
-        elif self._clock() - self._said > QUIET_S:
-            self._said = self._clock()
+        elif self._clock() - self._printed_s > QUIET_S:
+            self._printed_s = self._clock()
             self.say(f"{what}, {left}")
 
     def left_s(self, done_s: float, total_s: float, elapsed_s: float) -> float:

@@ -1,5 +1,4 @@
-"""Running an experiment: a labkit process on its host, its rows into the run's folder, its progress to
-whoever watches.
+"""Run an experiment: a labkit process on its host, rows in the run folder, progress for the user.
 
 The command line and the notebooks use the same `measure`.
 """
@@ -25,20 +24,21 @@ from labkit.measure.topologies import Network, check_network
 from labkit.runner import trex_profiles, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
-Watch = Callable[[dict[str, Any]], None]
-KEEP_FAILED = "LABKIT_KEEP_FAILED"  # set where failed rows are to be shown, not measured again
-ALLOW = trex_profiles.ALLOW  # what a change may do to the machine, by name
-PROGRESS = trex_profiles.PROGRESS  # a file that a sweep reads to learn what its notebook is measuring
+EventCallback = Callable[[dict[str, Any]], None]
+KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
+ALLOW = trex_profiles.ALLOW  # environment variable: what changes may do to the machine, by name
+PROGRESS = (
+    trex_profiles.PROGRESS
+)  # environment variable: a file in which a sweep reads its notebook's progress
 
 
 def ask(
     where: str, request: dict[str, Any], say: Callable[[str], None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The events with which a labkit process on `where` answers a request; `say` is told what takes long before.
+    """Send a request to a labkit process on `where` and yield its events; `say` gets a sentence for each slow step.
 
-    Raises what the process raised (BadInput, Unsupported, Failed), and Failed when it ended without an
-    answer. When the caller goes away, in whatever way, the process and all that it started are ended by the
-    kernel.
+    Raises the error of the process (BadInput, Unsupported, Failed), and Failed if it ended without an answer. When the
+    caller ends in any way, the kernel ends the process and everything that it started.
     """
     peer, say = request.get("peer"), say or _silent
     with (
@@ -66,8 +66,10 @@ def ask(
 
 
 def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The request for one topology, to be built and looked at: a name, a Network, or a YAML file of one; and its
-    parameters. Raises BadInput for what cannot be."""
+    """Return the request for one topology: a name, a Network, or a YAML file of one, with its parameters.
+
+    Raises BadInput for an invalid one.
+    """
     if isinstance(topology, str) and topology.endswith((".yaml", ".yml")):
         topology = yaml_files.network(Path(topology))
     if isinstance(topology, Network):
@@ -92,7 +94,7 @@ def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _silent(_text: str) -> None:
-    """For whoever asks and watches nothing."""
+    """Ignore a message."""
 
 
 def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
@@ -108,15 +110,14 @@ def measure(
     experiment: str,
     parameters: Mapping[str, Any],
     folder: Path | None = None,
-    watch: Watch | None = None,
+    watch: EventCallback | None = None,
     keep_failed: bool = False,
 ) -> Path:
-    """Run an experiment and return its run folder, which then holds every row.
+    """Run an experiment and return its run folder with all rows.
 
-    An unfinished run in the folder is resumed: what it has is not measured again, except points with a failed row.
-    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps those.
-    `watch` sees every event. Raises BadInput before anything runs when a name or a value cannot be, or the
-    folder holds a run with other parameters.
+    An unfinished run in the folder is resumed: measured points are kept, except those with a failed row.
+    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps these too. `watch` receives every event. Raises BadInput
+    before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
     parameters, sources = trex_profiles.read(parameters)
@@ -125,7 +126,7 @@ def measure(
     _check_machine_sysctls(request_parameters)
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
-    # Resolved: on another host the current folder is another one, and links lead elsewhere.
+    # Resolved, because another host has another current folder and other links.
     folder = (run_folder.new_run(experiment) if folder is None else folder).resolve()
     new = not (folder / "run.json").exists()
     _check_owner(folder)
@@ -156,7 +157,7 @@ def measure(
                 if not number:  # a run that is refused leaves no folder
                     say(f"the run is in {run_folder.shown(folder)}")
                 if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
-                    host = machine.HostLoad(hosts.lent_scratch())
+                    host = machine.HostLoad(hosts.shared_vm_scratch())
                 if event["event"] == "rows":
                     if host is not None:
                         columns = host.columns()
@@ -181,7 +182,7 @@ def measure(
 
 
 def _check_owner(folder: Path) -> None:
-    """Raises BadInput for a run folder that another user made, or whose parts are links: they lead anywhere."""
+    """Raise BadInput for a run folder of another user, or with links, which may lead anywhere."""
     for path in (folder, folder / "rows", folder / "artefacts"):
         with contextlib.suppress(OSError):
             state = path.lstat()
@@ -203,8 +204,11 @@ def _remove_refused(folder: Path) -> None:
 
 
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What the labkit process on the host is asked; with two nodes also the other one, and a name by which locks of one
-    machine that has two names know their command."""
+    """Return the request to the labkit process on the host.
+
+    With two nodes it also names the other host, and the command, by which both recognise that they share one machine's
+    lock.
+    """
     request_parameters = description["parameters"]
     request = {
         "do": "experiment",
@@ -226,14 +230,16 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _machine_sysctls(request_parameters: dict[str, Any]) -> list[str]:
-    """The sysctls of the whole machine that changes set while their arms are measured."""
+    """Return the sysctls of the whole machine that changes set while their arms are measured."""
     steps = [step for change in request_parameters.get("change", ()) for step in change["steps"]]
     return [name for step in steps if step["kind"] == "machine_sysctl" for name in step["options"]]
 
 
 def _check_machine_sysctls(request_parameters: dict[str, Any]) -> None:
-    """Raises BadInput where a change touches this machine and its user has not allowed it: parameters may be of
-    somebody else. A lab VM is thrown away."""
+    """Raise BadInput if a change touches this machine and its user has not allowed it.
+
+    Parameters may come from others. A lab VM is discarded, so it needs no permission.
+    """
     names = _machine_sysctls(request_parameters)
     if (
         names
@@ -275,17 +281,19 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _watcher() -> Watch:
+def _watcher() -> EventCallback:
     path = os.environ.get(PROGRESS)
     if path:
         return lambda event: _note(Path(path), event)
-    from labkit.runner.progress import Bar  # rich takes 0.1 s to import, and a sweep's notebook does without
+    from labkit.runner.progress import (
+        Bar,
+    )  # importing rich takes 0.1 s, and a sweep's notebook does not need it
 
     return Bar().see
 
 
 def _note(path: Path, event: dict[str, Any]) -> None:
-    """The last event, where the sweep looks; rows are on disk and need not be repeated."""
+    """Write the last event where the sweep reads it, without rows, which are on disk."""
     with contextlib.suppress(errors.Failed):
         run_folder.write(
             path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"})

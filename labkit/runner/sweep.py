@@ -1,10 +1,8 @@
-"""A sweep: a notebook executed by papermill for every point of a grid, gone on with where it was, and one
-report of all.
+"""A sweep: a notebook executed by papermill for every point of a grid, resumable, with one report of all points.
 
-The file says `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids,
-each of axes (name: list of values) and, where they differ, `parameters` of its own. What is compared with
-each other belongs into lists among the parameters, where the notebook interleaves it; an axis of the grid is
-what needs no interleaving.
+The file has `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids, each with
+axes (name: list of values) and optionally its own `parameters`. Values to compare belong into lists among the
+parameters, which the notebook interleaves; an axis of the grid is for what needs no interleaving.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from labkit.runner.progress import Bar
 from labkit.system import machine
 
 MOST_POINTS = 10_000  # of a sweep; at some seconds each that is a day
-START_S = 6.0  # of a notebook, for the estimate of what is left
+START_S = 6.0  # of a notebook, for the estimate of the remaining time
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,11 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept. The digest is of what is asked and of the kernel that is asked: on another kernel
-        it is another sweep."""
+        """The sweep's folder. Its digest covers the parameters and the kernel: another kernel makes another sweep."""
         return run_folder.data_root() / self.experiment / f"{self.name}-{self.digest}"
 
     def planned_s(self, point: SweepPoint) -> float:
-        """The seconds that a point takes, for an estimate of what is left."""
+        """Return the planned seconds of a point, for the estimate of the remaining time."""
         result = experiments.find(self.experiment)
         own = {
             name: value
@@ -69,7 +66,7 @@ class Sweep:
         return START_S + result.planned_s(result.parameters.of(own))
 
 
-Measure = Callable[[Sweep, list[SweepPoint], Bar], None]  # puts a sweep's points into its folder
+Measure = Callable[[Sweep, list[SweepPoint], Bar], None]  # executes the points of a sweep into its folder
 
 
 def load(path: Path) -> Sweep:
@@ -93,7 +90,7 @@ def load(path: Path) -> Sweep:
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
-    # A change and a network hold the content of other files.
+    # A change and a network include the content of other files.
     changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
     changed += [
         one
@@ -110,11 +107,13 @@ def load(path: Path) -> Sweep:
 
 
 def _elsewhere(points: list[SweepPoint]) -> list[str]:
-    """The other kernels that are asked, by release and image: vm:debian will be a newer one some day, a path may get
-    another build of the same release, and then it is another sweep."""
+    """Return the other kernels of the points, by release and image digest.
+
+    vm:debian may mean a newer kernel one day, and a path may get another build; then it is another sweep.
+    """
     result = set()
     for point in points:
-        with contextlib.suppress(BadInput):  # a kernel that workers of a fleet may have
+        with contextlib.suppress(BadInput):  # a kernel that only workers may have
             result |= {
                 hosts.identified(str(one)) for one in (where(point), point.parameters.get("peer")) if one
             }
@@ -122,13 +121,13 @@ def _elsewhere(points: list[SweepPoint]) -> list[str]:
 
 
 def experiment_of(notebook: Path) -> str:
-    """The experiment that a notebook is about: its name without the number."""
+    """Return the experiment of a notebook: its name without the number."""
     return notebook.stem.split("_", 1)[-1]
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
-    """The names in the parameters cell of a notebook, each with its help."""
-    import papermill  # a second of imports that other commands do without
+    """Return the names in the parameters cell of a notebook, with their help."""
+    import papermill  # the import takes a second, and other commands do not need it
 
     if not notebook.is_file():
         names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
@@ -168,8 +167,10 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
 
 
 def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The parameters with changes and networks as JSON has them, and with the content of the files that they name:
-    those of the sweep file's own folder; networks also of the project's. Raises BadInput."""
+    """Return the parameters with changes and networks as JSON, including the content of the files that they name.
+
+    Such files are in the sweep file's folder; networks may also be in the project. Raises BadInput.
+    """
     result = yaml_files.with_files(parameters, folder, run_folder.project_root())
     return {
         name: msgspec.json.decode(msgspec.json.encode(value)) if name in ("change", "topology") else value
@@ -178,7 +179,7 @@ def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """A value as a part of a point's name; a change has a name of its own."""
+    """Return a value as part of a point's name; a change has its own name."""
     words = [
         one.get("name") if isinstance(one, dict) else one
         for one in (value if isinstance(value, list) else [value])
@@ -188,8 +189,10 @@ def _word(value: Any) -> str:
 
 
 def check(path: Path, notebook: Path, known: dict[str, str], point: SweepPoint) -> None:
-    """Raises BadInput, with `path` in front, for a point whose parameters the notebook or the experiment does not
-    have or take. `known` is what `parameters_of` says of the notebook."""
+    """Raise BadInput, prefixed with `path`, for parameters that the notebook or the experiment does not support.
+
+    `known` is the result of `parameters_of`.
+    """
     experiment = experiment_of(notebook)
     for name in point.parameters:
         if name not in known or name == "folder":
@@ -217,7 +220,7 @@ def run(
     state = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
-    # Kernels are never compared in absolute terms, so what runs on one stays together: one boot serves it.
+    # Kernels are not compared in absolute terms, so points of one kernel stay together: one boot serves them.
     wheres = list(dict.fromkeys(where(point) for point in order))
     order.sort(key=lambda point: wheres.index(where(point)))
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
@@ -248,7 +251,7 @@ def run(
 
 
 def rows(folder: Path) -> list[run_folder.Row]:
-    """All rows of all points of a sweep. Raises BadInput as `records.read_rows`."""
+    """Return all rows of all points of a sweep. Raises BadInput as `run_folder.read_rows`."""
     return [row for name in _names(folder) for row in run_folder.read_rows(folder / name)]
 
 
@@ -276,12 +279,12 @@ def _names(folder: Path) -> list[str]:
 
 def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     planned = list(map(sweep.planned_s, points))
-    for point in points:  # no kernel: better said before the first point than after the last but one
+    for point in points:  # a missing kernel is reported before the first point
         hosts.resolved(where(point))
     with hosts.lending(sweep.folder, bar.say) as lend:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
-            # Two nodes boot their own: lab VMs with a cable between them.
+            # Two nodes boot their own lab VMs with a cable between them.
             leased = "here" if point.parameters.get("nodes") == "two" else where(point)
             try:
                 _measure_on(sweep, point, leased, lend, bar)
@@ -311,16 +314,14 @@ def _measure(sweep: Sweep, point: SweepPoint, bar: Bar) -> None:
 
 
 def where(point: SweepPoint) -> str:
-    """The host that a point is measured on."""
+    """Return the host on which a point is measured."""
     return str(point.parameters.get("where", "here"))
 
 
 def show(folder: Path, bar: Bar) -> Path:
-    """Execute the notebook of a run's experiment over the finished run in `folder`; returns the executed
-    notebook.
+    """Execute the notebook of a run's experiment for the finished run in `folder`; return the executed notebook.
 
-    Raises BadInput when the folder holds no run, an unfinished one, or one of an experiment that no notebook
-    shows.
+    Raises BadInput if the folder has no run, an unfinished one, or one of an experiment without a notebook.
     """
     if (folder / "sweep.json").exists():
         raise BadInput(

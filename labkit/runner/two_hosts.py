@@ -1,5 +1,4 @@
-"""Two nodes: a labkit process on each of two hosts, the clients' and the servers', which hear of each other only what
-is carried between them from here."""
+"""Two nodes: a labkit process on each of two hosts, the clients' and the servers'; this module relays between them."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from labkit.common.errors import Failed
 from labkit.measure import hosts
 from labkit.system import process
 
-PATIENCE_S = 60.0  # for the measuring lock of the second host, while the first is held
-LAST_WORDS_S = 5.0  # for both to give back what they were lent
+PATIENCE_S = 60.0  # for the measuring lock of the second host while the first is held
+LAST_WORDS_S = 5.0  # for both to restore borrowed NICs
 _TO_PEER = b'{"event":"peer"'
 
 
@@ -26,11 +25,13 @@ _TO_PEER = b'{"event":"peer"'
 def conversation(
     where: str, peer: str, request: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[process.Conversing]:
-    """A conversation with the clients' host `where`, whose words to the servers' host `peer` are carried there and
-    back. Both have ended when the block ends."""
+    """Start a conversation with the clients' host `where`, and relay its requests to the servers' host `peer`.
+
+    Both end with the block.
+    """
     serve = {name: request[name] for name in ("experiment", "parameters")}
-    # One lock after the other: whoever holds one does not wait for long for the second, since the holder of that may be
-    # waiting for the first.
+    # Locks are taken one after the other. The holder of one waits for the second only for a limited time, because the
+    # other holder may be waiting for the first.
     first = all(name.startswith("ssh:") for name in (where, peer))
     serve |= {"do": "serve", "command": request["command"], "patience_s": None if first else PATIENCE_S}
     asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
@@ -48,7 +49,7 @@ def conversation(
 
 
 def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]) -> None:
-    """Until the servers' host has its measuring lock. Raises Failed when it does not get it."""
+    """Wait until the servers' host has its measuring lock. Raises Failed if it does not get it."""
     for line in far.lines():
         event = msgspec.json.decode(line, type=dict[str, Any])
         if event["event"] == "locked":
@@ -58,7 +59,7 @@ def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]
 
 
 def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
-    """What the servers' host says of itself. Raises Failed for what it could not do."""
+    """Handle an event of the servers' host about itself. Raises Failed for an error."""
     if event["event"] == "error":
         raise Failed(f"the servers' host {peer}: {event['text']}")
     if event["event"] == "log":
@@ -66,7 +67,7 @@ def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
 
 
 class TwoHostConversation:
-    """Both conversations of two hosts as one process.Conversing: that of the clients' host."""
+    """The conversations with both hosts as one process.Conversing: that of the clients' host."""
 
     def __init__(
         self, near: process.Conversing, far: process.Conversing, peer: str, say: Callable[[str], None]
@@ -74,7 +75,7 @@ class TwoHostConversation:
         self._near, self._far, self._peer, self._say = near, far, peer, say
         self._lost = False
         self._heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
-        # Heard also while the other is waited for: a channel that nobody reads fills up.
+        # Read also while waiting for the other host: a channel that nobody reads fills up.
         self._ear = threading.Thread(target=self._listen, daemon=True)
         self._ear.start()
 
@@ -91,7 +92,7 @@ class TwoHostConversation:
         self._near.tell(line)
 
     def lines(self) -> Iterator[bytes]:
-        """What the clients' process answers, until one of the two ends."""
+        """Yield the answers of the clients' process until one of the two ends."""
         while (line := self._heard.get()) is not None:
             if isinstance(line, Exception):
                 raise line
@@ -105,7 +106,7 @@ class TwoHostConversation:
             self._near.tell(answer)
 
     def _carried(self, words: str) -> str | None:
-        """The servers' process's answer to these words; None: it has ended."""
+        """Return the servers' process's answer to this request; None if it has ended."""
         self._far.tell(words)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
@@ -115,11 +116,11 @@ class TwoHostConversation:
         return None
 
     def words(self) -> str:
-        """After the end: which of the two ended, and how."""
+        """Return which of the two ended, and how."""
         return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
 
     def leave(self) -> None:
-        """Ask both to end, and wait a little: a NIC that they were lent goes back as it was. Then end both."""
+        """Ask both to end and wait shortly, so that they restore borrowed NICs; then end both."""
         self._far.tell('{"do":"end"}')
         self._near.tell('{"event":"answer","gone":true}')
         farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
@@ -136,6 +137,6 @@ class TwoHostConversation:
 
 
 def _until_its_end(talk: process.Conversing) -> None:
-    with contextlib.suppress(OSError, ValueError, Failed):  # it was ended, or broke, while we listened
+    with contextlib.suppress(OSError, ValueError, Failed):  # it ended or broke while we listened
         for _ in talk.lines():
             pass

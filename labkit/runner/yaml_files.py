@@ -1,4 +1,4 @@
-"""YAML files that users write. Whatever is wrong with one is reported in one sentence."""
+"""YAML files that users write; every error is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def read(path: Path) -> Any:
 
 
 def _checked(result: Any) -> None:
-    """Raises ValueError for content that is too large or no text: aliases may stand for millions of values, and an
-    escape for half a character."""
+    """Raise ValueError for content that is too large or invalid text: aliases may expand to millions of values."""
     left, count = [result], 0
     while left:
         one, count = left.pop(), count + 1
@@ -75,7 +74,7 @@ def with_files(
 
 
 def _topologies(given: Any, folder: Path | None, project: Path | None) -> Any:
-    """The value of `topology`, where every name of a YAML file is replaced by the network that the file describes."""
+    """Replace every name of a YAML file in the value of `topology` by the network that the file describes."""
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not any(map(_is_file, names)):
         return given

@@ -1,6 +1,8 @@
-"""Folders for a while. In memory, mounted in the experiment's own mount namespace, so that the kernel collects them:
-the run's where the caller's cannot be seen, of which what is written goes back as events, and one for what nobody
-keeps. One for sockets, and all of the machine's files, read-only."""
+"""Temporary folders in the experiment's own mount namespace, which the kernel removes with it.
+
+There is a folder in memory for the run (its files go back to the caller as events), a scratch folder in memory, a
+short folder for sockets, and a read-only view of all files of the machine.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,16 @@ from labkit.common.errors import Failed, LabkitError
 from labkit.system import process
 
 LARGEST_BYTES = 64 << 20
-SHARED_MEMORY = Path("/dev/shm")  # every Linux has it to mount on, and nothing of ours uses it
-# linux/mount.h, linux/fcntl.h; mount_setattr(2) is Linux 5.12's, and glibc 2.36 has no wrapper for it
+SHARED_MEMORY = Path("/dev/shm")  # every Linux has this mount point, and labkit does not use it otherwise
+# linux/mount.h, linux/fcntl.h; mount_setattr(2) needs Linux 5.12, and glibc 2.36 has no wrapper for it
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
-KEPT = ("environment.json", "artefacts")  # what goes back; rows are events already
+KEPT = ("environment.json", "artefacts")  # what goes back; rows travel as events
 
 
 @functools.cache
 def in_memory() -> Path | None:
-    """A folder that goes with this process, PID 1 of its namespaces, however it ends; None where none can be made."""
+    """Return a folder in memory that disappears with this process (PID 1 of its namespaces); None if it cannot be
+    mounted."""
     try:
         process.output(["mount", "-t", "tmpfs", "-o", "mode=1777", "labkit", str(SHARED_MEMORY)])
     except LabkitError:
@@ -34,14 +37,14 @@ def in_memory() -> Path | None:
 
 
 def prepare(folder: Path, finished: Mapping[str, str]) -> None:
-    """Make the folder; `finished` are the rows of points that were measured before, as their files have them."""
+    """Create the run folder; `finished` are the rows of points that were measured before, by point."""
     process.output(["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(folder.parent)])
     for point, lines in finished.items():
         run_folder.write(folder / "rows" / f"{point}.jsonl", lines.encode())
 
 
 def returned(events: Iterator[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
-    """The events; in front of each that brings rows, and at the end, what was written into the folder since."""
+    """Pass on the events; before each event with rows, and at the end, add events with the files written since."""
     try:
         for event in events:
             if event["event"] == "rows":
@@ -62,7 +65,7 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
             yield {"event": "file", "path": name, "content": path.read_bytes()}
         else:
             text = (
-                f"{name} has {size >> 20} MiB and is not brought back: {LARGEST_BYTES >> 20} MiB is the most"
+                f"{name} has {size >> 20} MiB and is not copied back: the limit is {LARGEST_BYTES >> 20} MiB"
             )
             yield {"event": "log", "text": text}
         path.unlink()
@@ -70,8 +73,8 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
-    """A folder for sockets, whose paths must be short (see `safe_files.own_folder`). `top` is where it is made, if not
-    where such folders usually are."""
+    """Create a folder for sockets, whose paths must be short (see `safe_files.own_folder`), in `top` or the usual
+    place."""
     with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
         yield folder
 
@@ -81,8 +84,10 @@ class _Attributes(ctypes.Structure):
 
 
 def bind_read_only(root: Path) -> None:
-    """All of the machine's files once more at `root`, read-only with all that is mounted below; in this mount namespace
-    alone. Raises Failed where the kernel cannot (Linux before 5.12)."""
+    """Mount all files of the machine read-only at `root`, with everything mounted below, in this mount namespace only.
+
+    Raises Failed if the kernel cannot (before Linux 5.12).
+    """
     process.output(["mount", "--make-rprivate", "/"])
     process.output(["mount", "--rbind", "/", str(root)])
     parameters = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
@@ -96,12 +101,12 @@ def bind_read_only(root: Path) -> None:
         != 0
     ):
         words = os.strerror(ctypes.get_errno())
-        raise Failed(f"the machine's files cannot be shown read-only (mount_setattr: {words})")
+        raise Failed(f"the machine's files cannot be mounted read-only (mount_setattr: {words})")
 
 
 @contextmanager
 def machines_files() -> Iterator[Path]:
-    """All of the machine's files, read-only, in this mount namespace alone. Raises as `bind_read_only`."""
+    """Mount all files of the machine read-only for the block. Raises as `bind_read_only`."""
     with safe_files.own_folder(safe_files.runtime_folder(), "labkit-root-") as folder:
         root = folder / "root"
         root.mkdir()
@@ -109,5 +114,6 @@ def machines_files() -> Iterator[Path]:
             bind_read_only(root)
             yield root
         finally:
-            # Never removed with what is in it: that is the machine's. It is read-only, and of this namespace alone.
+            # The content is never removed: it belongs to the machine. The mount is read-only and private to this
+            # namespace.
             process.run(["umount", "--lazy", str(root)])

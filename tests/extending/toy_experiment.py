@@ -9,7 +9,7 @@ from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 
 HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: say mtus"}
 
@@ -36,7 +36,7 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
 def plan(parameters: Jumbo) -> Plan:
     """Every MTU in every round."""
     points = [
-        Point(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}")
+        MeasurementPoint(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}")
         for number in range(parameters.rounds)
         for mtu in parameters.mtus
         for pairs in parameters.pairs

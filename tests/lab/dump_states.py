@@ -14,7 +14,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.system import process
 
-ASKED = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
+OBJECTS = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
 
 
 def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, 
             seen = {
                 space.name: {
                     what: json.loads(process.output([*space.prefix, "ip", "-j", *words]) or "[]")
-                    for what, words in ASKED.items()
+                    for what, words in OBJECTS.items()
                 }
                 for space in topology.namespaces
             }

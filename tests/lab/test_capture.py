@@ -178,7 +178,7 @@ def test_dropped_packets_are_counted(tmp_path: Path) -> None:
 def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:
     report = tried("killed", tmp_path)
     assert report["error"] == (
-        f"the recorder of packets was killed by signal 9; what it wrote until then is in {tmp_path}/capture.pcapng"
+        f"the packet recorder was killed by signal 9; {tmp_path}/capture.pcapng holds what it wrote before"
     )
     assert (report["frames"], report["is_whole"]) == (12, False)
 
@@ -192,17 +192,17 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         None,
         ["BadInput", "client0 has no interface eth9 to capture at"],
         ["BadInput", "a capture needs at least one interface"],
-        ["BadInput", "client0:eth0 is named twice: a capture sees an interface once"],
-        ["BadInput", "snap_bytes=60 cannot be: 192 (the headers of a tunnel in a tunnel) to 262144"],
-        ["BadInput", "rate_pps=0 would capture nothing: at least 1"],
-        ["BadInput", "settle_s=inf cannot be: it is 0 to 3600 seconds"],
-        ["BadInput", "settle_s=-1 cannot be: it is 0 to 3600 seconds"],
-        ["BadInput", "total_bytes=9223372036854775808 cannot be: it is less than 2^63"],
+        ["BadInput", "client0:eth0 is named twice: name each interface once"],
+        ["BadInput", "snap_bytes=60 is out of range: 192 (the headers of a tunnel in a tunnel) to 262144"],
+        ["BadInput", "rate_pps=0 would capture nothing: use at least 1"],
+        ["BadInput", "settle_s=inf is out of range: use 0 to 3600 seconds"],
+        ["BadInput", "settle_s=-1 is out of range: use 0 to 3600 seconds"],
+        ["BadInput", "total_bytes=9223372036854775808 is too large: use less than 2^63"],
     ]
     without = tried("refused", tmp_path, "setpriv", "--bounding-set", "-net_raw", "--")
     assert without[0] == [
         "Unsupported",
-        "packets cannot be captured without CAP_NET_RAW: run as root, or where users may make namespaces",
+        "packets cannot be captured without CAP_NET_RAW: run as root, or allow user namespaces",
     ]
 
 

@@ -17,7 +17,7 @@ from labkit.measure.hosts import local
 pytestmark = pytest.mark.needs("namespaces", "ping", "veth")
 
 Row = dict[str, Any]
-ASKED = [["carrier", False], ["carrier", True], ["silent", True]]
+FAILURES = [["carrier", False], ["carrier", True], ["silent", True]]
 ROUTES = ("static", "metric", "ecmp")
 
 
@@ -27,7 +27,7 @@ def rows() -> dict[tuple[str, str, bool], Row]:
     program = str(Path(__file__).with_name("fail_spines.py"))
     started = {
         routes: subprocess.Popen(
-            [*local.prefix(), sys.executable, program, json.dumps([routes, ASKED])],
+            [*local.prefix(), sys.executable, program, json.dumps([routes, FAILURES])],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for routes in ROUTES
@@ -36,7 +36,7 @@ def rows() -> dict[tuple[str, str, bool], Row]:
     for routes, process in started.items():
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        for (how, ignores), row in zip(ASKED, json.loads(out), strict=True):
+        for (how, ignores), row in zip(FAILURES, json.loads(out), strict=True):
             result[routes, str(how), bool(ignores)] = row
     return result
 
@@ -48,7 +48,7 @@ def in_time(row: Row) -> float:
     return sum(rtt is not None and at + rtt < row["up_s"] for at, rtt in sent) / len(sent)
 
 
-CASES = [(routes, str(how), bool(ignores)) for routes in ROUTES for how, ignores in ASKED]
+CASES = [(routes, str(how), bool(ignores)) for routes in ROUTES for how, ignores in FAILURES]
 
 
 @pytest.mark.parametrize(("routes", "how", "ignores"), CASES)

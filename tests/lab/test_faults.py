@@ -83,9 +83,9 @@ def test_iperf3_without_version(machine: Sandbox) -> None:
 
 
 FAULTS = {
-    "rubbish": ([IS_CLIENT, "echo hello '{'"], "iperf3 wrote what is not JSON: 'hello {'"),
+    "rubbish": ([IS_CLIENT, "echo hello '{'"], "iperf3 wrote invalid JSON: 'hello {'"),
     "half": ([IS_CLIENT, 'echo \'{"start": {}, "end": {"sum_sent": {}}}\''], "iperf3's JSON lacks what a row needs: "),
-    "a list": ([IS_CLIENT, "echo '[1]'"], "iperf3 wrote what is not JSON: '[1]'"),
+    "a list": ([IS_CLIENT, "echo '[1]'"], "iperf3 wrote invalid JSON: '[1]'"),
     "dies": ([IS_CLIENT, "echo 'Segmentation fault' >&2; exit 139"], "iperf3 ended with 139: Segmentation fault"),
     "refused": (
         [IS_CLIENT, 'exec $real $(echo "$*" | sed "s/-p 5201/-p 5999/")'],

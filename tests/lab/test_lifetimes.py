@@ -185,7 +185,7 @@ def test_second_measurement_waits_for_the_lock(machine: Sandbox) -> None:
         rows += [json.loads(line) for line in out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "ok"]
     [lines] = [line for line in err.splitlines() if "waiting" in line]
-    assert lines.startswith(f"labkit: another measurement has this machine (process {first.pid}: ")
+    assert lines.startswith(f"labkit: another measurement is using this machine (process {first.pid}: ")
     assert "labkit.cli run datapaths duration_s=2 omit_s=0" in lines
 
 

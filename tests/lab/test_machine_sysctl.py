@@ -105,7 +105,7 @@ def test_second_change_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     try:
         with (
             sysctl_journal.changed({name: now}, netns),
-            pytest.raises(Unsupported, match="another labkit changes"),
+            pytest.raises(Unsupported, match="another labkit process is changing"),
             sysctl_journal.changed({name: now}, netns),
         ):
             pass

@@ -157,7 +157,7 @@ def counters(row: dict[str, Any], seen: dict[str, Any]) -> None:
 
 
 def record(row: dict[str, Any], seen: dict[str, Any], folder: Path) -> None:
-    assert (seen["event"] == "cpu-clock") == ("interrupts are off" in seen.get("told", ""))
+    assert (seen["event"] == "cpu-clock") == ("interrupts are off" in seen.get("note", ""))
     lines = gzip.decompress((folder / row["artefact"]).read_bytes()).decode().splitlines()
     assert len(lines) == seen["stacks_count"]
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == seen["samples_count"]

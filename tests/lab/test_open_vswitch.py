@@ -149,7 +149,7 @@ def test_killed_run_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("topology=ovs_netdev+mirrors=33", "allowed are 0 to 32"),
+        ("topology=ovs_netdev+mirrors=33", "the range is 0 to 32"),
         ("topology=ovs_netdev+mirrors=1+select=client7", "there is no client7; the last one is client0"),
     ],
 )
@@ -190,7 +190,7 @@ def test_switch_observer(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch is of Open vSwitch: say topology=ovs or ovs_netdev, or leave it out"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     [
         (
             ["endpoint=guest", "guest=debian"],
-            "guest=debian: ovs_netdev receives by packet sockets, which need complete packets: say"
+            "guest=debian: ovs_netdev receives through packet sockets, which need complete packets: use"
             " guest=debian,offloads=off",
         ),
         (["endpoint=shared_guest"], "with endpoint=shared_guest there is veth_bridge"),

@@ -19,7 +19,7 @@ from labkit.measure.topologies.network import leaf_spine_overlay
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "ping", "veth", "bridge", "vxlan")
 
-ASKED = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
+PARAMETERS = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
 COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", "rounds=1")
 FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
 ROUTED = leaf_spine_overlay.seed("metric", fabric_mtu_bytes=1476, provider="routed")
@@ -45,7 +45,7 @@ def folder(machine: Sandbox) -> Path:
 def killed(machine: Sandbox, folder: Path) -> tuple[bytes, int]:
     """The rows of the first part, and when they were written, of a run that was killed in the second one."""
     before, path = machine.interfaces(), folder / "rows" / "path-metric.jsonl"
-    process = machine.start(*LABKIT, "run", "overlay", *ASKED, "--folder", str(folder))
+    process = machine.start(*LABKIT, "run", "overlay", *PARAMETERS, "--folder", str(folder))
     result = until(path.exists, 60)
     process.kill()
     assert result, process.communicate()
@@ -60,7 +60,7 @@ def killed(machine: Sandbox, folder: Path) -> tuple[bytes, int]:
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox, folder: Path, killed: tuple[bytes, int]) -> str:
     """What the same command says in the terminal when it has gone on to the end."""
-    done = run(machine, folder, *ASKED)
+    done = run(machine, folder, *PARAMETERS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -133,7 +133,7 @@ def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
         )
         assert (
             one_sentence(machine.labkit("draw", "overlay", "family=6"))
-            == "family=6: overlay has IPv4 addresses alone"
+            == "family=6: overlay has IPv4 addresses only"
         )
         too_large = one_sentence(machine.labkit("draw", "overlay", "mtu_bytes=65500"))
         assert too_large.startswith(

@@ -53,6 +53,13 @@ def test_blocks_of_flows_are_repeated() -> None:
     assert result["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
+def test_flow_profile_of_the_test_plan() -> None:
+    """2,000 flows send a packet each, 10 times, before the next 2,000."""
+    result = tried("captured", "4000", "2000", "10")
+    assert (result["sent"], result["flows"], result["times"]) == (40_000, 4000, [10])
+    assert result["passes"] == [[0, 2000]] * 10 + [[2000, 4000]] * 10
+
+
 def test_jumbo_frames() -> None:
     result = tried("jumbo")
     assert result["received_count"] == result["sent_count"] > 0

@@ -70,7 +70,7 @@ def test_nic_as_parent_is_refused(machine: Sandbox) -> None:
     before = machine.interfaces()
     done = machine.labkit("run", "datapaths", "topology=macvlan_bridge", "parent=nic0")
     assert (
-        "parent=nic0 is a NIC of the machine, and only root may put a device on it: run as root, or leave parent out"
+        "parent=nic0 is a NIC of the machine, and only root may use it: run as root, or leave parent out"
         in one_sentence(done)
     )
     assert machine.interfaces() == before

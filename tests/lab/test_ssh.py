@@ -57,7 +57,7 @@ def test_run_through_ssh(machine: Lab) -> None:
     begun = time.time()
     done = machine.labkit("run", "datapaths", *SHORT, "--json")
     assert done.returncode == 0, done.stderr
-    assert "labkit: bringing labkit, " in done.stderr
+    assert "labkit: copying labkit, " in done.stderr
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert (row["status"], row["where"], row["git_revision"]) == ("ok", "ssh:lab", this.git_revision())
     assert row["throughput_bps"] > 1e6
@@ -99,7 +99,7 @@ def test_concurrent_runs(machine: Lab) -> None:
     both = [machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json") for _ in range(2)]
     for process in both:
         assert process.stderr is not None
-        waits = f"on lab: another measurement has this machine (process {holder.pid}: "
+        waits = f"on lab: another measurement is using this machine (process {holder.pid}: "
         assert any(waits in line for line in process.stderr)
     holder.kill()
     holder.communicate()
@@ -115,7 +115,7 @@ def test_remote_without_root(machine: Lab) -> None:
     machine.says("python3", f'exec {" ".join(ORDINARY)} {REAL} "$@"')
     done = machine.labkit("run", "datapaths", *SHORT, "--json")
     assert done.returncode == 0, done.stderr
-    assert "labkit: on lab: not root, so everything lives in a user namespace: " in done.stderr
+    assert "labkit: on lab: not root, so everything runs in a user namespace: " in done.stderr
     assert json.loads(done.stdout)["status"] == "ok"
     assert (only_run(machine) / "artefacts" / "1-r0" / "veth.json.gz").exists()
     nothing_runs_there(machine)
@@ -165,7 +165,7 @@ def test_connection_failure(machine: Lab) -> None:
         sentence = one_sentence(machine.labkit("run", "datapaths", f"where=ssh:{name}", *SHORT[1:]))
         assert sentence.startswith(f"ssh to {name} ended with 255: ")
         assert words in sentence
-        assert sentence.endswith(f"; `ssh {name} true` has to work without a question: connect once by hand")
+        assert sentence.endswith(f"; `ssh {name} true` must work without a prompt: connect once by hand")
     assert (machine.there / "known").read_bytes() == known
     assert not machine.cache.exists()
 
@@ -208,7 +208,7 @@ def test_remote_with_another_version(machine: Lab) -> None:
     [digest] = [digest for digest, packages in machine.digests().items() if packages == ["labkit"]]
     (machine.cache / digest / "labkit" / "__init__.py").write_text('__version__ = "0.0.9"\n')
     sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
-    assert sentence.startswith("on lab labkit 0.0.9 answers, and this is ")
+    assert sentence.startswith("on lab labkit 0.0.9 answers, but this is ")
     shutil.rmtree(machine.cache / digest)
     assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
 

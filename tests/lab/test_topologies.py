@@ -24,7 +24,7 @@ from labkit.measure.topologies.tunnels import ARMS
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
-ASKED = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
+PARAMETERS = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
 TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_passthru"]
 
 
@@ -50,9 +50,9 @@ def answers(name: str) -> dict[tuple[int, int, int], Answer]:
     """What was found in this topology for every (pairs, MTU, family)."""
     requests = [
         {"name": name, "isolated": name in ISOLATED, "pairs": pairs, "mtu_bytes": mtu, "family": family}
-        for pairs, mtu, family in ASKED
+        for pairs, mtu, family in PARAMETERS
     ]
-    return dict(zip(ASKED, ask(requests), strict=True))
+    return dict(zip(PARAMETERS, ask(requests), strict=True))
 
 
 def eth0(answer: Answer) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def eth0(answer: Answer) -> dict[str, Any]:
     ("name", "pairs", "mtu", "family"),
     [
         (name, *parameters)
-        for name, parameters in itertools.product(TALK, ASKED)
+        for name, parameters in itertools.product(TALK, PARAMETERS)
         if parameters[2] == 4 or name not in IPV4_ALONE
     ],
 )
@@ -96,7 +96,7 @@ def test_endpoint_names_and_interfaces(name: str, need: Need) -> None:
         if family == 6 and name in IPV4_ALONE:
             assert (result["error"], result["text"].partition(" (")[0]) == (
                 "BadInput",
-                "ipip carries IPv4 alone",
+                "ipip carries IPv4 only",
             )
             continue
         assert [pair[::2] for pair in result["pairs"]] == [[f"client{n}", f"server{n}"] for n in range(pairs)]
@@ -238,8 +238,8 @@ def test_more_than_256_pairs(family: int) -> None:
 def test_unknown_topology_and_unusable_parent() -> None:
     unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
     assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
-    assert unknown["text"] == f"there is no topology vethh; there are {', '.join(TABLE)}"
-    assert parent["text"] == "parent=eth0: veth has no parent; macvlan and ipvlan have"
+    assert unknown["text"] == f"vethh is not a topology: choose {', '.join(TABLE)}"
+    assert parent["text"] == "parent=eth0: veth has no parent: only macvlan and ipvlan have one"
 
 
 @pytest.mark.needs("macvlan", "iperf3")

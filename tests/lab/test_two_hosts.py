@@ -205,10 +205,11 @@ def test_waiting_for_the_second_host_is_bounded(tmp_path: Path) -> None:
             for where, peer in (("here", "ssh:lab"), ("ssh:lab", "here")):
                 words = ("run", "datapaths", "nodes=two", f"where={where}", f"peer={peer}", CABLE, *SHORT)
                 sentence = one_sentence(machine.run(sys.executable, "-c", IMPATIENT, *words))
-                assert f"on lab: another measurement has this machine (process {holder.pid}: " in sentence
+                assert (
+                    f"on lab: another measurement is using this machine (process {holder.pid}: " in sentence
+                )
                 assert sentence.endswith(
-                    "the other of the two hosts is not kept waiting for more than 1 s:"
-                    " give the same command again when that has ended"
+                    "the other host waits for at most 1 s: give the same command again when it has ended"
                 )
             assert until(lambda: list(machine.over_there()) == [holder.pid], 20), machine.over_there()
         finally:

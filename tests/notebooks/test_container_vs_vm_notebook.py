@@ -61,13 +61,13 @@ def test_guest_function_times(folder: Path) -> None:
     profiles = load.profiles(folder)
     seen = profiles[profiles["observer"].eq("guest_function_times")]
     bare = seen[seen["endpoint"].eq("namespace")]
-    assert bare["reason"].str.contains("no guests at these ends").all()
+    assert bare["reason"].str.contains("no endpoint is a guest").all()
     calls = container_vs_vm.calls(profiles)
     assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
     timed = {"a guest each"}
     if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # of one that has two CPUs it is not tried
         shared = seen[seen["endpoint"].eq("shared_guest")]
-        assert shared["reason"].str.contains("an emulated guest of several CPUs may panic").all()
+        assert shared["reason"].str.contains("an emulated guest with several CPUs may panic").all()
     else:
         timed |= {"namespaces of one guest"}
     assert set(calls["ends"]) == timed

@@ -84,7 +84,7 @@ def test_programs_run_at_endpoints(notebook: Notebook) -> None:
     assert refused("net.client9").startswith(
         "AttributeError: this topology has no endpoint client9; it has client0, server0"
     )
-    assert refused('live.build("vethh")').startswith("BadInput: there is no topology vethh; there are")
+    assert refused('live.build("vethh")').startswith("BadInput: vethh is not a topology: choose")
     assert refused('live.build("veth", pairs=[1, 2])').startswith(
         "BadInput: it is one topology: pairs=[1, 2]"
     )
@@ -153,7 +153,7 @@ def test_capture_as_table_rows(notebook: Notebook, tmp_path: Path) -> None:
     refused = notebook.refused
     place = refused("with net.capture('client9:eth0'): pass")
     assert place.startswith(
-        "BadInput: 'client9:eth0' is no place to capture at: NAMESPACE:INTERFACE, of client0,"
+        "BadInput: 'client9:eth0' is not a capture point: write NAMESPACE:INTERFACE, with a namespace of client0,"
     )
     assert (
         refused("with net.capture('client0:x'): pass") == "BadInput: client0 has no interface x to capture at"

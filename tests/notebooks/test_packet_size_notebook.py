@@ -98,7 +98,7 @@ def test_report_figures_and_sentences(folder: Path) -> None:
         ("size_bytes=none", "size_bytes needs at least one value"),
         ("length_bytes=400", "length_bytes=400: say size_bytes, which may be several"),
         ("protocol=tcp", "protocol=tcp: TCP cuts a stream as it likes"),
-        ("protocol=ping", "with ping or rate_bps say slices=0"),
+        ("protocol=ping", "with ping or rate_bps use slices=0"),
     ],
 )
 def test_bad_input_is_one_sentence(words: str, sentence: str, machine: Sandbox) -> None:

@@ -181,7 +181,9 @@ def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
     if "guard" in killed:
         assert until(lambda: not pids(emulated, "labkit.measure.agent.main"), PATIENCE_S, 0.2)
         assert state(emulated) != before
-        assert re.search("killed had left it changed; put back", emulated.labkit("doctor").stdout)
+        assert re.search(
+            "killed labkit run had left settings changed; restored", emulated.labkit("doctor").stdout
+        )
     assert until(lambda: state(emulated) == before, PATIENCE_S, 0.2), state(emulated)
     assert until(lambda: not pids(emulated, "labkit.system.machine.tracing_guard"), PATIENCE_S, 0.2)
 

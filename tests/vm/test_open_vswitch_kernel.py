@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel"
 Answer = dict[str, Any]
 PATIENCE_S = 400
 PINGS = 50
-ASKED = {
+TOPOLOGIES = {
     "plain": "ovs",
     "veth": "ovs+mirrors=2",
     "internal": "ovs+mirrors=2+output=internal",
@@ -32,15 +32,15 @@ ASKED = {
 @pytest.fixture(scope="module")
 def result(full_kernel: str) -> dict[str, Answer]:
     """What was found in each switch."""
-    requests = [{"name": name} for name in ASKED.values()]
+    requests = [{"name": name} for name in TOPOLOGIES.values()]
     program = [sys.executable, str(ROOT / "tests/lab/build_switches.py"), json.dumps(requests)]
     # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
     with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
-    return dict(zip(ASKED, json.loads(report), strict=True))
+    return dict(zip(TOPOLOGIES, json.loads(report), strict=True))
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", TOPOLOGIES)
 def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
     report = result[name]
     assert "error" not in report, report

@@ -44,7 +44,7 @@ def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
 def test_tunnel_reaches_and_measures(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
     report = result[name, family]
     if (name, family) == ("ipip", 6):
-        assert (report["error"], report["text"].partition(" (")[0]) == ("BadInput", "ipip carries IPv4 alone")
+        assert (report["error"], report["text"].partition(" (")[0]) == ("BadInput", "ipip carries IPv4 only")
         return
     assert "error" not in report, report
     reaches(report)

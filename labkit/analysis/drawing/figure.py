@@ -23,6 +23,10 @@ from labkit.analysis.drawing.graph import (
 )
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State
 
+PAGE_STYLE = (
+    ":root{color-scheme:light dark}body{margin:0;background:#fff}"
+    "@media (prefers-color-scheme:dark){body{background:#14171a}}"
+)
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
 LEAST_PX = 560  # for the title and the legend
 
@@ -107,3 +111,10 @@ def _size(figure: go.Figure, places: Layout | Levels) -> None:
         legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top", "xanchor": "left"},
         dragmode=False,
     )
+
+
+def page(state: State) -> str:
+    """Return the drawing as an HTML page of its own, which needs no network; its background follows the reader's choice
+    of light or dark, as the drawing's colours are made for both."""
+    drawn: str = topology(state).to_html(include_mathjax=False)
+    return drawn.replace("<head>", f"<head><style>{PAGE_STYLE}</style>", 1)

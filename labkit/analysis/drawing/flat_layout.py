@@ -11,7 +11,7 @@ from labkit.analysis.drawing.graph import Join, joins, label
 from labkit.analysis.drawing.ranks import columns
 from labkit.common.topology_state import Namespace, Place, State
 
-Point = tuple[float, float]
+Coordinates = tuple[float, float]
 
 CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; a little more than most need, since fonts differ
 PAD_PX, TITLE_PX = 8.0, 24.0
@@ -42,12 +42,12 @@ class TextBox:
         return self.y + self.height
 
     @property
-    def middle(self) -> Point:
+    def middle(self) -> Coordinates:
         """Its centre."""
         return self.x + self.width / 2, self.y + self.height / 2
 
 
-def box_around(lines: list[str]) -> TextBox:
+def box_for(lines: list[str]) -> TextBox:
     """A rectangle that has room for these lines."""
     return TextBox(lines, max(map(len, lines)) * CHAR_PX + 2 * PAD_PX, len(lines) * LINE_PX + PAD_PX)
 
@@ -67,7 +67,7 @@ class Layout:
         ]
         self._columns = columns(state, self._joins)
         self.interfaces = {
-            Place(space.name, one.name): box_around(label(one))
+            Place(space.name, one.name): box_for(label(one))
             for space in state.namespaces
             for one in space.interfaces
         }
@@ -75,7 +75,7 @@ class Layout:
         self._below = 0  # lines that go below everything
         self._stacks = {space.name: self._stacked(space) for space in state.namespaces}
         self._even()
-        self.namespaces = {space.name: self._around(space.name) for space in state.namespaces}
+        self.namespaces = {space.name: self._namespace_box(space.name) for space in state.namespaces}
         self._across()
         self._down()
         self.width = max((box.right for box in self.namespaces.values()), default=0.0)
@@ -124,7 +124,7 @@ class Layout:
                 for box in boxes:
                     box.width = max(other.width for other in boxes)
 
-    def _around(self, name: str) -> TextBox:
+    def _namespace_box(self, name: str) -> TextBox:
         """The box of a namespace, as wide as it must be."""
         widths = [self.interfaces[stack[0]].width for stack in self._stacks[name] if stack]
         inner = sum(widths) + STACK_PX * max(len(widths) - 1, 0)
@@ -223,7 +223,7 @@ class Layout:
         one, other = (self.interfaces[place].x for place in join.ends)
         return abs(one - other)
 
-    def _line(self, join: Join) -> list[Point]:
+    def _line(self, join: Join) -> list[Coordinates]:
         """From edge to edge: sideways where they stand beside each other, downwards where one is below the other, and
         around what may lie between."""
         near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
@@ -231,11 +231,7 @@ class Layout:
         if left.right <= right.x:
             straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
             apart = near.namespace != far.namespace
-            return (
-                self._around_all(near, far)
-                if apart and self._is_crossing(straight, (near, far))
-                else straight
-            )
+            return self._detour(near, far) if apart and self._is_crossing(straight, (near, far)) else straight
         upper, lower = sorted((left, right), key=lambda box: box.y)
         x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
         if any(
@@ -247,7 +243,7 @@ class Layout:
             return [(upper.right, above), (far_x, above), (far_x, below), (lower.right, below)]
         return [(x, upper.bottom), (x, lower.y)]
 
-    def _is_crossing(self, line: list[Point], ends: tuple[Place, Place]) -> bool:
+    def _is_crossing(self, line: list[Coordinates], ends: tuple[Place, Place]) -> bool:
         """Whether a line would run over another namespace, or over another interface of its own ones."""
         own = {place.namespace for place in ends}
         boxes = [box for name, box in self.namespaces.items() if name not in own]
@@ -262,7 +258,7 @@ class Layout:
                 return True
         return False
 
-    def _around_all(self, near: Place, far: Place) -> list[Point]:
+    def _detour(self, near: Place, far: Place) -> list[Coordinates]:
         """A line between two that much stands between: below everything, one below the other."""
         self.height += CHANNEL_PX
         self._below += 1
@@ -270,14 +266,14 @@ class Layout:
         up = self._outwards(far, DETOUR_PX + CHANNEL_PX / 2 * self._below, -1)
         return [*down, (down[-1][0], self.height), (up[-1][0], self.height), *reversed(up)]
 
-    def _outwards(self, place: Place, away_px: float, usual: int) -> list[Point]:
+    def _outwards(self, place: Place, away_px: float, usual: int) -> list[Coordinates]:
         """From an interface to where no namespace is: beside its own, without running over another interface."""
-        box, run_context = self.interfaces[place], self.namespaces[place.namespace]
+        box, namespace = self.interfaces[place], self.namespaces[place.namespace]
         left, centre, right = self._stacks[place.namespace]
         side = -1 if place in left else 1 if place in right else usual
-        out = run_context.right + away_px if side > 0 else run_context.x - away_px
+        out = namespace.right + away_px if side > 0 else namespace.x - away_px
         edge = box.right if side > 0 else box.x
         if place not in centre or not (right if side > 0 else left):
             return [(edge, box.middle[1]), (out, box.middle[1])]
-        inside, below = edge + side * DETOUR_PX, run_context.bottom - PAD_PX / 2
+        inside, below = edge + side * DETOUR_PX, namespace.bottom - PAD_PX / 2
         return [(edge, box.middle[1]), (inside, box.middle[1]), (inside, below), (out, below)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, permutations
 
-from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Layout, Point, TextBox, box_around
+from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Coordinates, Layout, TextBox, box_for
 from labkit.analysis.drawing.graph import Join, label
 from labkit.analysis.drawing.ranks import distances
 from labkit.common.topology_state import Place, State
@@ -44,14 +44,14 @@ class Levels:
         self._names = sorted(where, key=lambda name: where[name])
         self._level = self._leveled(state)
         self.interfaces = {
-            Place(space.name, one.name): box_around(label(one))
+            Place(space.name, one.name): box_for(label(one))
             for space in state.namespaces
             for one in space.interfaces
         }
         self._rows: dict[str, Rows] = {}
         for name in sorted(self._names, key=lambda name: self._level[name]):
             self._rows[name] = self._rowed(name)
-        self.namespaces = {name: self._around(name) for name in self._names}
+        self.namespaces = {name: self._namespace_box(name) for name in self._names}
         self._across()
         self._down()
         self.width = max((box.right for box in self.namespaces.values()), default=0.0)
@@ -110,7 +110,7 @@ class Levels:
         sides = {self._names.index(far.namespace) > here for far in self._peers.get(place, [])}
         return 0.0 if len(sides) != 1 else 1.0 if sides == {True} else -1.0
 
-    def _around(self, name: str) -> TextBox:
+    def _namespace_box(self, name: str) -> TextBox:
         """The box of a namespace, as wide as its widest row."""
         wide = [
             sum(self.interfaces[place].width for place in row) + BESIDE_PX * (len(row) - 1)
@@ -185,7 +185,7 @@ class Levels:
                 self.namespaces[name].y, self.namespaces[name].height = top, y - top
             y += LEVEL_PX
 
-    def _line(self, join: Join) -> list[Point]:
+    def _line(self, join: Join) -> list[Coordinates]:
         """Downwards where one stands below the other; beside each other sideways, or around below their level."""
         near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
         left, right = self.interfaces[near], self.interfaces[far]
@@ -204,7 +204,7 @@ class Levels:
         )
         return [straight[0], (out, straight[0][1]), (out, y), (back, y), (back, straight[1][1]), straight[1]]
 
-    def _crossed(self, line: Sequence[Point]) -> bool:
+    def _crossed(self, line: Sequence[Coordinates]) -> bool:
         """Whether a line runs over a label."""
         boxes = [*self.interfaces.values(), *map(_title, self.namespaces.values())]
         return any(crosses(line, box) for box in boxes)
@@ -226,7 +226,7 @@ def _title(box: TextBox) -> TextBox:
     return TextBox(box.lines, wide, TITLE_PX - PAD_PX, box.x + box.title_px, box.y + PAD_PX / 2)
 
 
-def crosses(line: Sequence[Point], box: TextBox) -> bool:
+def crosses(line: Sequence[Coordinates], box: TextBox) -> bool:
     """Whether a line runs through the inside of a box (Liang and Barsky's clipping of each of its parts)."""
     for (x0, y0), (x1, y1) in pairwise(line):
         begin, end = 0.0, 1.0

@@ -23,7 +23,7 @@ from labkit.common.units import many
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
 SIDE = 0.035  # of the axis: the room beside the outermost sizes
-AROUND = 1.25  # times what was measured
+MARGIN = 1.25  # times what was measured
 STEPS = 2000  # points of a drawn curve
 BESIDE = 0.006  # of the axis: how far arms stand apart
 
@@ -83,8 +83,8 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     least = min(one.values.mean(axis=0).min() for one in some if one.values.size)
     prefix = next((sign for sign, scale in PREFIXES.items() if scale <= least), "n")
     measured = np.concatenate([one.values.ravel() for one in some])
-    ends = float(measured.min()) / AROUND, float(measured.max()) * AROUND
-    most = max(_reach(one) for one in some) * AROUND or 0.02
+    ends = float(measured.min()) / MARGIN, float(measured.max()) * MARGIN
+    most = max(_reach(one) for one in some) * MARGIN or 0.02
     for number, curve in enumerate(some):
         shift = 10 ** (span * BESIDE * (number - (len(some) - 1) / 2))
         _measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import stats, theme
 from labkit.analysis.endpoint_kinds import ENDPOINTS, NAMES, machines
+from labkit.analysis.figures.cost_by_size import PREFIXES
 from labkit.analysis.figures.panels import Panel, finish, grid, panels, protocol_word
 
 LINE_PX, EDGES_PX = 40, 56  # a kind of ends; of a plot beside those
@@ -139,11 +140,14 @@ def _load(panel: Panel) -> str:
 
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None:
     ok = panel.table[panel.table["status"].eq("ok")]
+    prefix = _prefix(ok, plot)
     reach, nothing = list[float](), list[tuple[float, str]]()
     for at, endpoint in enumerate(there):
         for number, series in enumerate(plot.series):
             own = ok[ok["endpoint"].eq(endpoint)]
-            own = own.assign(value=own[series.column].astype(float))
+            own = own.assign(
+                value=own[series.column].astype(float) / PREFIXES[prefix], unit=f"{prefix}{plot.unit}"
+            )
             if zeros := int(own["value"].eq(0).sum()):
                 lines = f"0 in {zeros} of {len(own)} runs: {theme.plain(own['arm'].iloc[0])}"
                 nothing.append((at + BELOW * number, lines))
@@ -167,11 +171,22 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
     decades = math.log10(max(reach) / min(reach)) if reach else 0.0
     figure.update_xaxes(
         type="log",
-        tickformat="~s",
+        tickformat=",~g" if plot.unit == "s" else "~s",
         dtick=math.ceil(decades / MOST_LABELS) if decades > DECADES else "D2",
         tickangle=0,
-        title_text=plot.unit,
+        title_text=f"{prefix}{plot.unit}",
         **panel.place,
+    )
+
+
+def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
+    """The prefix that suits the seconds of a plot; other units have theirs at each tick."""
+    if plot.unit != "s":
+        return ""
+    values = pd.concat([ok[series.column].astype(float) for series in plot.series])
+    middle = values[values > 0].median()
+    return next(
+        (sign for sign, scale in PREFIXES.items() if scale <= middle and sign in ("", "m", "µ", "n")), ""
     )
 
 
@@ -190,7 +205,7 @@ def _dots(
 ) -> list[float]:
     """Single rounds, and their mean with its interval; how far that reaches."""
     words = [
-        f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g}"
+        f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g} {one['unit']}"
         for one in rows.to_dict("records")
     ]
     again = rows["arm"].str.endswith(" (again)", na=False)
@@ -206,7 +221,7 @@ def _dots(
     middle = result.ratio if result else math.exp(float(logs.mean()))
     low, high = (result.low or middle, result.high or middle) if result else (middle, middle)
     bars = {"array": [high - middle], "arrayminus": [middle - low]}
-    numbers = f"{middle:.4g} [{stats.interval_text(low, high)}], {len(logs)} rounds"
+    numbers = f"{middle:.4g} {rows['unit'].iloc[0]} [{stats.interval_text(low, high)}], {len(logs)} rounds"
     lines = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{numbers}"
     large = {"color": style.color, "size": 10, "symbol": style.symbol}
     mean = go.Scatter(x=[middle], y=[y], error_x=bars, marker=large, hovertext=[lines], **common)
@@ -231,8 +246,8 @@ def _report(
     """What the report has of ends of these kinds."""
     result = result[result["endpoint"].isin(there) & result[column].notna()]
     words = [
-        f"{NOT_OURS}: {value:.4g}{'' if shown_text else ' sent, losses not told'}"
-        for value, shown_text in zip(result[column], result["told"], strict=True)
+        f"{NOT_OURS}: {value:.4g}{'' if has_report else ' sent, losses unknown'}"
+        for value, has_report in zip(result[column], result["has_report"], strict=True)
     ]
     figure.add_trace(
         go.Scatter(

@@ -23,7 +23,7 @@ NUMBERS_PX, WORD_PX, RIGHT_PX = (
 # Labels of the ratio axis in order of preference: each is taken if there is room beside those already taken.
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
 ABOUT_LETTERS = 130
-MOST_TOLD = 999  # what is beyond is no number
+LARGEST_RATIO = 999  # what is beyond is no number
 _FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interval would hide all others
 
 
@@ -162,6 +162,6 @@ def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
 
 
 def _number(ratio: float) -> str:
-    if not MOST_TOLD > ratio > 1 / MOST_TOLD:
-        return f"> {MOST_TOLD}" if ratio > 1 else "~ 0"
+    if not LARGEST_RATIO > ratio > 1 / LARGEST_RATIO:
+        return f"> {LARGEST_RATIO}" if ratio > 1 else "~ 0"
     return f"{ratio:.2f}" if 0.1 <= ratio < 10 else f"{ratio:.3f}" if ratio < 1 else f"{ratio:.3g}"

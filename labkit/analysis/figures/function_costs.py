@@ -22,7 +22,7 @@ def functions(table: pd.DataFrame) -> go.Figure:
     the points add up to the total.
     """
     at: dict[str, Any] = {str(name): value for name, value in table.attrs.items()}
-    scale = at["unit_s"]
+    scale, unit = _scale(table, at)
     figure = go.Figure()
     names = [_short(name) for name in table["function"]]
     for row, (_, one) in enumerate(table.iterrows()):
@@ -47,7 +47,7 @@ def functions(table: pd.DataFrame) -> go.Figure:
         )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.5, -0.5]}
     figure.update_yaxes(showgrid=False, **ticks)
-    figure.update_xaxes(title_text=f"difference, {at['unit']} of CPU per {at['per']}")
+    figure.update_xaxes(title_text=f"difference, {unit} of CPU per {at['per']}")
     figure.add_shape(
         xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, type="line", line_width=1, opacity=0.8
     )
@@ -59,6 +59,17 @@ def functions(table: pd.DataFrame) -> go.Figure:
     subtitle = f"{at['time']}; bars: 95 % interval; open: does not stand out from the spread between rounds"
     theme.titled(figure, title, theme.plain(subtitle))
     return figure
+
+
+def _scale(table: pd.DataFrame, at: dict[str, Any]) -> tuple[float, str]:
+    """The unit of the axis in seconds and its name: the table's, or a larger one where numbers had five digits."""
+    most = float(table["difference_s"].abs().max()) if len(table) else 0.0
+    larger = [(size, name) for size, name in ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s")) if size > at["unit_s"]]
+    fit = (float(at["unit_s"]), str(at["unit"]))
+    for size, name in larger:
+        if most / fit[0] >= 10_000:
+            fit = (size, name)
+    return fit
 
 
 def _short(name: str) -> str:

@@ -14,6 +14,7 @@ from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
 
 PANEL_PX, EDGES_PX = 170, 130
+US = 1e-6
 BIN = 1 / 8  # of an octave, as wide as the bins of function_times about are
 Rounds = Sequence[Mapping[str, Any]]  # what function_times saw, round by round
 
@@ -37,8 +38,8 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
         style = theme.arm_style(arm, "variant" if role == "control" else role)
         for at, name in enumerate(names, 1):
             _drawn(figure, at, arm, style, [report["functions"].get(name, {}) for report in rounds])
-    figure.update_xaxes(type="log", ticksuffix="s", exponentformat="SI")
-    words = "time of a call, with what it calls and what interrupts it"
+    figure.update_xaxes(type="log", tickformat=",~g")
+    words = "time of a call, µs, with what it calls and what interrupts it"
     figure.update_xaxes(title_text=words, row=count, col=1)
     figure.update_yaxes(title_text="calls per ⅛ octave", tickformat=".0%", rangemode="tozero")
     figure.update_layout(height=EDGES_PX + PANEL_PX * count)
@@ -59,6 +60,7 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     ys: list[float | None] = []
     last = None
     for (low, high), count in sorted(bins.items()):
+        low, high = low / US, high / US
         low = low or high / 2  # a clock that is coarse tells of calls that took no time
         share = count / total / math.log2(high / low) * BIN
         if last is not None and low > last * 1.0001:  # bins between are empty
@@ -67,7 +69,7 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     common: dict[str, Any] = {"legendgroup": arm, "name": theme.plain(arm), "mode": "lines"}
     line = {"color": style.color, "dash": style.dash}
     first = not any(trace.legendgroup == arm for trace in figure.data)
-    hover = "%{x:.3~s}s: %{y:.1%} of calls per ⅛ octave"
+    hover = "%{x:.3~g} µs: %{y:.1%} of calls per ⅛ octave"
     figure.add_trace(
         go.Scatter(x=xs, y=ys, line=line, showlegend=first, hovertemplate=hover, **common), row=row, col=1
     )
@@ -75,5 +77,5 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     middle = sum(medians) / len(medians) if medians else None
     if middle:
         figure.add_vline(
-            x=middle, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1
+            x=middle / US, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1
         )

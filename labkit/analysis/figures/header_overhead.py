@@ -53,7 +53,10 @@ def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
     segment = some["mtu_bytes"] - ip - TCP_BYTES
     payload = some["length_bytes"].fillna(some["mtu_bytes"] - ip - UDP_BYTES).mask(tcp, segment)
     own = ETHERNET_BYTES + ip + np.where(tcp, TCP_BYTES, UDP_BYTES)
-    more, base = some["topology"].map(added).astype(float), some["baseline"].map(added).fillna(0.0)
+    more, base = (
+        some["topology"].map(added).astype(float),
+        some["baseline"].map(added).astype(float).fillna(0.0),
+    )
     result = some.assign(payload=payload.astype(float), own=own, more=more, base=base)
     return result.assign(efficiency=_efficiency(result, result["payload"]))
 
@@ -126,10 +129,10 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
     place = {"row": panel.row + 1, "col": 1}
     sizes = sorted(panel.table["payload"].unique())
     gap = min((math.log2(more / less) for less, more in pairwise(sizes)), default=1.0)
-    run_context = 2 ** (gap * 0.45)
-    curve = np.geomspace(sizes[0] / run_context, sizes[-1] * run_context, 60)
+    margin = 2 ** (gap * 0.45)
+    curve = np.geomspace(sizes[0] / margin, sizes[-1] * margin, 60)
     arms = sorted(panel.table["topology"].unique(), key=theme.arm_order)
-    _controls(figure, panel, run_context, place)
+    _controls(figure, panel, margin, place)
     for number, arm in enumerate(arms):
         own = panel.table[panel.table["topology"].eq(arm)].sort_values("payload")
         known, style = own[own["ratio"].notna()], theme.arm_style(arm)
@@ -160,15 +163,13 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
     figure.update_yaxes(type="log", title_text=f"ratio to {baseline or 'the baseline'}", **axis, **place)
 
 
-def _controls(figure: go.Figure, panel: Panel, run_context: float, place: dict[str, int]) -> None:
+def _controls(figure: go.Figure, panel: Panel, margin: float, place: dict[str, int]) -> None:
     """The rule at 1, and at each size the band of the baseline against itself."""
     for size in sorted(panel.table["payload"].unique()):
         some = panel.table[panel.table["payload"].eq(size)]
         low, high = some["control_low"].iloc[0], some["control_high"].iloc[0]
         if not pd.isna(low):
-            figure.add_shape(
-                type="rect", x0=size / run_context, x1=size * run_context, y0=low, y1=high, **place
-            )
+            figure.add_shape(type="rect", x0=size / margin, x1=size * margin, y0=low, y1=high, **place)
     rule = {"type": "line", "line_width": 1, "opacity": 0.8}
     figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **place)
 

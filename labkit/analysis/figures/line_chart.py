@@ -148,6 +148,20 @@ def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.
     return np.asarray(length > whole / 2)
 
 
+def _cut(middles: pd.DataFrame, ends: tuple[float, float]) -> pd.DataFrame:
+    """Cut intervals at the ends of the axis (in place), and return a mark (x, y, symbol) for each end that was cut."""
+    marks = []
+    for column, bound, symbol in (
+        ("above", ends[1], "triangle-up-open"),
+        ("below", ends[0], "triangle-down-open"),
+    ):
+        room = (middles["value"] - bound).abs()
+        cut = middles[column] > room
+        middles[column] = middles[column].where(~cut, room)
+        marks.append(pd.DataFrame({"x": middles["x"][cut], "y": bound, "symbol": symbol}))
+    return pd.concat(marks, ignore_index=True)
+
+
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     """One line for each arm, place on the axis, method and round: value, part, and count of its measurements."""
     ok = table[table["status"].eq("ok") & table["value"].notna()]
@@ -215,7 +229,7 @@ def _arm(
     )
     middles = _middles(rounds if whole.all() else rounds[~whole])
     ends = float(rounds["bottom"].iloc[0]), float(rounds["top"].iloc[0])
-    middles.loc[no_bar(middles["low"], middles["high"], ends, quantity.is_log), ["below", "above"]] = 0.0
+    cut = _cut(middles, ends)
     line = go.Scatter(
         x=middles["x"],
         y=middles["value"] / quantity.scale,
@@ -227,6 +241,12 @@ def _arm(
     )
     figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
     figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
+    if len(cut):
+        marks = {"color": style.color, "symbol": cut["symbol"], "size": 9}
+        mark = go.Scatter(
+            x=cut["x"], y=cut["y"] / quantity.scale, mode="markers", marker=marks, cliponaxis=False
+        )
+        figure.add_trace(mark.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
     if "part" in middles and middles["part"].notna().any():
         dotted = {"color": style.color, "dash": "dot", "width": 1}
         part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)

@@ -20,7 +20,7 @@ KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
 TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
 COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]
 NEAR = 1.25  # a ratio within this factor of what is claimed is what is claimed
-SUPPORTED, CONTRADICTED, UNTOLD = "supported", "contradicted", "cannot be told"
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ def _of_role(logs: pd.DataFrame, role: str) -> pd.Series[float]:
 
 def _word(effect: Effect, control: Effect | None, claim: Claim) -> tuple[str, str]:
     if effect.low is None or effect.high is None:
-        return UNTOLD, "one round has no interval"
+        return UNDECIDED, "one round has no interval"
     if control is not None and stats.vetoes(control):
         shown = stats.ratio_text(control.ratio, control.low, control.high)
-        return UNTOLD, f"the baseline differs from itself ({shown})"
+        return UNDECIDED, f"the baseline differs from itself ({shown})"
     low, high = claim.ratio / NEAR, claim.ratio * NEAR
     if low <= effect.low and effect.high <= high:
         return SUPPORTED, ""
     if effect.high < low or effect.low > high:
         return CONTRADICTED, ""
-    return UNTOLD, f"the interval reaches into {low:.2g} to {high:.2g} and out of it"
+    return UNDECIDED, f"the interval reaches into {low:.2g} to {high:.2g} and out of it"

@@ -77,7 +77,7 @@ class Setting:
 def differences(point: ProfiledPoint) -> list[Setting]:
     """All that differs between the two sides: what was asked first, then what is relevant, then the rest."""
     left, right = point.sides[0], point.sides[1]
-    parameters = _asked(point, left, right)
+    parameters = _requested_settings(point, left, right)
     alike = not any(one.name in ("topology", "endpoint") for one in parameters)
     both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
     # Another topology has other interfaces by nature, and an older run recorded less: only what both have is compared.
@@ -104,7 +104,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     return [*parameters, *sorted(rest, key=lambda one: (not one.relevant, one.name))]
 
 
-def _asked(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
+def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
     """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
     result = []
     names = [built(point, at) for at in (0, 1)]

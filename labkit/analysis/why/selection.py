@@ -15,7 +15,7 @@ from labkit.common.errors import BadInput
 POINT = [name for name in load.GROUP if name not in load.HOST]
 AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
-Values = dict[str, str]  # of parameters of a point, as `loading.said` tells them
+Values = dict[str, str]  # of parameters of a point, as `load.value_text` writes them
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _arm(run: Run, name: str | None) -> str:
 
 
 def _values(run: Run, arm: str, given: Values) -> Values:
-    """What is given, as `loading.said` tells it. Raises BadInput for what the arm does not have."""
+    """The given values as `load.value_text` writes them. Raises BadInput for a value that the arm lacks."""
     both = pd.concat([run.rows, run.profiles])
     rows, result = both[both["arm"].eq(arm)], Values()
     for name, text in given.items():

@@ -45,8 +45,8 @@ class Layer:
     fields: Mapping[str, int | str] = field(default_factory=dict)
 
 
-Found = tuple[Layer, str | None]  # and the name of what follows
-Decoder = Callable[[bytes, int], Found]
+Decoded = tuple[Layer, str | None]  # and the name of what follows
+Decoder = Callable[[bytes, int], Decoded]
 
 
 def layers(
@@ -88,7 +88,7 @@ def _whole(data: bytes, header_bytes: int) -> None:
         raise struct.error
 
 
-def _nonsense(name: str, length: int) -> Found:
+def _nonsense(name: str, length: int) -> Decoded:
     return Layer(UNKNOWN, name, 0, length), None
 
 
@@ -104,25 +104,25 @@ def _mac(data: bytes) -> str:
     return data.hex(":")
 
 
-def _raw(data: bytes, length: int) -> Found:
+def _raw(data: bytes, length: int) -> Decoded:
     (first,) = struct.unpack_from("B", data)
     kind = {4: "ip", 6: "ip6"}.get(first >> 4, f"IP version {first >> 4}")
     return Layer("raw", "", 0, length), kind
 
 
-def _ethernet(data: bytes, length: int) -> Found:
+def _ethernet(data: bytes, length: int) -> Decoded:
     target, source, kind = struct.unpack_from("!6s6sH", data)
     fields: dict[str, int | str] = {"source": _mac(source), "target": _mac(target)}
     following = _ethertype(kind) if kind >= 0x600 else "802.3"  # below, it is a length (IEEE 802.3)
     return Layer("ethernet", "Ethernet", 14, length, fields), following
 
 
-def _vlan(data: bytes, length: int) -> Found:
+def _vlan(data: bytes, length: int) -> Decoded:
     tag, kind = struct.unpack_from("!HH", data)
     return Layer("802.1q", f"802.1Q {tag & 0xFFF}", 4, length, {"id": tag & 0xFFF}), _ethertype(kind)
 
 
-def _arp(data: bytes, length: int) -> Found:
+def _arp(data: bytes, length: int) -> Decoded:
     """RFC 826, for IPv4 over Ethernet."""
     hardware, protocol, sizes, operation = struct.unpack_from("!HHHH", data)
     if (hardware, protocol, sizes) != (1, 0x0800, 0x0604):
@@ -135,7 +135,7 @@ def _arp(data: bytes, length: int) -> Found:
     return Layer("arp", f"ARP {texts.get(operation, f'operation {operation}')}", 28, 28, fields), None
 
 
-def _ip(data: bytes, length: int) -> Found:
+def _ip(data: bytes, length: int) -> Decoded:
     """RFC 791. A total length of 0 is that of a packet that is yet to be segmented (BIG TCP)."""
     first, _tos, total, number, fragment, ttl, protocol, _sum, source, target = struct.unpack_from(
         "!BBHHHBBH4s4s", data
@@ -153,7 +153,7 @@ def _ip(data: bytes, length: int) -> Found:
     return layer, None if offset else _protocol(protocol)
 
 
-def _ip6(data: bytes, length: int) -> Found:
+def _ip6(data: bytes, length: int) -> Decoded:
     """RFC 8200; extension headers count as part of it."""
     first, payload, following, ttl, source, target = struct.unpack_from("!IHBB16s16s", data)
     if first >> 28 != 6:
@@ -175,7 +175,7 @@ def _ip6(data: bytes, length: int) -> Found:
     return layer, None if offset else _protocol(following)
 
 
-def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Found:
+def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Decoded:
     """RFC 792, RFC 4443: an echo has an identifier and a sequence number, of others 4 bytes that differ."""
     kind, code, _sum, number, sequence = struct.unpack_from("!BBHHH", data)
     text = f"{title} {names.get(kind, f'type {kind} code {code}')}"
@@ -183,22 +183,22 @@ def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: 
     return Layer(name, text, 8, length, fields), None
 
 
-def _icmp(data: bytes, length: int) -> Found:
+def _icmp(data: bytes, length: int) -> Decoded:
     return _echo("icmp", "ICMP", ICMP, data, length)
 
 
-def _icmp6(data: bytes, length: int) -> Found:
+def _icmp6(data: bytes, length: int) -> Decoded:
     return _echo("icmp6", "ICMPv6", ICMP6, data, length)
 
 
-def _udp(data: bytes, length: int) -> Found:
+def _udp(data: bytes, length: int) -> Decoded:
     """RFC 768; a length below that of the header is that of a jumbogram (RFC 2675)."""
     source, target, total, _sum = struct.unpack_from("!HHHH", data)
     fields: dict[str, int | str] = {"source_port": source, "target_port": target}
     return Layer("udp", f"UDP {target}", 8, total if total >= 8 else length, fields), None
 
 
-def _tcp(data: bytes, length: int) -> Found:
+def _tcp(data: bytes, length: int) -> Decoded:
     """RFC 9293."""
     source, target, sequence, acknowledged, offset = struct.unpack_from("!HHIIB", data)
     header_bytes = (offset >> 4) * 4
@@ -210,7 +210,7 @@ def _tcp(data: bytes, length: int) -> Found:
     return Layer("tcp", f"TCP {target}", header_bytes, length, fields), None
 
 
-def _gre(data: bytes, length: int) -> Found:
+def _gre(data: bytes, length: int) -> Decoded:
     """RFC 2784, with key and sequence number of RFC 2890."""
     flags, kind = struct.unpack_from("!HH", data)
     if flags & 0x4007:  # routing (RFC 1701), or another version (1: PPTP)
@@ -227,7 +227,7 @@ def _gre(data: bytes, length: int) -> Found:
     return Layer("gre", text, header_bytes, length, fields), _ethertype(kind)
 
 
-def _vxlan(data: bytes, length: int) -> Found:
+def _vxlan(data: bytes, length: int) -> Decoded:
     """RFC 7348."""
     flags, vni = struct.unpack_from("!II", data)
     if not flags & 0x08000000:
@@ -235,7 +235,7 @@ def _vxlan(data: bytes, length: int) -> Found:
     return Layer("vxlan", f"VXLAN {vni >> 8}", 8, length, {"id": vni >> 8}), "ethernet"
 
 
-def _geneve(data: bytes, length: int) -> Found:
+def _geneve(data: bytes, length: int) -> Decoded:
     """RFC 8926, with its options."""
     first, _flags, kind, vni = struct.unpack_from("!BBHI", data)
     if first >> 6:

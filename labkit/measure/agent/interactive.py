@@ -31,14 +31,14 @@ Answer = dict[str, Any]
 
 
 def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[Answer]:
-    """The answers to the requests, until there are no more, or one says `end`.
+    """Yield the answers to the requests until their end or an `end` request.
 
-    `run` answers when the program has ended: with what it printed and how it ended. `start` answers at once; the
-    program then runs until it ends, `kill` sends it a signal, or the topology goes. `wait` answers like `run`. `stop`
-    ends the program of a `run` early. Several programs run at the same time. `capture` begins a capture, `captured`
-    ends it and gives its file. `monitor` begins a monitor, `monitor read` gives its report, `monitor clear` empties its
-    memory, `monitor stop` makes it see no more, `monitor end` ends it with a last report. `requests` must be
-    unbuffered: what waits in a buffer would not be seen by poll(2).
+    `run` answers when its program has ended, with its output and exit code. `start` answers at once; the program runs
+    until it ends, `kill` sends it a signal, or the topology is removed. `wait` answers like `run`. `stop` ends the
+    program of a `run` early. Programs run concurrently. `capture` starts a capture; `captured` ends it and returns its
+    file. `monitor` starts a monitor, `monitor read` returns its report, `monitor clear` empties its memory, `monitor
+    stop` stops its capture, `monitor end` ends it with a last report. `requests` must be unbuffered, because poll(2)
+    does not see data in a buffer.
     """
     with _Captures(topology) as captures, _Monitors(topology) as monitors, process.all_ended([]) as running:
         programs = _Programs(topology, running)
@@ -59,7 +59,7 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
 def _answered(
     topology: topologies.Topology, captures: _Captures, programs: _Programs, request: Answer
 ) -> Iterator[Answer]:
-    """The answer to one request, if there is one already."""
+    """Yield the answer to one request if it is available at once."""
     try:
         if request["do"] in programs.known:
             answer = programs.known[request["do"]](request)
@@ -79,12 +79,13 @@ def _answer(topology: topologies.Topology, captures: _Captures, request: Answer)
         return {"event": "capturing"}
     if request["do"] == "captured":
         return {"event": "captured", "file": captures.end(request["capture"])}
-    raise BadInput(f"of {topology.name} this cannot be asked: {request}")
+    raise BadInput(f"unknown request to {topology.name}: {request}")
 
 
 @dataclass
 class _Waiting:
-    """Who waits for a program, until when (time.monotonic()), and whether the program is ended then."""
+    """A request that waits for a program: its number, its deadline (time.monotonic()), and whether the program is
+    killed then."""
 
     number: int
     deadline: float
@@ -95,7 +96,10 @@ class _Programs:
     """The programs that run in a topology, by the number of the request that started each."""
 
     def __init__(self, topology: topologies.Topology, running: list[process.Running]) -> None:
-        self._topology, self._running = topology, running  # what is in `running` is ended with the topology
+        self._topology, self._running = (
+            topology,
+            running,
+        )  # programs in `running` are killed with the topology
         self._programs: dict[int, process.Running] = {}
         self._waiting: dict[int, _Waiting] = {}
         self.known: dict[str, Callable[[Answer], Answer | None]] = {
@@ -103,12 +107,12 @@ class _Programs:
             "start": self.start,
             "wait": self.wait,
             "kill": self.kill,
-            "said": self.lines,
+            "output": self.lines,
             "stop": self.stop,
         }
 
     def ready(self, poll: select.poll) -> list[tuple[int, int]]:
-        """What has happened, after waiting for something to happen."""
+        """Wait for an event, at most until the next deadline; return poll(2)'s result."""
         programs = [self._programs[number].fileno() for number in self._waiting]
         for descriptor in programs:
             poll.register(descriptor, select.POLLIN)
@@ -121,7 +125,7 @@ class _Programs:
                 poll.unregister(descriptor)
 
     def run(self, request: Answer) -> None:
-        """Start a program, to be answered when it has ended."""
+        """Start a program; `ended` answers when it has ended."""
         self.start(request)
         self._wait(request["number"], request["number"], request["timeout_s"], ends=True)
 
@@ -136,10 +140,10 @@ class _Programs:
         return {"event": "started"}
 
     def wait(self, request: Answer) -> None:
-        """Answer when a program has ended, or at the deadline, at which it goes on."""
+        """Answer when a program has ended, or at the deadline; then the program continues."""
         self._found(request)
         if request["program"] in self._waiting:
-            raise BadInput("somebody waits for this program already")
+            raise BadInput("another request already waits for this program")
         self._wait(request["program"], request["number"], request["timeout_s"], ends=False)
 
     def _wait(self, program: int, number: int, timeout_s: float, *, ends: bool) -> None:
@@ -151,18 +155,18 @@ class _Programs:
         return {"event": "signalled"}
 
     def lines(self, request: Answer) -> Answer:
-        """What a program has printed up to now, and whether it runs."""
+        """Return a program's output so far and whether it still runs."""
         program = self._found(request)
         is_running = not program.poll()
-        return {"event": "said", "running": is_running, "stdout": program.lines()}
+        return {"event": "output", "running": is_running, "stdout": program.lines()}
 
     def stop(self, request: Answer) -> None:
-        """Nobody waits any more for the program of a `run`, if it still runs: end it."""
+        """End the program of a `run` that nobody waits for any more."""
         if self._waiting.pop(request["program"], None) and request["program"] in self._programs:
             self._forgotten(request["program"]).kill()
 
     def ended(self) -> Iterator[Answer]:
-        """The answers to whoever waited for what has ended, or has waited long enough."""
+        """Yield the answers for programs that have ended and for deadlines that have passed."""
         for number, waiting in list(self._waiting.items()):
             program, late = self._programs[number], time.monotonic() >= waiting.deadline
             if not program.poll() and not late:
@@ -195,13 +199,13 @@ class _Programs:
 
 
 def _spaces(topology: topologies.Topology) -> dict[str, Namespace]:
-    """Namespaces by their own names and by those of ends."""
+    """Return the namespaces by their own names and by the names of their endpoints."""
     spaces = {space.name: space for space in topology.namespaces}
     return spaces | {end.name: end.namespace for pair in topology.pairs for end in (pair.client, pair.server)}
 
 
 class _Captures:
-    """Captures that go on while other things are asked; those that nobody ended end with the topology."""
+    """Captures that run beside other requests; those that are still open end with the topology."""
 
     def __init__(self, topology: topologies.Topology) -> None:
         self._topology = topology
@@ -216,7 +220,7 @@ class _Captures:
                 self.end(number)
 
     def begin(self, number: int, names: Sequence[str], limits: dict[str, Any]) -> None:
-        """Begin a capture at interfaces (namespace:interface), or at all of the topology's."""
+        """Start a capture at interfaces (namespace:interface), or at all of the topology."""
         spaces = _spaces(self._topology)
         hops = [_hop(spaces, name) for name in names] or everywhere(self._topology.namespaces)
         folder, going = TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()), ExitStack()
@@ -228,7 +232,7 @@ class _Captures:
         self._going[number] = folder, going, path
 
     def end(self, number: int) -> bytes:
-        """End a capture; its file. Raises Failed when the recorder did."""
+        """End a capture and return its file. Raises Failed if the recorder failed."""
         if number not in self._going:
             raise BadInput("this capture has ended")
         folder, going, path = self._going.pop(number)
@@ -298,5 +302,7 @@ def _named(topology: topologies.Topology, name: str) -> CapturePoint:
 def _hop(spaces: Mapping[str, Namespace], name: str) -> CapturePoint:
     at, _, interface = name.rpartition(":")
     if at not in spaces:
-        raise BadInput(f"{name!r} is no place to capture at: NAMESPACE:INTERFACE, of {', '.join(spaces)}")
+        raise BadInput(
+            f"{name!r} is not a capture point: write NAMESPACE:INTERFACE, with a namespace of {', '.join(spaces)}"
+        )
     return CapturePoint(spaces[at], interface)

@@ -83,8 +83,8 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Report what this kernel and machine can do; `alone` in the request: the kernel is discarded afterwards."""
     from labkit.measure import capabilities  # what only a doctor needs
 
-    parameters = capabilities.capabilities(alone=request.get("alone", False))
-    result = [msgspec.to_builtins(one) for one in parameters]
+    probed = capabilities.capabilities(alone=request.get("alone", False))
+    result = [msgspec.to_builtins(one) for one in probed]
     yield {
         "event": "doctor",
         "machine": request.get("machine") or machine.describe(),
@@ -107,7 +107,7 @@ def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
         return
     parameters = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
     if parameters["nodes"] == "two":
-        raise BadInput("nodes=two is for measuring; a topology to look around in stands on one host")
+        raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
     spec = topologies.Spec(
         parameters["pairs"][0],
         parameters["mtu_bytes"],
@@ -155,8 +155,10 @@ def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def shell(request: dict[str, Any]) -> int:
-    """A shell in the first client of a live topology; every namespace of it has a name for `ip netns exec`,
-    in this mount namespace only."""
+    """Run a shell in the first client of a topology; every namespace has a name for `ip netns exec`.
+
+    The names exist in this mount namespace only.
+    """
     with _built(request) as topology, _names(topology) as named:
         first = topology.pairs[0]
         print(
@@ -178,7 +180,7 @@ def shell(request: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _names(topology: topologies.Topology) -> Iterator[bool]:
-    """Whether every namespace has its name where `ip netns` looks for it, in this mount namespace alone."""
+    """Give every namespace a name for `ip netns` in this mount namespace; yield whether that worked."""
     folder = Path("/run/netns")
     with contextlib.ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""The guest's part of a notebook kernel in a lab VM: give the NIC its address, run the kernel, report its start."""
+"""The guest's part of a notebook kernel in a lab VM: configure the NIC, run the kernel, report that it is ready."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ import msgspec
 from labkit.common.errors import Failed
 from labkit.system import machine, netlink, process
 
-ADDRESS = ipaddress.IPv4Interface("10.0.2.15/24")  # of the guest in QEMU's user network
+ADDRESS = ipaddress.IPv4Interface("10.0.2.15/24")  # the guest's address in QEMU's user network
 CONNECTION = Path("/run/labkit-notebook-kernel.json")  # in the guest, where /run is its own
-NIC_S, READY_S = 10.0, 240.0  # a quiet machine needs 10 under emulation
+NIC_S, READY_S = 10.0, 240.0  # a quiet machine needs 10 s under emulation
 
 
 def answer(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In the guest: run the kernel until it ends; says when it can be reached. Raises Failed with its last words."""
+    """Run the notebook kernel in the guest until it ends; yield `ready` when it listens.
+
+    Raises Failed with its last words.
+    """
     os.environ.clear()
     os.environ.update(request["environment"])
     try:
@@ -47,13 +50,13 @@ def answer(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _attach() -> None:
-    """Give the NIC its address."""
+    """Wait for the NIC and configure its address."""
     if not Path("/sys/class/net/eth0").exists():
         process.output([machine.program("modprobe"), "virtio_net"])
     deadline = time.monotonic() + NIC_S
     while not Path("/sys/class/net/eth0").exists():
         if time.monotonic() > deadline:
-            raise Failed("the lab VM has no NIC that Jupyter could reach it by")
+            raise Failed("the lab VM has no NIC, so Jupyter cannot reach it")
         time.sleep(0.01)
     index = netlink.index_of("eth0")
     kernel = netlink.Netlink()
@@ -62,7 +65,7 @@ def _attach() -> None:
 
 
 def _reachable(kernel: process.Running, port: int) -> None:
-    """Wait until the kernel listens. Its heartbeat is the last port that it opens."""
+    """Wait until the kernel listens. Its heartbeat port is the last that it opens."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if not process.wait([kernel], time.monotonic() + 0.05):
@@ -73,7 +76,7 @@ def _reachable(kernel: process.Running, port: int) -> None:
     raise Failed(f"the notebook's kernel did not listen within {READY_S:.0f} s")
 
 
-# What a signal that ended the kernel usually means in a lab VM.
+# The usual cause of a signal that ended the kernel in a lab VM.
 _MEANING = {
     signal.SIGILL: "a library uses an instruction that the lab VM's CPU does not have",
     signal.SIGSEGV: "a library has crashed",
@@ -82,7 +85,7 @@ _MEANING = {
 
 
 def _last_words(kernel: process.Running) -> str:
-    """How the kernel ended: the signal and what it usually means, or the last line, which is that of a traceback."""
+    """Return how the kernel ended: the signal and its usual cause, or the last line of the traceback."""
     ended = kernel.ended()
     if ended.returncode < 0:
         number = signal.Signals(-ended.returncode)

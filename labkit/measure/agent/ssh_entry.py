@@ -1,8 +1,7 @@
-"""The far end of a conversation through ssh: starts the experiment on this machine, one at a time, and carries lines
-between it and whoever asked.
+"""The remote end of a conversation through ssh: it starts the experiment and passes lines on between both sides.
 
-It ends, and the kernel with it all that it started, when its standard input ends or is silent for too long: then
-nobody is there any more who would hear what is measured.
+One experiment runs at a time. When standard input ends or is silent for too long, the caller is gone: this process
+ends, and the kernel ends everything that it started.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from labkit.measure.hosts import local
 from labkit.system import machine, process
 
 BEAT_S = 5
-SILENCE_S = 25  # both ends tell each other an empty line every BEAT_S
-FOLDER = Path("~/.cache/labkit/run")  # stays empty: what is mounted on it only the experiment sees
+SILENCE_S = 25  # both ends send an empty line every BEAT_S
+FOLDER = Path("~/.cache/labkit/run")  # stays empty on disk: only the experiment sees what is mounted on it
 
 _speaking = threading.Lock()
 
 
 def say(event: dict[str, Any]) -> None:
-    """One event as one line."""
+    """Write one event as one line."""
     _pass_on(msgspec.json.encode(event) + b"\n")
 
 
@@ -42,18 +41,18 @@ def _pass_on(line: bytes) -> None:
 
 
 class Caller:
-    """Who asked: what it says goes to the experiment, and its end is ours."""
+    """The calling side: its lines go to the experiment, and this process ends with it."""
 
     def __init__(self) -> None:
         self._talk: process.Conversing | None = None
         self._early: list[str] = []
         self._telling = threading.Lock()
-        signal.alarm(SILENCE_S)  # SIGALRM ends us (signal(7)), however the main thread may be stuck
+        signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
     def speaks_to(self, talk: process.Conversing) -> None:
-        """From now on, and what it said before."""
+        """Pass lines on to this conversation from now on, earlier ones first."""
         with self._telling:
             self._talk = talk
             for line in self._early:
@@ -94,12 +93,12 @@ def _log(text: str) -> None:
 
 
 def _measuring(request: dict[str, Any], caller: Caller) -> None:
-    """With this machine's measuring lock, of which the servers' host tells, and a folder for the run."""
+    """Answer a measuring request: take this machine's measuring lock and provide a folder for the run."""
     if limits := local.limits():
         _log(limits)
     if "folder" in request:
         request["folder"] = str(FOLDER.expanduser() / request["folder"])
-    # There is no git here that would know the commit.
+    # The remote copy has no git checkout that knows the commit.
     request["machine"] = machine.describe() | {"git_revision": request.pop("git_revision")}
     patience_s = request.get("patience_s") or math.inf
     with local.measuring_lock(_log, request.get("command"), patience_s):

@@ -1,8 +1,10 @@
-"""PID 1 of a lab VM. It has imported all that an experiment needs, so that each request is a fork: a process that is
-PID 1 of its own namespaces, as on every host, told over a virtio-serial port instead of standard input.
+"""PID 1 of a lab VM.
 
-A host that connects hears {"event": "hello"}, tells its request, and hears what the process answers, a beat every
-second in between, and at last {"event": "over", "words": how the process ended}. A host that lets go ends the process.
+It imports everything that an experiment needs once. Each request then only forks a process, which is PID 1 of its own
+namespaces, as on every host; it is reached through a virtio-serial port instead of standard input.
+
+A host that connects receives {"event": "hello"}, sends its request, and receives the answers, a beat every second, and
+finally {"event": "over", "words": how the process ended}. When the host disconnects, the process is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Gone(Exception):
-    """The host has let go of the port."""
+    """The host has disconnected from the port."""
 
 
 def _call(function: str, *arguments: Any) -> None:
@@ -48,7 +50,7 @@ def _call(function: str, *arguments: Any) -> None:
 
 
 class Port:
-    """The guest's end of the channel to the host (drivers/char/virtio_console.c): HUP while nobody is connected."""
+    """The guest's end of the channel to the host (drivers/char/virtio_console.c); poll reports HUP without a host."""
 
     def __init__(self) -> None:
         result = _port()
@@ -57,17 +59,17 @@ class Port:
         self._poll.register(self.fd, select.POLLIN)
 
     def connected(self) -> bool:
-        """Whether a host is connected."""
+        """Return whether a host is connected."""
         return not any(event & select.POLLHUP for _, event in self._poll.poll(0))
 
     def drain(self) -> None:
-        """Forget what was told to somebody else's process."""
+        """Discard input that was meant for an earlier process."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self.fd, 65536):
                 pass
 
     def write(self, data: bytes) -> None:
-        """Write all. Raises Gone."""
+        """Write all data. Raises Gone."""
         left = memoryview(data)
         while left:
             try:
@@ -83,7 +85,7 @@ class Port:
 
 
 def _port() -> str:
-    """The name of the device; ports are announced some time after their module was loaded."""
+    """Return the name of the port's device; ports appear some time after their module was loaded."""
     deadline = time.monotonic() + PORT_S
     while True:
         for path in Path("/sys/class/virtio-ports").glob("*/name"):
@@ -95,14 +97,14 @@ def _port() -> str:
 
 
 class Child:
-    """The process that answers one request: `tell` and `heard` are the descriptors of its standard streams."""
+    """The process that answers one request. `tell` and `heard` are pipes to its standard streams."""
 
     def __init__(self, report: dict[str, Any]) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()
         reads, self.tell = os.pipe()
         self.heard, writes = os.pipe()
         home = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        _call("unshare", CLONE_NEWPID)  # of the children; this process stays where it is
+        _call("unshare", CLONE_NEWPID)  # applies to children; this process stays in its namespace
         self.pid = os.fork()
         if self.pid == 0:
             for number, fd in enumerate((reads, writes, self.stderr.fileno())):
@@ -116,7 +118,7 @@ class Child:
         os.write(self.tell, msgspec.json.encode(report) + b"\n")
 
     def end(self) -> str:
-        """End it, with all that it started, and tell how it had ended."""
+        """Kill it with everything that it started, and return how it ended, in words."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
@@ -133,7 +135,7 @@ class Child:
 
 
 def _become_agent() -> None:
-    """In the child: namespaces of its own, a /proc of its own, then what labkit.measure.agent.main does."""
+    """In the child: create namespaces and mount /proc, then run labkit.measure.agent.main."""
     code = 1
     try:
         _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
@@ -155,7 +157,7 @@ def _become_agent() -> None:
 
 
 def _out_of_memory() -> bool:
-    """Whether the kernel's log tells of a process that it killed for want of memory."""
+    """Return whether the kernel's log reports a process killed for lack of memory."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         stack.callback(os.close, log)
@@ -166,7 +168,7 @@ def _out_of_memory() -> bool:
 
 
 def _converse(port: Port, report: dict[str, Any]) -> None:
-    """One request from its first line to the end of its process."""
+    """Serve one request, from its first line to the end of its process."""
     line = b""
     while not line.endswith(b"\n"):
         line += _heard(port)
@@ -181,7 +183,7 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
 
 
 def _heard(port: Port) -> bytes:
-    """What the host tells next. Raises Gone."""
+    """Return the next input from the host. Raises Gone."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
         with contextlib.suppress(BlockingIOError):
@@ -191,7 +193,7 @@ def _heard(port: Port) -> bytes:
 
 
 def _relay(port: Port, child: Child, rest: bytes) -> None:
-    """Lines both ways until the child has closed its output. Raises Gone."""
+    """Pass lines on in both directions until the child closes its output. Raises Gone."""
     if rest:
         os.write(child.tell, rest)
     beaten, between_lines = time.monotonic(), True
@@ -220,9 +222,9 @@ def _reap() -> None:
 
 
 def _settled() -> dict[str, Any]:
-    """What every request is told, once the modules are loaded and lo is up; `problem` where they could not be."""
+    """Load modules and start lo; return what every request receives, with `problem` if that failed."""
     problem = None
-    with contextlib.suppress(OSError):  # udev's work elsewhere: to open it loads the module tun
+    with contextlib.suppress(OSError):  # udev does this elsewhere: opening the file loads the module tun
         Path("/dev/net").mkdir(exist_ok=True)
         os.mknod("/dev/net/tun", stat.S_IFCHR | 0o666, os.makedev(10, 200))
     socket = netlink.Netlink()
@@ -235,16 +237,16 @@ def _settled() -> dict[str, Any]:
     socket.close()
     for path in Path("/sys/devices/system/cpu").glob(
         "cpu[0-9]*/online"
-    ):  # it booted on one (qemu/command.py)
+    ):  # it booted on one CPU (qemu/command.py)
         with contextlib.suppress(OSError):
             path.write_text("1")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("-1000")
-        # before the experiment, which runs ahead of its load: a beat must get through
+        # above the experiment, which runs with priority over its load: beats must get through
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
     fd = os.open("/proc/self/ns/net", os.O_RDONLY)
     report = {"machine": machine.describe(), "details": machine.details(), "machine_netns": fd}
-    return {"problem": problem, "told": report}
+    return {"problem": problem, "report": report}
 
 
 def main() -> None:
@@ -252,7 +254,7 @@ def main() -> None:
     result = _settled()
     port = Port()
     for name in experiments.TABLE:
-        experiments.find(name)  # imports it, before any request
+        experiments.find(name)  # import it before any request
     gc.freeze()  # children share these pages
     while True:
         _reap()
@@ -262,8 +264,8 @@ def main() -> None:
         port.drain()
         with contextlib.suppress(Gone):
             port.say({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
-            _converse(port, result["told"])
-            while port.connected():  # the host reads the end first
+            _converse(port, result["report"])
+            while port.connected():  # let the host read the end first
                 time.sleep(0.01)
 
 

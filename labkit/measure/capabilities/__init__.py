@@ -1,8 +1,7 @@
-"""What this kernel and this machine can do, each tried by doing it; nothing stays behind.
+"""Find out what this kernel and machine can do by trying each capability; nothing remains afterwards.
 
-To be called in a process that is PID 1 of its own network, mount and PID namespaces. Links are made in one more network
-namespace, which is thrown away; tracers are armed in a trace instance, which is removed; the rest ends with a file
-descriptor.
+The caller must be PID 1 of its own network, mount and PID namespaces. Links are created in another network namespace
+that is discarded. Tracers are armed in a trace instance that is removed. Everything else ends with a file descriptor.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ Group = tuple[str, Callable[[], list[Capability]]]
 
 
 def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple[Group, ...]:
-    """In the order in which they are tried. `versions` waits for the programs of tools.TOOLS: they come last."""
+    """Return the groups in the order in which they are tried; `versions` waits for the programs of tools.TOOLS, so
+    tools are last."""
     return (
         ("privilege", platforms.privilege),
         ("link kinds", lambda: links.links(alone=alone)),
@@ -35,9 +35,9 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
 
 
 def capabilities(*, alone: bool = False) -> list[Capability]:
-    """All that is asked for, group by group. Never raises: what cannot even be tried says so. 0.3 s.
+    """Try all capabilities, group by group. Never raises: a group that cannot be tried says so. Takes 0.3 s.
 
-    `alone`: this kernel is a lab VM's that is thrown away, so what is loaded may stay, and nobody else traces.
+    `alone`: the kernel belongs to a lab VM that is discarded, so modules may stay loaded and nobody else traces.
     """
     result: list[Capability] = []
     with machine.asking_versions(tools.TOOLS) as versions:
@@ -46,7 +46,7 @@ def capabilities(*, alone: bool = False) -> list[Capability]:
                 result += probes()
             except Exception as error:
                 words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
-                result.append(Capability(group, "all", None, words, None, "tell labkit's authors"))
+                result.append(Capability(group, "all", None, words, None, "report this to labkit's authors"))
     return result
 
 

@@ -1,4 +1,4 @@
-"""One thing that a kernel or machine can or cannot do, and how it was found out: by doing it."""
+"""A capability of a kernel or machine, found out by trying it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ AS_ROOT = "run as root"
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """What was tried. `available` is None where it was not; where it is missing, one sentence each: lost, remedy."""
+    """The result of trying a capability.
+
+    `available` is None if it was not tried. If it is missing, `lost` and `remedy` are one sentence each.
+    """
 
     group: str
     name: str
@@ -28,7 +31,7 @@ class Capability(msgspec.Struct, frozen=True):
 
 
 class NotTried(Exception):
-    """A probe cannot say yes or no: why, and what to do to know."""
+    """A probe cannot decide: the reason, and how to find out."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -40,7 +43,8 @@ Remedy = str | Callable[[int], str]
 
 
 def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> Capability:
-    """Do it. What the probe returns is the detail; its OSError tells that it cannot be done, and picks the remedy."""
+    """Run a probe. Its return value is the detail; an OSError means that the capability is missing, and selects the
+    remedy."""
     try:
         return Capability(group, name, True, probe())
     except NotTried as reason:
@@ -55,26 +59,26 @@ def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> C
 
 
 def refused(errno: int, words: str | None = None) -> OSError:
-    """An error of the kernel's, to be raised by a probe; `words` in the place of the number's own."""
+    """Return an error of the kernel for a probe to raise; `words` replace the text of its number."""
     return OSError(errno, words or os.strerror(errno))
 
 
 def kernel_with(option: str, alias: str | None = None) -> str:
-    """What to do about a kernel that lacks what CONFIG_`option` builds; `alias` is one that its module has."""
+    """Return the remedy for a kernel without CONFIG_`option`; `alias` is a module alias of the feature."""
     module = unloaded_module(alias) if alias else None
     if module:
         return f"as root: modprobe {module}"
     state = _config().get(option)
     if state == "m":
-        return f"install the modules of this kernel: it was built with CONFIG_{option}=m, and none is found"
+        return f"install the modules of this kernel: it was built with CONFIG_{option}=m, but the module is missing"
     if state == "y":
         other = f"boot another kernel, such as Debian's {debian_kernel()}"
-        return f"{other}: this one has CONFIG_{option} and refuses all the same"
+        return f"{other}: this one has CONFIG_{option} but refuses"
     return f"boot a kernel with CONFIG_{option}; Debian's {debian_kernel()} has it"
 
 
 def debian_kernel() -> str:
-    """Debian's package of a kernel with everything."""
+    """Return the Debian package of the full kernel."""
     return (
         f"linux-image-{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
     )
@@ -83,7 +87,7 @@ def debian_kernel() -> str:
 def unloaded_module(
     alias: str, folder: Path | None = None, loaded: Path = Path("/proc/modules")
 ) -> str | None:
-    """The module of an alias, when it is installed for this kernel and not loaded."""
+    """Return the module of an alias if it is installed for this kernel but not loaded, else None."""
     folder = folder or Path("/lib/modules", os.uname().release)
     try:
         lines = (folder / "modules.alias").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Two questions to the kernel in netlink's other families, short enough to be written out in bytes."""
+"""Two requests to other netlink families, short enough to encode by hand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NLMSG_ERROR = 2
 
 
 def new_nftables_table(name: str) -> int:
-    """Make an nftables table in the namespace of the calling thread: 0, or the number of the kernel's error.
+    """Create an nftables table in the calling thread's namespace; return 0 or the kernel's errno.
 
-    A transaction as nft(8) sends it: NFNL_MSG_BATCH_BEGIN, NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END (nfnetlink.h).
+    It is a transaction like nft(8)'s: NFNL_MSG_BATCH_BEGIN, NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END (nfnetlink.h).
     """
     subsystem, inet = 10, 1
     bracket = struct.pack(">BBH", 0, 0, subsystem)  # struct nfgenmsg; the number is in network order
@@ -24,7 +24,7 @@ def new_nftables_table(name: str) -> int:
 
 
 def generic_family(name: str) -> int:
-    """Look a generic-netlink family up, which loads its module where there is one: 0, or ENOENT (linux/genetlink.h)."""
+    """Look up a generic netlink family, which loads its module; return 0 or ENOENT (linux/genetlink.h)."""
     ctrl, getfamily, family_name = 0x10, 3, 2
     body = struct.pack("BBH", getfamily, 1, 0) + _attribute(family_name, name.encode() + b"\0")
     return _ask(NETLINK_GENERIC, _message(ctrl, REQUEST | ACK, 1, body))
@@ -39,13 +39,13 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _ask(family: int, request: bytes) -> int:
-    """Send it; the number of the first error or, 0, acknowledgement."""
+    """Send the request and return the first errno, or 0 for an acknowledgement."""
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family) as parameters:
-            parameters.settimeout(2)
-            parameters.sendto(request, (0, 0))
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family) as kernel:
+            kernel.settimeout(2)
+            kernel.sendto(request, (0, 0))
             while True:
-                answer = parameters.recv(65536)
+                answer = kernel.recv(65536)
                 while len(answer) >= 16:
                     length, kind = struct.unpack_from("IH", answer)
                     if kind == NLMSG_ERROR:

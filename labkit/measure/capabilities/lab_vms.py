@@ -1,4 +1,4 @@
-"""Lab VMs: whether all that boots another kernel is here, and what a guest gets to see. None is booted to find out."""
+"""Whether everything to boot a lab VM is installed, and what a guest can see. No lab VM is booted for this."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from labkit.measure.capabilities.base import Capability
 from labkit.system import machine
 from labkit.system.qemu import kernels
 
-SEES = "a guest sees this machine's files read-only, all that this user may read; it writes into the folder of its run"
+SEES = "a guest sees the files that this user may read, read-only; it can write into the run's folder only"
 _FETCH = "`labkit kernels get`"
 
 
 def lab_vm() -> Capability:
-    """The programs, and a kernel that this user may read."""
+    """Return whether the programs and a readable kernel exist."""
     needed = {
         "qemu-system-x86_64": "qemu-system-x86",
         "virtiofsd": "virtiofsd (before Debian 13: qemu-system-common)",
@@ -34,5 +34,5 @@ def lab_vm() -> Capability:
     ways += [] if there else [_FETCH]
     lost = "experiments and notebooks run on this kernel only (no where=vm:KERNEL)"
     return Capability(
-        "virtual machines", "lab VM", False, f"not here: {', '.join(lacks)}", lost, " and ".join(ways)
+        "virtual machines", "lab VM", False, f"missing: {', '.join(lacks)}", lost, " and ".join(ways)
     )

@@ -1,4 +1,4 @@
-"""Link kinds, tunnels, queueing disciplines and nftables: each is made in a namespace that is thrown away."""
+"""Try link kinds, tunnels, queueing disciplines and nftables: each is created in a namespace that is discarded."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from labkit.measure.capabilities.base import (
 from labkit.system import netlink
 
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
-UNKNOWN = "this kernel does not know it"
+UNKNOWN = "this kernel does not support it"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of link: the kernel option that builds it, what is lost without it, and what it needs to be made.
+    """A kind of link: its kernel option, what is lost without it, and what it needs.
 
-    `leaves` are the interfaces that loading its module puts into the machine's own network, where they would stay.
+    `leaves` are interfaces that loading its module leaves in the machine's own network.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Kind:
     leaves: str | None = None
 
 
-V4 = ("192.0.2.1", "192.0.2.2")  # RFC 5737, for documentation; nothing is sent
+V4 = ("192.0.2.1", "192.0.2.2")  # RFC 5737, documentation addresses; nothing is sent
 V6 = ("2001:db8::1", "2001:db8::2")  # RFC 3849
 
 
@@ -60,16 +60,16 @@ def _tunnels(name: str) -> str:
 
 
 LINKS = (
-    Kind("veth", "VETH", "no namespace can be joined to another, so only loopback can be measured"),
+    Kind("veth", "VETH", "namespaces cannot be connected, so only loopback can be measured"),
     Kind("bridge", "BRIDGE", "the veth_bridge and macvlan_vepa datapaths cannot be measured on this kernel"),
     Kind("macvlan", "MACVLAN", _datapaths("macvlan"), {"IFLA_MACVLAN_MODE": 4}, on_lower=True),
     Kind("macvtap", "MACVTAP", "no guest can be attached by macvtap", {"IFLA_MACVTAP_MODE": 4}, on_lower=True),
     Kind("ipvlan", "IPVLAN", _datapaths("ipvlan_l2, ipvlan_l3 and ipvlan_l3s"), {"IFLA_IPVLAN_MODE": 0}, on_lower=True),
     Kind("ipvtap", "IPVTAP", "no guest can be attached by ipvtap", on_lower=True),
-    Kind("vlan", "VLAN_8021Q", "networks cannot be kept apart by VLAN tags", {"IFLA_VLAN_ID": 42}, on_lower=True),
-    Kind("dummy", "DUMMY", "no interface swallows what is sent, to measure sending alone", leaves="dummy0"),
+    Kind("vlan", "VLAN_8021Q", "networks cannot be separated by VLAN tags", {"IFLA_VLAN_ID": 42}, on_lower=True),
+    Kind("dummy", "DUMMY", "sending alone cannot be measured, because no interface discards packets", leaves="dummy0"),
     Kind("ifb", "IFB", "arriving traffic cannot be queued or shaped", leaves="ifb0 and ifb1"),
-    Kind("bond", "BONDING", "links cannot be bundled", leaves="bond0"),
+    Kind("bond", "BONDING", "links cannot be bonded", leaves="bond0"),
     Kind("vrf", "NET_VRF", "one namespace cannot hold several routing domains", {"IFLA_VRF_TABLE": 42}),
 )  # fmt: skip
 
@@ -84,18 +84,18 @@ TUNNELS = (
     Kind("wireguard", "WIREGUARD", _tunnels("WireGuard")),
 )  # fmt: skip
 
-# 1 Mbit/s with a bucket of 64 ms (in steps of 64 ns); the numbers of HTB are what tc(8) sends.
+# 1 Mbit/s with a bucket of 64 ms (in steps of 64 ns); the HTB numbers are those of tc(8).
 _TBF = {"TCA_TBF_PARMS": {"rate": 125_000, "limit": 10_000, "buffer": 1_000_000}}
 _NETEM = {"TCA_NETEM_CORR": {"delay_corr": 0, "loss_corr": 0, "dup_corr": 0}}
 _HTB = {"TCA_HTB_INIT": {"version": 3, "rate2quantum": 10, "defcls": 0, "debug": 0, "direct_pkts": 0}}
 
 QDISCS = (
-    Kind("tbf", "NET_SCH_TBF", "no link can be held to a rate by a token bucket", _TBF),
+    Kind("tbf", "NET_SCH_TBF", "a link's rate cannot be limited by a token bucket", _TBF),
     Kind("netem", "NET_SCH_NETEM", "delay, loss and reordering of a network cannot be emulated", _NETEM),
     Kind(
         "fq",
         "NET_SCH_FQ",
-        "flows are neither paced nor kept apart in the queue; TCP paces by timers of its own",
+        "flows are neither paced nor queued separately; TCP paces with its own timers",
     ),
     Kind("fq_codel", "NET_SCH_FQ_CODEL", "the default queue of most distributions cannot be measured"),
     Kind("htb", "NET_SCH_HTB", "a link's rate cannot be divided among classes", _HTB),
@@ -107,7 +107,7 @@ INGRESS = (
 
 
 class Space:
-    """A namespace with interfaces in it that probes may use up: it is gone, with all of them, when it is closed."""
+    """A namespace with disposable interfaces for probes; closing it removes them all."""
 
     def __init__(self) -> None:
         [(self.fd, self.socket)] = netlink.new_namespaces(1)
@@ -122,18 +122,21 @@ class Space:
         return self._next
 
     def lower(self) -> int:
-        """One end of a new veth: macvlan and ipvlan do not share one, and it has one root qdisc. Raises NotTried."""
+        """Return one end of a new veth.
+
+        Probes need one each: macvlan and ipvlan cannot share a device, and it has one root qdisc. Raises NotTried.
+        """
         near, far = self.index(), self.index()
         peer = {"name": f"far{far}", "index": far}
         try:
             self.socket.do(netlink.new_link("veth", f"near{near}", index=near, peer=peer))
         except netlink.LinkError as error:
-            words = f"there is no veth to put it on ({os.strerror(error.errno)})"
+            words = f"it needs a veth, which cannot be created ({os.strerror(error.errno)})"
             raise NotTried(words, kernel_with("VETH")) from None
         return near
 
     def do(self, message: netlink.Message, unknown: tuple[int, ...]) -> None:
-        """Raises OSError in words of ours for one of the errors `unknown`, else in the kernel's."""
+        """Send a request. Raises OSError, with our own message for the errors in `unknown`."""
         try:
             self.socket.do(message)
         except netlink.LinkError as error:
@@ -143,7 +146,7 @@ class Space:
 
 @contextmanager
 def space() -> Iterator[Space]:
-    """A namespace to try things in. Raises LinkError when none can be made."""
+    """Yield a namespace for probes. Raises LinkError if none can be created."""
     made = Space()
     try:
         yield made
@@ -152,13 +155,16 @@ def space() -> Iterator[Space]:
 
 
 def links(*, alone: bool = False) -> list[Capability]:
-    """All of this module's groups. Nothing can be tried where no namespace can be made; then each says so. On a kernel
-    that is not ours alone, no module is loaded that leaves interfaces."""
+    """Try all groups of this module.
+
+    If no namespace can be created, each capability says so. Unless the kernel is discarded (`alone`), no module is
+    loaded that leaves interfaces.
+    """
     try:
         with space() as here:
             return _all(here, alone)
     except netlink.LinkError as error:
-        words = f"no namespace can be made to try it in ({os.strerror(error.errno)})"
+        words = f"no namespace can be created to try it ({os.strerror(error.errno)})"
         kinds = [("link kinds", LINKS), ("tunnels", TUNNELS), ("queueing disciplines", (*QDISCS, *INGRESS))]
         return [
             Capability(group, kind.name, None, words, kind.lost, AS_ROOT)
@@ -184,7 +190,9 @@ def _all(here: Space, alone: bool) -> list[Capability]:
 def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False) -> Capability:
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
-        return Capability(group, kind.name, None, words, None, f"as root: modprobe {module}, then ask again")
+        return Capability(
+            group, kind.name, None, words, None, f"as root: modprobe {module}, then run the doctor again"
+        )
     return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
 
 
@@ -194,7 +202,7 @@ def _remedy_of(option: str) -> Callable[[int], str]:
             return AS_ROOT
         if number in (errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             return kernel_with(option)
-        return "look for the reason in the kernel's log (dmesg)"
+        return "see the kernel's log for the reason (dmesg)"
 
     return remedy
 
@@ -206,14 +214,14 @@ def _link(here: Space, kind: Kind) -> Callable[[], None]:
         message = netlink.new_link(
             kind.name, f"probe{index}", index=index, link=lower, up=False, data=kind.data, peer=peer
         )
-        # rtnl_newlink: a kind that it does not know, and cannot load, is EOPNOTSUPP
+        # rtnl_newlink: EOPNOTSUPP for a kind that it does not know and cannot load
         here.do(message, (errno.EOPNOTSUPP,))
 
     return make
 
 
 def _qdisc(here: Space, kind: Kind) -> Callable[[], None]:
-    # tc_modify_qdisc: an unknown kind is ENOENT; a kernel without CONFIG_NET_SCHED does not know the request
+    # tc_modify_qdisc: ENOENT for an unknown kind; a kernel without CONFIG_NET_SCHED does not know the request
     return lambda: here.do(
         netlink.new_qdisc(here.lower(), kind.name, kind.data), (errno.ENOENT, errno.EOPNOTSUPP)
     )
@@ -224,7 +232,8 @@ def _ingress(here: Space, kind: Kind) -> Callable[[], None]:
 
 
 def _tun(here: Space, flag: int) -> None:
-    # The interface is made in the namespace in which the device was opened, and goes when it is closed (tun_chr_open).
+    # The interface is created in the namespace in which the device was opened, and removed when it is closed
+    # (tun_chr_open).
     with netlink.inside(here.fd):
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Whether labkit can capture packets: a packet socket in a namespace that is thrown away sees one."""
+"""Whether labkit can capture packets: a packet socket in a discarded namespace must see one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOST = "no packet can be followed from hop to hop"
 
 
 def capturing() -> list[Capability]:
-    """Packet sockets."""
+    """Try packet sockets."""
     return [attempt("packets", "packet capture", _sees_one, LOST, _remedy)]
 
 
@@ -27,8 +27,8 @@ def _sees_one() -> str:
                 sender.sendto(b"labkit", ("127.0.0.1", 9))  # discard (RFC 863); nobody listens
             seen, _dropped = ring.counts()
     if not seen:
-        raise refused(errno.EIO, "a packet socket saw nothing of what was sent")
-    return "with the kernel's times and a count of what is lost"
+        raise refused(errno.EIO, "a packet socket did not see the packet that was sent")
+    return "with kernel timestamps and a count of lost packets"
 
 
 def _remedy(number: int) -> str:

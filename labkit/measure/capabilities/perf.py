@@ -1,4 +1,4 @@
-"""perf events, probes and BPF by their system calls: what is opened here ends with its file descriptor."""
+"""Try perf events, probes and BPF with their system calls; everything ends with its file descriptor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _system_call(which: int, *arguments: int) -> int:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
-        words = f"labkit does not know the number of the system call on {platform.machine()}"
+        words = f"labkit does not know the system call's number on {platform.machine()}"
         raise NotTried(words, "try it with perf(1) or bpftool(8)")
     answer = int(_libc.syscall(ctypes.c_long(numbers[which]), *(ctypes.c_long(one) for one in arguments)))
     if answer < 0:
@@ -50,7 +50,7 @@ def _system_call(which: int, *arguments: int) -> int:
 
 
 def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int = 0, period: int = 0) -> int:
-    """The descriptor of a perf event: of this process, or of all that runs on `cpu` if one is given. Raises OSError."""
+    """Open a perf event and return its descriptor: of this process, or of everything on `cpu`. Raises OSError."""
     # struct perf_event_attr, PERF_ATTR_SIZE_VER1: type, size, config, sample_period, sample_type, read_format, flags,
     # wakeup_events, bp_type, config1 (kprobe_func), config2 (probe_offset)
     attributes = struct.pack("IIQQQQQIIQQ", kind, 72, config, period, 0, 0, flags, 0, 0, address, 0)
@@ -60,7 +60,7 @@ def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int
 
 
 def _counter(kind: int, config: int) -> tuple[int, str | None]:
-    """A counter of this process, and a reservation: without privilege it sees user space only."""
+    """Open a counter of this process; return it with a restriction: without privilege it sees user space only."""
     missing = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
     for flags, detail in ((0, None), (EXCLUDE_KERNEL, "in user space only, not in the kernel")):
         try:
@@ -74,21 +74,21 @@ def _counter(kind: int, config: int) -> tuple[int, str | None]:
 
 
 def _counts(kind: int, config: int) -> str | None:
-    """It opens, and counts while we do something: under some hypervisors counters open and stand still."""
+    """Open a counter and check that it counts: under some hypervisors counters open but do not count."""
     descriptor, detail = _counter(kind, config)
     try:
         for number in range(20_000):
             hash(number)
         if struct.unpack("Q", os.read(descriptor, 8))[0] == 0:
-            raise refused(errno.ENODEV, "it opens, and counts nothing")
+            raise refused(errno.ENODEV, "it opens but does not count")
     finally:
         os.close(descriptor)
     return detail
 
 
 def perf_events() -> list[Capability]:
-    """Hardware and software counters, and whether the whole machine may be watched."""
-    lost = "{} cannot be counted, so costs are told in CPU time and not in {}"
+    """Try hardware and software counters and machine-wide counting."""
+    lost = "{} cannot be counted, so costs are reported in CPU time and not in {}"
     counters = {
         "cycles": (0, lost.format("CPU cycles", "cycles per packet")),
         "instructions": (1, lost.format("instructions", "instructions per packet")),
@@ -98,7 +98,7 @@ def perf_events() -> list[Capability]:
         attempt("perf events", name, functools.partial(_counts, HARDWARE, number), words, _counter_remedy)
         for name, (number, words) in counters.items()
     ]
-    lost = "{} cannot be sampled, so there are no profiles of where time goes"
+    lost = "{} cannot be sampled, so there are no CPU profiles"
     for name, number in (("cpu-clock", 0), ("task-clock", 1)):
         probe = functools.partial(_counts, SOFTWARE, number)
         result.append(attempt("perf events", name, probe, lost.format(name), _perf_remedy))
@@ -129,7 +129,7 @@ def _counter_remedy(number: int) -> str:
 
 
 def kprobe() -> Capability:
-    """A probe on a kernel function, by the kprobe PMU (Linux 4.17): unlike one in kprobe_events, it ends with us."""
+    """Try a probe on a kernel function through the kprobe PMU (Linux 4.17), which ends with this process."""
 
     def probe() -> None:
         try:
@@ -144,7 +144,7 @@ def kprobe() -> Capability:
 
 
 def tracepoint(number: int) -> None:
-    """Open the tracepoint of that number. Raises OSError."""
+    """Open the tracepoint of this number. Raises OSError."""
     os.close(event(TRACEPOINT, number, period=1))
 
 
@@ -153,12 +153,12 @@ def _probe_remedy(number: int, option: str) -> str:
 
 
 def bpf() -> list[Capability]:
-    """BPF and what its programs need to know of the kernel."""
+    """Try BPF and what its programs need to know about the kernel."""
     lost = "no BPF program runs: no bpftrace, no bcc, no XDP"
     result = [attempt("BPF", "bpf", _map, lost, lambda number: _probe_remedy(number, "BPF_SYSCALL"))]
     lost = "BPF programs do not know the kernel's structures, and bpftrace has no kfunc"
     result.append(attempt("BPF", "BTF", _btf, lost, lambda number: _probe_remedy(number, "DEBUG_INFO_BTF")))
-    lost = "profiles show addresses in place of the kernel's functions"
+    lost = "profiles show addresses instead of kernel functions"
     return [*result, attempt("BPF", "kernel symbols", _symbols, lost, _symbols_remedy)]
 
 
@@ -177,7 +177,7 @@ def _btf() -> None:
 
 def _symbols() -> None:
     with open("/proc/kallsyms") as file:
-        # Some first symbols are truly at 0: those of the per-CPU area.
+        # Some symbols are really at 0: those of the per-CPU area.
         if not any(int(file.readline().split()[0], 16) for _ in range(1000)):
             raise refused(errno.EPERM, "the kernel shows their addresses as 0")
 

@@ -1,4 +1,4 @@
-"""What runs beside or above the network: Open vSwitch, KVM, memory, sockets, privilege; and the tools."""
+"""Try Open vSwitch, KVM, huge pages, vsock and privileges."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
 MAP_HUGETLB = 0x40000  # asm-generic/mman.h
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
-ENOUGH_FILES = 4096  # 128 pairs of four topologies: two for each namespace, three for each program
+ENOUGH_FILES = 4096  # for 128 pairs of four topologies: two per namespace, three per program
 
 
 def open_vswitch(version: str | None) -> list[Capability]:
-    """The kernel's datapath, and the program that is the datapath in user space, ovs-vswitchd, of this version."""
+    """Try the kernel datapath; the userspace datapath is available if ovs-vswitchd (`version`) is installed."""
 
     def kernel() -> None:
         number = genetlink.generic_family("ovs_datapath")
         if number:
-            raise refused(number, "this kernel does not know it" if number == errno.ENOENT else None)
+            raise refused(number, "this kernel does not support it" if number == errno.ENOENT else None)
 
     lost = "Open vSwitch cannot switch in the kernel, only in user space, several times slower"
     result = [
@@ -39,12 +39,12 @@ def open_vswitch(version: str | None) -> list[Capability]:
     lost = "no topology with Open vSwitch can be built"
     remedy = "apt install openvswitch-switch; its service need not run"
     gone = (None, None) if version else (lost, remedy)
-    detail = f"ovs-vswitchd {version}" if version else "there is no ovs-vswitchd"
+    detail = f"ovs-vswitchd {version}" if version else "ovs-vswitchd is not installed"
     return [*result, Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone)]
 
 
 def kvm() -> Capability:
-    """A virtual machine, without a CPU in it; and what the first lab VM has found."""
+    """Create a virtual machine without a CPU; include the result of the first lab VM."""
     hung = tried.remembered()
 
     def probe() -> str:
@@ -63,12 +63,12 @@ def kvm() -> Capability:
 
     def remedy(number: int) -> str:
         if number == errno.ETIMEDOUT:
-            return f"remove {hung}, and the next lab VM tries once more"
+            return f"remove {hung}; the next lab VM then tries again"
         if number in (errno.EACCES, errno.EPERM):
             return "join the group kvm (as root: usermod -aG kvm USER), or run as root"
         if machine.describe()["accelerator"] == "none":
             return "switch virtualization on in the firmware, and load kvm_intel or kvm_amd"
-        return "let the host of this virtual machine nest virtualization, or use a machine of metal"
+        return "enable nested virtualization on the host of this virtual machine, or use a physical machine"
 
     return attempt(
         "virtual machines", "KVM", probe, "guests are emulated (TCG), several times slower", remedy
@@ -76,7 +76,7 @@ def kvm() -> Capability:
 
 
 def vsock() -> list[Capability]:
-    """Sockets between a guest and its host, from either side."""
+    """Try vsock sockets from the guest's and the host's side."""
 
     def own() -> str:
         with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as made:
@@ -92,7 +92,7 @@ def vsock() -> list[Capability]:
         alias = f"devname:{node}"
         return lambda number: AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option, alias)
 
-    lost = "a {} cannot be talked to by vsock; a serial port serves as well"
+    lost = "a {} cannot be reached by vsock; labkit uses a serial port instead"
     return [
         attempt("virtual machines", "vsock", own, lost.format("host"), remedy("VSOCKETS", "vsock")),
         attempt(
@@ -106,13 +106,13 @@ def vsock() -> list[Capability]:
 
 
 def hugepages() -> Capability:
-    """One huge page, reserved and given back."""
+    """Reserve and release one huge page."""
 
     def probe() -> str:
         text = Path("/proc/meminfo").read_text()
         size = re.search(r"Hugepagesize:\s+(\d+) kB", text)
         if size is None:
-            raise refused(errno.ENOSYS, "this kernel has none")
+            raise refused(errno.ENOSYS, "this kernel has no huge pages")
         try:
             mmap.mmap(-1, int(size[1]) * 1024, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB).close()
         except OSError as error:
@@ -124,14 +124,14 @@ def hugepages() -> Capability:
     def remedy(number: int) -> str:
         if number == errno.ENOSYS:
             return kernel_with("HUGETLBFS")
-        return "as root: sysctl vm.nr_hugepages=512, best at boot while memory is in one piece"
+        return "as root: sysctl vm.nr_hugepages=512, best at boot, before memory is fragmented"
 
-    lost = "DPDK and TRex run without huge pages only, with more misses of the TLB"
+    lost = "DPDK and TRex run only without huge pages, with more TLB misses"
     return attempt("virtual machines", "hugepages", probe, lost, remedy)
 
 
 def privilege() -> list[Capability]:
-    """Who we are, and what follows from it."""
+    """Try the privileges of this process and what depends on them."""
     result = [
         attempt(
             "privilege",
@@ -143,13 +143,13 @@ def privilege() -> list[Capability]:
     ]
     lost = "without root labkit cannot run on this machine"
     result.append(attempt("privilege", "user namespaces", _user_namespace, lost, _user_namespace_remedy))
-    lost = "nothing can be measured: every experiment lives in namespaces of its own"
+    lost = "nothing can be measured: every experiment runs in its own namespaces"
     result.append(
         attempt("privilege", "network namespaces", _namespace, lost, "run as root, or allow user namespaces")
     )
     lost = "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)"
     result.append(attempt("privilege", "NIC as parent", _nic, lost, AS_ROOT))
-    lost = "128 pairs at once fail for want of file descriptors"
+    lost = "128 pairs at once fail for lack of file descriptors"
     remedy = (
         f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
     )
@@ -157,7 +157,8 @@ def privilege() -> list[Capability]:
 
 
 def _capable(number: int) -> bool:
-    """Whether we have that capability over the whole machine, not only over a user namespace (capabilities(7))."""
+    """Return whether this process has the capability over the whole machine, not only a user namespace
+    (capabilities(7))."""
     text = Path("/proc/self/status").read_text()
     effective = re.search(r"^CapEff:\s+(\w+)", text, re.MULTILINE)
     everyone = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
@@ -176,7 +177,7 @@ def _user_namespace() -> str | None:
     ended = process.run(["unshare", "--user", "--map-root-user", "true"])
     if ended.returncode != 0:
         raise refused(errno.EPERM, ended.words())
-    return "as root; users may be held back all the same" if _capable(CAP_SYS_ADMIN) else None
+    return "for root; other users may still be restricted" if _capable(CAP_SYS_ADMIN) else None
 
 
 def _user_namespace_remedy(number: int) -> str:

@@ -1,7 +1,7 @@
-"""tracefs and its tracers.
+"""Try tracefs and its tracers.
 
-Tracers are armed in an instance of our own (Documentation/trace/ftrace.rst, "Instances"), never in the one that all
-share: someone may be using that. The instance is removed on every way out; what SIGKILL left is removed by the next.
+Tracers are armed in an own instance (Documentation/trace/ftrace.rst, "Instances"), never in the shared one, which
+others may use. The instance is removed in every case; after SIGKILL the next run removes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.measure.capabilities.base import AS_ROOT, Capability, NotTried, atte
 from labkit.system import machine
 from labkit.system.machine import sysctl_journal, tracing_journal
 
-# The numbers are the same on all architectures (asm-generic/unistd.h).
+# These numbers are the same on all architectures (asm-generic/unistd.h).
 FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
 CLOEXEC, CMD_CREATE = 1, 6  # linux/mount.h
 OURS = "labkit-doctor-"
@@ -32,8 +32,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def tracers(*, alone: bool = False) -> list[Capability]:
-    """tracefs, tracepoints, function, function_graph and kprobe. On a kernel that is not ours alone, nothing is armed
-    but in an instance of our own."""
+    """Try tracefs, tracepoints, function, function_graph and kprobe.
+
+    Unless the kernel is discarded (`alone`), tracers are armed in an own instance only.
+    """
     lost = "no tracer and no tracepoint can be used"
     with contextlib.ExitStack() as stack:
         folder: Path | None = None
@@ -48,7 +50,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
             ("tracepoints", _tracepoint, "softirqs, queues and drops cannot be followed by tracepoints", "FTRACE"),
             ("function", _function, "kernel functions cannot be counted or followed by ftrace", "FUNCTION_TRACER"),
             ("function_graph", functools.partial(_function_graph, alone),
-             "how long a kernel function takes, and what it calls, cannot be told", "FUNCTION_GRAPH_TRACER"),
+             "durations and callees of kernel functions are unknown", "FUNCTION_GRAPH_TRACER"),
         ):  # fmt: skip
             remedy = functools.partial(_remedy, option=option)
             result.append(attempt("tracers", name, functools.partial(probe, folder), lost, remedy))
@@ -56,15 +58,13 @@ def tracers(*, alone: bool = False) -> list[Capability]:
 
 
 def _left() -> str | None:
-    """What is told of tracers that a killed run has left; they are put back as they were, where that is allowed."""
+    """Restore tracer settings that a killed run left changed, where that is allowed; return what was restored."""
     try:
         changed = [*tracing_journal.restore_leftovers(), *sysctl_journal.put_back_left()]
     except (OSError, LabkitError) as error:
-        raise NotTried(f"a run of labkit's that was killed has left tracing on ({error})", AS_ROOT) from None
+        raise NotTried(f"a killed labkit run left tracing on ({error})", AS_ROOT) from None
     return (
-        f"a run of labkit's that was killed had left it changed; put back: {', '.join(changed)}"
-        if changed
-        else None
+        f"a killed labkit run had left settings changed; restored: {', '.join(changed)}" if changed else None
     )
 
 
@@ -76,7 +76,8 @@ def _remedy(number: int, option: str) -> str:
 
 @contextmanager
 def tracefs() -> Iterator[Path]:
-    """The folder of tracefs: where it is mounted, else a mount without a place, which ends with us. Raises OSError."""
+    """Yield the folder of tracefs: where it is mounted, else a detached mount that ends with this process. Raises
+    OSError."""
     for place in tracing_journal.PLACES:
         with contextlib.suppress(OSError):
             if (place / "available_tracers").exists():
@@ -91,7 +92,7 @@ def tracefs() -> Iterator[Path]:
 
 
 def _detached_mount(kind: bytes) -> int:
-    """fsopen(2), fsmount(2): a mount without a place in the tree."""
+    """Mount a file system without a mount point (fsopen(2), fsmount(2))."""
     context = _checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))
     try:
         _checked(_libc.syscall(FSCONFIG, context, CMD_CREATE, None, None, 0))
@@ -108,10 +109,10 @@ def _checked(answer: int) -> int:
 
 @contextmanager
 def instance(folder: Path) -> Iterator[Path]:
-    """A trace instance of our own, locked as long as somebody lives who will remove it. Raises OSError."""
+    """Create a trace instance, locked until it is removed. Raises OSError."""
     path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
     with tracing_journal.still_small(folder), contextlib.ExitStack() as own:
-        # Else another could take a new one, not yet locked, for one that was left.
+        # Otherwise another process could take a new, still unlocked instance for a leftover.
         with _locked(folder / "instances", wait=True):
             _remove_left(folder)
             path.mkdir()
@@ -124,7 +125,7 @@ def instance(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
-    """flock(2) on a folder; it ends with whoever holds it. Raises BlockingIOError when it is not to wait and would."""
+    """Hold flock(2) on a folder for the block. Raises BlockingIOError if `wait` is False and it is locked."""
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -176,10 +177,10 @@ def _function_graph(alone: bool, folder: Path | None) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            # Before Linux 6.11 this tracer is not allowed in an instance.
+            # Before Linux 6.11 this tracer is not allowed in instances.
             _arm(place, own, "function")
-            words = "listed, and the function tracer works; not tried, as this kernel has no instance for it"
-            raise NotTried(words, "see that nobody traces, and try: perf ftrace -G ip_rcv") from None
+            words = "listed, and the function tracer works; not tried, because this kernel supports it in no instance"
+            raise NotTried(words, "when nobody else traces, try: perf ftrace -G ip_rcv") from None
 
 
 def _known(folder: Path, tracer: str) -> None:
@@ -188,11 +189,11 @@ def _known(folder: Path, tracer: str) -> None:
 
 
 def _arm(place: Path, own: Path, tracer: str) -> None:
-    """Arm it for one function only: to arm it for all of them rewrites some ten thousand places in the kernel."""
+    """Arm a tracer for one function only: arming all rewrites ten thousands of places in the kernel."""
     try:
         with open(place / "available_filter_functions") as file:
             function = file.readline().split()[0]
         (own / "set_ftrace_filter").write_text(function)
         (own / "current_tracer").write_text(tracer)
     except PermissionError as error:
-        raise refused(error.errno or 0, "the kernel lists it and does not let it be armed") from None
+        raise refused(error.errno or 0, "the kernel lists it but forbids arming it") from None

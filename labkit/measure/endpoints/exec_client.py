@@ -1,9 +1,9 @@
-"""A conversation with what runs in a container or a guest (`labkit.measure.endpoints.exec_server`), from this side.
+"""The client of `labkit.measure.endpoints.exec_server`, which runs in a container or a guest.
 
-As a program it stands in front of another one's command line, as nsenter(1) does for a namespace: that one runs inside,
-and what it writes, how it ends, and the signals that it is sent, are as if it ran here. Two signals cannot be passed
-on: SIGKILL ends this program, which ends that one; for SIGSTOP there is SIGTSTP. It imports nothing but the standard
-library's small parts: it is started once for each program.
+As a program it is a command prefix, as nsenter(1) is for a namespace: it runs another program inside and passes on its
+output, its exit code, and signals. Two signals cannot be passed on: SIGKILL kills this client, and the server then
+kills the program; SIGTSTP stands for SIGSTOP. Only small parts of the standard library are imported, because this
+client is started once for each program.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ from collections.abc import Callable
 
 if __name__ != "__main__":
     from labkit.measure.endpoints import exec_server
-else:  # all of labkit would take longer to import than most programs run
+else:  # importing all of labkit would take longer than most programs run
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     exec_server = __import__("exec_server")
 
-SOCKET = "socket"  # in an endpoint's folder: a container's
+SOCKET = "socket"  # the socket of a container, in the endpoint's folder
 NAMES = exec_server.PORT
-LOCKS = "port"  # a guest's port0, port1 …; the first is for whoever holds the guest
+LOCKS = "port"  # a guest's ports port0, port1 …; the first is reserved for the owner of the guest
 PORTS = 16
 PATIENCE_S = 20.0
-BEGIN_S = 5.0  # without an answer, the port had another conversation before, and is taken anew
+BEGIN_S = (
+    5.0  # without an answer for so long, the port still belonged to an earlier conversation: connect again
+)
 
 
 class Over(Exception):
-    """The other side has gone."""
+    """The server has gone."""
 
 
 class Conversation:
-    """A conversation; `folder` is the endpoint's, `port` one of a guest's, or None for any that is free. `check` is
-    called all the time until the other side has said hello, and raises what ends the wait; without it that is long."""
+    """A conversation with the endpoint in `folder`.
+
+    `port` is a port number of a guest, or None for any free one. `check` is called while waiting for the server's
+    hello and may raise to end the wait; without it the wait is limited to PATIENCE_S.
+    """
 
     def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
         self._frames = exec_server.Frames()
@@ -54,7 +59,7 @@ class Conversation:
             raise
 
     def _free(self, folder: str, port: int | None, deadline: float) -> str:
-        """The path of a socket that nobody else talks to."""
+        """Return the path of a socket that no other conversation uses, and lock it."""
         if os.path.exists(f"{folder}/{SOCKET}"):
             return f"{folder}/{SOCKET}"
         while True:
@@ -69,12 +74,12 @@ class Conversation:
                 self._lock = lock
                 return path
             if time.monotonic() > deadline:
-                raise TimeoutError("all its ports are taken")
+                raise TimeoutError("all its ports are in use")
             time.sleep(0.01)
 
     def _connect(self, path: str, deadline: float, check: Callable[[], None] | None) -> None:
-        """Connect, and wait for the hello; what comes before it belongs to somebody else's conversation."""
-        while self._socket.connect_ex(path):  # it is there a moment before somebody listens
+        """Connect and wait for the hello; input before it belongs to an earlier conversation."""
+        while self._socket.connect_ex(path):  # the socket exists shortly before QEMU listens
             self._waited(deadline, check)
             time.sleep(0.005)
         hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
@@ -88,32 +93,32 @@ class Conversation:
             seen = (seen + data)[-2 * exec_server.BLOCK :]
 
     def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
-        """Raises what ends the wait."""
+        """Raise TimeoutError after the deadline, or what `check` raises."""
         if check is not None:
             check()
         if time.monotonic() > deadline:
-            raise TimeoutError("it does not say hello")
+            raise TimeoutError("it does not answer")
 
     def fileno(self) -> int:
-        """Readable when something was said."""
+        """Return a descriptor that is readable when the server has sent something."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection and unlock the port."""
         self._socket.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def tell(self, kind: bytes, content: bytes = b"") -> None:
-        """Tell a frame. Raises Over."""
+        """Send a frame. Raises Over."""
         try:
             self._socket.sendall(exec_server.frame(kind, content))
         except OSError:
             raise Over from None
 
     def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
-        """The frames that have come; none after `timeout_s`. Raises Over."""
+        """Return the received frames; none after `timeout_s`. Raises Over."""
         if self.heard_before:
             result, self.heard_before = self.heard_before, []
             return result
@@ -125,7 +130,8 @@ class Conversation:
         return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
-        """A file's content (F), or that it was written (W). Raises OSError: the one from inside, or TimeoutError."""
+        """Read a file (F) and return its content, or write one (W). Raises OSError from the server, or
+        TimeoutError."""
         self.tell(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
@@ -139,9 +145,9 @@ class Conversation:
 
 
 def begun(folder: str, words: list[str], held: bool) -> Conversation:
-    """A conversation in which the program has begun; with `held` it has stopped before its first instruction.
+    """Start a program and return its conversation; with `held` the program is stopped before its first instruction.
 
-    A port that does not begin is taken anew: it had not noticed that it is somebody else's now.
+    If the server does not start it in time, it has not noticed the end of an earlier conversation: connect again.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -151,7 +157,7 @@ def begun(folder: str, words: list[str], held: bool) -> Conversation:
         while (rest := until - time.monotonic()) > 0:
             heard = talk.heard(rest)
             kinds = [kind for kind, _ in heard]
-            if b"B" in kinds:  # and it may be over already
+            if b"B" in kinds:  # the program may already have ended
                 talk.heard_before = heard[kinds.index(b"B") + 1 :]
                 return talk
         talk.close()
@@ -161,7 +167,7 @@ def begun(folder: str, words: list[str], held: bool) -> Conversation:
 
 
 def _relay(talk: Conversation, caught: int) -> int:
-    """Pass on until the program has ended; returns its return code."""
+    """Pass on output and signals until the program has ended; return its exit code."""
     code: int | None = None
     while code is None:
         waits = [] if talk.heard_before else [talk.fileno(), caught]
@@ -185,7 +191,7 @@ def _write(fd: int, content: bytes) -> None:
 
 
 def main() -> int:
-    """FOLDER [held] -- PROGRAM WORDS …"""
+    """Run as a program: FOLDER [held] -- PROGRAM ARGUMENTS …"""
     folder, words = sys.argv[1], sys.argv[sys.argv.index("--") + 1 :]
     caught, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -196,13 +202,13 @@ def main() -> int:
     try:
         talk = begun(folder, words, held)
         if held:
-            os.kill(os.getpid(), signal.SIGSTOP)  # whoever lets this go on lets that go on
+            os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(talk, caught)
     except (Over, OSError) as error:
         words_of = f": {error}" if str(error) else ""
         _write(2, f"{os.path.basename(folder)} has gone, or does not answer{words_of}\n".encode())
         return 125
-    if code < 0:  # end as it has ended
+    if code < 0:  # end by the same signal
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -1,20 +1,20 @@
-"""What runs in a container or a guest: it starts programs there that are told from outside, and reads and writes files.
+"""Start programs and read and write files in a container or a guest, on request from outside.
 
-It is carried along alone, so it imports nothing but what the smallest Python has. One conversation after the other on
-each virtio-serial port of a guest, as many at a time as somebody connects on a container's socket. `exec_client` is
-the other end. Frames: a letter, four bytes of length, content.
+It runs alone there, so it imports only modules of the smallest Python. It serves one conversation at a time on each
+virtio-serial port of a guest, and any number on a container's socket. `exec_client` is the other end. A frame is a
+letter, four bytes of length, and content.
 
-    told   R words with NUL between   start a program (one in a conversation)
-           T words with NUL between   the same, stopped (SIGSTOP) until a signal lets it go on
-           S number                   send it a signal
-           F path                     read a file
-           W path NUL content         write a file
-    said   H                          hello: somebody has connected
-           B                          the program begins
-           O, X                       what it writes on its standard output, and error
-           D returncode, CPU seconds  it has ended
-           V content, N errno         the file's content; why not
-Who lets go of a conversation ends its program.
+  requests  R arguments with NUL between  start a program (one per conversation)
+            T arguments with NUL between  the same, but stopped (SIGSTOP) until a signal continues it
+            S number                      send it a signal
+            F path                        read a file
+            W path NUL content            write a file
+  answers   H                             hello: a client has connected
+            B                             the program starts
+            O, X                          its standard output, its standard error
+            D exit code, CPU seconds      it has ended
+            V content, N errno            the file's content, or why not
+Closing a conversation kills its program.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ import sys
 import time
 
 HELLO = b"labkit: inside"
-PORT = "labkit-"  # how a guest's ports are called
+PORT = "labkit-"  # prefix of the names of a guest's ports
 BLOCK = 65536
 SIGKILL, SIGSTOP = 9, 19
 PORTS_S = 10.0
 IDLE_S = 1.0
-# Now and then an emulated machine of several CPUs loses the interrupt of a port; asking again finds what has come.
+# An emulated machine with several CPUs sometimes loses a port's interrupt; polling finds the data.
 WAKE_S = 0.1
 
 
 def frame(kind: bytes, content: bytes = b"") -> bytes:
-    """One frame."""
+    """Return one encoded frame."""
     return kind + len(content).to_bytes(4, "big") + content
 
 
 class Frames:
-    """Cuts what arrives into frames."""
+    """Splits received data into frames."""
 
     def __init__(self) -> None:
         self.rest = b""
 
     def add(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The frames that are whole now: letter and content."""
+        """Add data; return the frames that are complete now, as (letter, content)."""
         self.rest += data
         result = []
         while len(self.rest) >= 5:
@@ -61,12 +61,14 @@ class Frames:
 
 
 class Gone(Exception):
-    """The other end has let go."""
+    """The client has disconnected."""
 
 
 class Line:
-    """A conversation's descriptor: a port of virtio-serial (drivers/char/virtio_console.c: HUP while nobody is
-    connected), or a socket."""
+    """The descriptor of a conversation: a socket, or a virtio-serial port (drivers/char/virtio_console.c).
+
+    poll reports HUP while no client is connected.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -75,11 +77,11 @@ class Line:
         self._hup.register(fd, 0)
 
     def connected(self) -> bool:
-        """Whether the other end is there."""
+        """Return whether a client is connected."""
         return not self._hup.poll(0)
 
     def read(self) -> bytes:
-        """What has come. Raises Gone."""
+        """Return the received data. Raises Gone."""
         try:
             data = os.read(self.fd, BLOCK)
         except BlockingIOError:
@@ -105,7 +107,7 @@ class Line:
 
 
 class Program:
-    """A program, and the pipes of what it writes: the letter of a frame for each."""
+    """A program and the pipes of its output, each with the letter of its frames."""
 
     def __init__(self, words: list[bytes], *, held: bool) -> None:
         pipes = [os.pipe(), os.pipe()]
@@ -116,11 +118,11 @@ class Program:
             os.close(writes)
         self.letters = {pipes[0][0]: b"O", pipes[1][0]: b"X"}
         self.fd = os.pidfd_open(self.pid)
-        if held:  # else it might stop after it was let go on
+        if held:  # otherwise it might stop after the signal that continues it
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def forward(self, line: Line, fd: int) -> None:
-        """Say what can be read from a pipe."""
+        """Send what a pipe holds."""
         data = os.read(fd, BLOCK)
         if data:
             line.say(self.letters[fd], data)
@@ -129,15 +131,15 @@ class Program:
             del self.letters[fd]
 
     def send(self, number: int) -> None:
-        """Send a signal to it and to what it started."""
-        for send in (os.killpg, os.kill):  # it may not lead its group yet
+        """Send a signal to the program and its children."""
+        for send in (os.killpg, os.kill):  # it may not lead its process group yet
             try:
                 return send(self.pid, number)
             except ProcessLookupError:
                 continue
 
     def end(self) -> tuple[int, float]:
-        """End it, if it has not: its return code (negative: the signal), and the CPU seconds that it took."""
+        """Kill it if it still runs; return its exit code (negative: signal) and its CPU seconds."""
         self.send(SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
         for fd in [*self.letters, self.fd]:
@@ -145,19 +147,19 @@ class Program:
         return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
     def ended(self) -> bool:
-        """Whether it has ended; it is still to be waited for."""
+        """Return whether it has ended; it must still be waited for."""
         return bool(select.select([self.fd], [], [], 0)[0])
 
 
 def _become(words: list[bytes], writes: list[int], held: bool) -> None:
-    """In the child: the program, or what is wrong with it on standard error."""
+    """In the child: execute the program, or write the error to standard error."""
     os.setsid()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(writes[0], 1)
     os.dup2(writes[1], 2)
     if held:
         os.kill(os.getpid(), SIGSTOP)
-    # os.execvp needs more modules than there are.
+    # os.execvp needs modules that are not there.
     folders = [b""] if b"/" in words[0] else os.environb.get(b"PATH", b"/usr/bin:/bin").split(b":")
     number = errno.ENOENT
     for path in [os.path.join(folder, words[0]) for folder in folders]:
@@ -189,7 +191,7 @@ def _file(line: Line, kind: bytes, content: bytes) -> None:
 
 
 def converse(line: Line) -> None:
-    """One conversation, from the hello until the other end lets go."""
+    """Serve one conversation, from the hello until the client disconnects."""
     frames = Frames()
     program: Program | None = None
     try:
@@ -215,12 +217,12 @@ def converse(line: Line) -> None:
 
 
 def _watch(line: Line, program: Program, ready: list[int]) -> Program | None:
-    """Say what the program has written, and its end; returns it while it runs."""
+    """Send the program's output, and its end; return the program while it runs, else None."""
     for fd in [fd for fd in program.letters if fd in ready]:
         program.forward(line, fd)
     if not program.ended():
         return program
-    # What it started may hold the pipes; what is in them now is its own.
+    # Its children may hold the pipes open; read only what it wrote itself.
     for fd in list(program.letters):
         while fd in program.letters and select.select([fd], [], [], 0)[0]:
             program.forward(line, fd)
@@ -230,7 +232,7 @@ def _watch(line: Line, program: Program, ready: list[int]) -> Program | None:
 
 
 def serve_socket(path: str) -> None:
-    """A process for whoever connects to a unix socket; as PID 1, wait for orphans."""
+    """Fork a process for each client of a unix socket; as PID 1, also wait for orphans."""
     import socket
 
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -248,9 +250,9 @@ def serve_socket(path: str) -> None:
 
 
 def serve_ports(count: int) -> None:
-    """A process for each conversation on a guest's ports; as PID 1, wait for orphans.
+    """Fork a process for each conversation on a guest's ports; as PID 1, also wait for orphans.
 
-    A port without a host is always ready, with HUP: only edges tell when one has come (epoll(7), EPOLLET).
+    A port without a host is always ready (HUP), so only edge-triggered events show a new host (epoll(7), EPOLLET).
     """
     events = select.epoll()
     lines = {}
@@ -276,11 +278,11 @@ def serve_ports(count: int) -> None:
 
 
 def _serve_port(line: Line) -> None:
-    """In a process of its own: one conversation."""
-    # What is asked must be answered while the load takes the CPU; programs do not inherit it.
+    """In a forked process: serve one conversation."""
+    # Requests must be answered while the load uses all CPUs. Programs do not inherit the priority.
     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
     try:
-        while line.read():  # what was told to somebody else's program
+        while line.read():  # discard input that was meant for an earlier program
             pass
         converse(line)
     except Gone:
@@ -289,7 +291,7 @@ def _serve_port(line: Line) -> None:
 
 
 def _ports(count: int) -> list[str]:
-    """The devices; ports are announced some time after their module was loaded."""
+    """Return the port devices; ports appear some time after their module was loaded."""
     deadline = time.monotonic() + PORTS_S
     top = "/sys/class/virtio-ports"
     while True:
@@ -304,7 +306,7 @@ def _ports(count: int) -> list[str]:
 
 
 def _reap() -> None:
-    """Wait for those that have ended."""
+    """Wait for children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -313,7 +315,7 @@ def _reap() -> None:
 
 
 def _modules() -> None:
-    """The files of all modules that a guest needs, one a line with their names."""
+    """Print name and file of each module that a guest needs."""
     assert resource
     for name, module in sorted(sys.modules.items()):
         if path := getattr(module, "__file__", None):

@@ -22,13 +22,13 @@ class Reading(Protocol):
         """Return its current content."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
     def __enter__(self) -> Self:
-        """For `with`."""
+        """Return itself, for `with`."""
 
     def __exit__(self, *_: object) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Opened:
@@ -42,7 +42,7 @@ class Opened:
         return os.pread(self._fd, 1 << 16, 0).decode()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class Namespace:
             file.write(str(value))
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor and the socket; the kernel frees the namespace if nothing else holds it."""
         self.netlink.close()
         os.close(self.fd)
 

@@ -66,7 +66,7 @@ def runtime() -> str:
     result = [path for name in RUNTIMES if os.path.isabs(path := machine.program(name))]
     if not result:
         raise Unsupported(
-            "containers need runc or crun, and neither is here: install the Debian package runc, or leave"
+            "containers need runc or crun, and neither is installed: install the Debian package runc, or leave"
             " endpoint=container out"
         )
     return result[0]
@@ -122,7 +122,9 @@ def _wait(own: Container, started: process.Running) -> None:
     while not (own.folder / exec_client.SOCKET).exists():
         if not _runs((own.folder / "pid").read_text()):
             last = started.ended().stderr.strip().splitlines()[-1:]
-            raise Failed(f"the container {own.name} ended before it was ready: {' '.join(last) or 'no word'}")
+            raise Failed(
+                f"the container {own.name} ended before it was ready: {' '.join(last) or 'without a message'}"
+            )
         if time.monotonic() > deadline:
             raise Failed(f"the container {own.name} was not ready within {START_S:.0f} s")
         time.sleep(0.002)

@@ -1,7 +1,7 @@
-"""Object files of the smallest BPF programs, those that let every packet pass: what a program costs that does nothing.
+"""Object files of minimal BPF programs that let every packet pass, to measure the cost of a program without work.
 
-The format is ELF for BPF (EM_BPF) as libbpf reads it: one section with instructions, a license, and a symbol that says
-where the function is (Linux, Documentation/bpf/libbpf; elf(5)).
+The format is ELF for BPF (EM_BPF) as libbpf reads it: a section with instructions, a license, and a symbol for the
+function (Linux, Documentation/bpf/libbpf; elf(5)).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 MOV_R0, EXIT = 0xB7, 0x95  # r0 = immediate; return r0 (Documentation/bpf/standardization/instruction-set.rst)
-# What passes a packet on: XDP_PASS (linux/bpf.h), TC_ACT_OK (linux/pkt_cls.h)
+# Return values that pass a packet on: XDP_PASS (linux/bpf.h), TC_ACT_OK (linux/pkt_cls.h)
 PASS = {"xdp": 2, "tc": 0}
 EM_BPF, ET_REL = 247, 1
 PROGBITS, SYMTAB, STRTAB = 1, 2, 3
@@ -18,7 +18,7 @@ HEADER_BYTES, SECTION_BYTES, SYMBOL_BYTES = 64, 64, 24
 
 
 def passing(section: str) -> bytes:
-    """The object file of a program that returns PASS[section] for every packet, in a section of that name."""
+    """Return the object file of a program that returns PASS[section] for every packet, in a section of that name."""
     code = struct.pack("<BBhi", MOV_R0, 0, 0, PASS[section]) + struct.pack("<BBhi", EXIT, 0, 0, 0)
     names = b"\0" + section.encode() + b"\0license\0.symtab\0.strtab\0pass\0"
     # struct Elf64_Sym: name, info (global function), other, section, value, size

@@ -1,4 +1,5 @@
-"""How the interfaces of an arm look: offloads and queueing discipline, and what is to be doubted where they differ."""
+"""A built arm: its pairs, its interfaces' offloads and queueing discipline, and doubts where these differ from the
+baseline."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from labkit.measure.traffic.base import FlowGenerator, Flows
 from labkit.system import machine, netlink
 from labkit.system.netlink import ethtool
 
-# The offloads that change what TCP and UDP datapaths do; VLAN, SCTP and tunnel ones differ between kinds of
-# link and do not.
+# The offloads that change TCP and UDP datapaths. VLAN, SCTP and tunnel offloads differ between kinds of links without
+# an effect here.
 MATTERING = [
     "rx-checksumming",
     "tx-checksumming",
@@ -38,47 +39,50 @@ MATTERING = [
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltArm(abc.ABC):
-    """An arm that stands, and what the interfaces of its first pair say of themselves.
+    """A built arm with the settings of its first pair's interfaces.
 
-    `offloads` and `qdisc` are of the client, where segmentation and queueing take place; `server_offloads` are
-    of the other end.
+    `offloads` and `qdisc` are the client's, where segmentation and queueing happen; `server_offloads` are the
+    server's.
     """
 
     arm: Arm
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
     qdisc: str
-    emulated: bool = False  # the CPUs that its programs run on
-    endpoint_columns: dict[str, Any] = field(default_factory=dict)  # what rows tell of what programs run in
+    emulated: bool = False  # whether its programs run on emulated CPUs
+    endpoint_columns: dict[str, Any] = field(default_factory=dict)  # columns that describe where programs run
     effects: Sequence[dict[str, Any]] = ()  # of its change (`changes.apply`)
     doubts: list[str] = field(default_factory=list)
 
     @property
     @abc.abstractmethod
     def pairs(self) -> Sequence[Pair | FarPair]:
-        """What load is run between."""
+        """The pairs between which the load runs."""
 
     @abc.abstractmethod
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> AbstractContextManager[tuple[Flows, ServerSide]]:
-        """Flows whose servers listen, and what the servers' side counts."""
+        """Start servers; yield the flows and the servers' counters."""
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
-        """From now on, the CPU time of the other host, where there is one: what is called afterwards, with the seconds
-        that counted, gives columns."""
+        """Start measuring the CPU time of the other host, if any.
+
+        Returns a function; call it with the counted seconds to get columns.
+        """
         return lambda _window_s: {}
 
     def while_measured(self) -> AbstractContextManager[object]:
-        """What has to be so only while this arm is measured (`changes.while_measured`)."""
+        """Return a context in which machine-wide changes of this arm are active (`changes.while_measured`)."""
         return nullcontext()
 
     def metered(self) -> Callable[[], dict[str, Any]]:
-        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
+        columns."""
         return dict
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
-        """Metrics of this arm, with what is to be doubted about them."""
+        """Return this arm's metrics with their doubts."""
         doubtful = [*self.doubts, *(doubts or [])]
         report = {
             **rows.now(),
@@ -91,11 +95,11 @@ class BuiltArm(abc.ABC):
         return self.arm, {"status": "ok", **report, **metrics}
 
     def changed(self) -> list[dict[str, Any]] | None:
-        """The effects of its change; None without a change."""
+        """Return the effects of its change; None without a change."""
         return None if self.arm.change is None else list(self.effects)
 
     def compare(self, baseline: BuiltArm) -> None:
-        """Doubt what is offloaded otherwise than in the baseline, queued otherwise, or run by another kind of CPU."""
+        """Add doubts where offloads, queueing discipline or kind of CPU differ from the baseline's."""
         if self.emulated != baseline.emulated:
             this, that = ("emulated" if one.emulated else "not emulated" for one in (self, baseline))
             words = f"its CPUs are {this}, those of {baseline.arm.label} {that}"
@@ -119,7 +123,7 @@ class BuiltArm(abc.ABC):
             self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
     def stands_in(self, parameters: DatapathParameters) -> None:
-        """Doubt a baseline that is not the one that was asked for."""
+        """Add a doubt if this arm replaces the requested baseline."""
         first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0])
         if self.arm.role == "baseline" and self.arm != first:
             self.doubts.append(f"{first.name} cannot be measured here, so this is the baseline instead")
@@ -127,20 +131,20 @@ class BuiltArm(abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalArm(BuiltArm):
-    """An arm whose two sides are on this host."""
+    """An arm with both sides on this host."""
 
     topology: topologies.Topology
 
     @property
     def pairs(self) -> Sequence[Pair]:
-        """What load is run between."""
+        """The pairs between which the load runs."""
         return self.topology.pairs
 
     @contextmanager
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
-        """Flows whose servers listen, and what the servers' side counts."""
+        """Start servers; yield the flows and the servers' counters."""
         with (
             receivers(self.pairs, parameters.protocol, parameters.datagram_bytes) as counters,
             generator.flows(self.pairs, parameters, emulated=self.emulated) as flows,
@@ -148,16 +152,16 @@ class LocalArm(BuiltArm):
             yield flows, LocalServer(flows, counters, self._ends)
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
-        """From now on, the CPU time of guests: what is called afterwards, with the seconds that counted, gives
-        columns."""
+        """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
         return guests_cpu(self._ends)
 
     def while_measured(self) -> AbstractContextManager[object]:
-        """What has to be so only while this arm is measured (`changes.while_measured`)."""
+        """Return a context in which machine-wide changes of this arm are active (`changes.while_measured`)."""
         return changes.while_measured(self.arm.change, self.topology)
 
     def metered(self) -> Callable[[], dict[str, Any]]:
-        """From now on, what joins the ends counts (`Topology.meter`): what is called afterwards gives columns."""
+        """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
+        columns."""
         return dict if self.topology.meter is None else self.topology.meter()
 
     @property
@@ -168,7 +172,8 @@ class LocalArm(BuiltArm):
 def live(
     arm: Arm, topology: topologies.Topology, accelerator: str | None, effects: Sequence[dict[str, Any]] = ()
 ) -> LocalArm:
-    """An arm whose two sides are on this host, which `accelerator` runs; `effects` are those of its change."""
+    """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's
+    change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
     endpoint_columns = {} if client.box is None else client.box.report
     return LocalArm(
@@ -185,23 +190,26 @@ def live(
 
 
 def offloads(end: Endpoint) -> dict[str, bool]:
-    """The features of an end's interface that are on or off, by the names of ethtool; empty where neither the kernel
-    nor a program tells them. Raises Failed when there is no such interface."""
-    if not _in_guest(end):  # by netlink: to start a program takes long on an emulated CPU
+    """Return the features of an end's interface by ethtool's names; empty if neither the kernel nor ethtool reports
+    them.
+
+    Raises Failed if there is no such interface.
+    """
+    if not _in_guest(end):  # over netlink, because starting a program takes long on an emulated CPU
         with suppress(Unsupported), netlink.inside(end.namespace.fd):
             return ethtool.features(end.interface)
     return machine.offloads(end.prefix, end.interface)
 
 
 def qdisc(end: Endpoint) -> str:
-    """The root queueing discipline of an end's interface. Raises Failed when there is no such interface."""
+    """Return the root queueing discipline of an end's interface. Raises Failed if there is no such interface."""
     if not _in_guest(end):
         return netlink.qdisc(end.namespace.netlink, end.index)
     return machine.qdisc(end.prefix, end.interface)
 
 
 def _in_guest(end: Endpoint) -> bool:
-    """Whether another kernel has the end's interface."""
+    """Return whether the end's interface is in a guest."""
     return end.box is not None and end.box.kernel is not None
 
 

@@ -55,13 +55,13 @@ class Place:
 
 
 class Files:
-    """The files that changes may name: those in and below `folder`; without one, every file that the user can read."""
+    """The files that changes may name: those in and below `folder`; with None, every readable file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def path(self, name: str) -> Path:
-        """The path of a file. Raises BadInput for a path that leads out of the folder."""
+        """Return the path of a file. Raises BadInput for a path outside the folder."""
         if self._folder is None:
             return Path(name).expanduser().resolve()
         path = (self._folder / name).resolve()
@@ -73,7 +73,7 @@ class Files:
         return path
 
     def read(self, name: str) -> bytes:
-        """The content of a file. Raises BadInput for one that cannot be read, is no regular file, or is too large."""
+        """Return the content of a file. Raises BadInput if it is unreadable, not a regular file, or too large."""
         path = self.path(name)
         try:
             if not path.is_file():
@@ -85,13 +85,16 @@ class Files:
             raise BadInput(f"{name} cannot be read: {error.strerror}") from None
 
     def beside(self, name: str) -> Files:
-        """The files that the file `name` may name: those in its own folder and below."""
+        """Return the files that the file `name` may name: those in and below its folder."""
         return Files(self.path(name).parent)
 
 
 class Kind(abc.ABC):
-    """A kind of change. `placed`: it is applied somewhere in the topology; `per_interface`: at each interface of the
-    place, else once in its namespace; `example` shows its textual form."""
+    """A kind of change.
+
+    `placed`: it is applied at a place of the topology. `per_interface`: at each interface of the place, else once in
+    its namespace. `example` shows its textual form.
+    """
 
     placed = True
     per_interface = True
@@ -99,10 +102,10 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        """The options that a text describes. Raises BadInput."""
+        """Parse options from a text. Raises BadInput."""
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        """The options that a mapping of a YAML file describes. Raises BadInput."""
+        """Parse options from a mapping of a YAML file. Raises BadInput."""
         return dict(given)
 
     @abc.abstractmethod
@@ -139,7 +142,8 @@ LACKING = (
 
 
 def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
-    """What a program printed. Raises Unsupported where its words say that the kernel lacks something, else Failed."""
+    """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
+    Failed."""
     if ended.returncode == 0:
         return ended.stdout
     words = ended.words()
@@ -151,7 +155,7 @@ def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> 
 
 
 def digest(content: bytes) -> str:
-    """The SHA-256 of a file, as a change names it."""
+    """Return the SHA-256 of a file's content."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 

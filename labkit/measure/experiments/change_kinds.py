@@ -29,7 +29,7 @@ from labkit.measure.experiments.change_kind import (
 from labkit.system import machine, netlink, process
 from labkit.system.machine import sysctl_journal
 
-# A word of tc's: nothing that is an option or a path. A prefix such as 10.0.0.0/8 may hold one slash.
+# A word for tc, neither an option nor a path. A prefix such as 10.0.0.0/8 may have one slash.
 WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
 # tc reads files by these.
 FILE_WORDS = {
@@ -41,7 +41,7 @@ SYSCTL_VALUE = r"[A-Za-z0-9_ \t.,:-]{1,200}"
 SECTION = r"[A-Za-z0-9_./-]{1,64}"
 SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
-# The parameters that an arm may have of its own; MTU and family are those of the whole path.
+# The parameters that an arm may set itself; MTU and family belong to the whole path.
 PARAMETERS = (
     "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes",
 )  # fmt: skip
@@ -53,7 +53,7 @@ OFFLOAD_NAMES = {
 
 
 def _pairs(kind: str, text: str) -> dict[str, Any]:
-    """`gro off tso off` as a mapping."""
+    """Parse `gro off tso off` into a mapping."""
     words = text.split()
     if not words or len(words) % 2:
         raise BadInput(f"{kind} takes names with a value behind each: {text!r} is not")
@@ -71,7 +71,7 @@ def _number(kind: str, value: Any, least: int, most: int) -> int:
 
 
 class Sysctl(Kind):
-    """A sysctl of the network namespace, of a guest's kernel in a guest."""
+    """A sysctl of the network namespace; in a guest, of the guest's kernel."""
 
     per_interface = False
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
@@ -123,12 +123,12 @@ class Sysctl(Kind):
 
 
 def _sysctl_path(name: str) -> Path:
-    """The file of a sysctl, in the network namespace of the caller."""
+    """Return the file of a sysctl, in the caller's network namespace."""
     return Path("/proc/sys", *(name.split("/") if "/" in name else name.split(".")))
 
 
 def _outside(name: str) -> str | None:
-    """The value in the experiment's own network namespace, None where that has none."""
+    """Return the value in the experiment's own network namespace, None if it does not exist there."""
     try:
         return " ".join(_sysctl_path(name).read_text().split())
     except OSError:
@@ -163,7 +163,7 @@ def _write_sysctl(place: Place, name: str, value: str) -> None:
 
 
 class Nftables(Kind):
-    """Rules that nft loads into the namespace. The rules travel in the change; they may not include other files."""
+    """nftables rules for the namespace. The change contains the rules; they may not include other files."""
 
     per_interface = False
     example = "nftables rules.nft at server"
@@ -185,7 +185,7 @@ class Nftables(Kind):
         text_options("nftables", options, "file", "rules", "digest")
         if digest(options["rules"].encode()) != options["digest"]:
             raise BadInput("nftables: the rules do not have the digest that stands beside them")
-        # nft would read any file that the user can, and quote it in its messages.
+        # nft would read any file that the user can read, and quote it in its messages.
         if re.search(r"\binclude\b", options["rules"]):
             raise BadInput(
                 f"nftables {options['file']}: include is not allowed, not even in a comment:"
@@ -207,7 +207,7 @@ class Nftables(Kind):
 
 
 class Conntrack(Nftables):
-    """Connection tracking of every packet of the namespace, by a rule that looks at its state."""
+    """Connection tracking of every packet in the namespace, enabled by a rule that checks the state."""
 
     example = "conntrack on at server"
     RULES = (
@@ -236,7 +236,7 @@ class Conntrack(Nftables):
 
 
 class Rules(Nftables):
-    """So many nftables rules that every arriving packet is held against, and that none matches."""
+    """N nftables rules that every arriving packet is compared with and that none matches."""
 
     example = "rules 100 at server"
     MOST = 10_000
@@ -253,7 +253,7 @@ class Rules(Nftables):
         _number("rules", options["count"], 1, self.MOST)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        # 192.0.2.0/24 is for documentation (RFC 5737): nobody sends from there.
+        # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.
         numbers = range(int(options["count"]))
         lines = [
             f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop" for number in numbers
@@ -268,7 +268,7 @@ class Rules(Nftables):
 
 
 class Offload(Kind):
-    """Features of an interface, by the names of ethtool -k or its short ones."""
+    """Features of an interface, by their full or short names in ethtool -k."""
 
     example = "offload gro off tso off at server"
 
@@ -280,7 +280,7 @@ class Offload(Kind):
             raise BadInput("offload needs a feature, and on or off")
         for name, value in options.items():
             if not re.fullmatch(r"[a-z][a-z0-9-]{1,40}", name) or value not in ("on", "off"):
-                raise BadInput(f"offload {name} {value}: a feature of ethtool -k, and on or off")
+                raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("offload", place)
@@ -345,7 +345,7 @@ class Counts(Kind):
 
 
 class Mtu(Kind):
-    """The MTU of an interface. That of a whole path is the parameter mtu_bytes."""
+    """The MTU of an interface. The MTU of a whole path is the parameter mtu_bytes."""
 
     example = "mtu 9000 at both"
 
@@ -378,7 +378,7 @@ def _link(place: Place) -> netlink.Link:
 
 
 class Qdisc(Kind):
-    """The root queueing discipline of an interface, in the words of tc."""
+    """The root queueing discipline of an interface, in tc's syntax."""
 
     example = "qdisc fq_codel limit 1000 at client"
 
@@ -417,7 +417,7 @@ def _tc_words(kind: str, text: str) -> None:
 
 
 class Filter(Kind):
-    """A classifier of tc's with its actions, on what arrives or leaves."""
+    """A tc classifier with actions, for arriving or leaving packets."""
 
     example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
     WAYS = ("ingress", "egress", "root")
@@ -464,8 +464,10 @@ def _filters(place: Place, way: str) -> str:
 
 
 class Bpf(Kind):
-    """A BPF program of an object file, named with the beginning of its digest. The file travels in the change. `pass`
-    is labkit's own program, which lets every packet pass."""
+    """A BPF program from an object file, which the change contains; its name includes the start of the file's digest.
+
+    `pass` is labkit's own program, which lets every packet pass.
+    """
 
     def __init__(self, name: str, section: str) -> None:
         self._name, self._own = name, section
@@ -545,7 +547,7 @@ class Xdp(Bpf):
 
 
 class TcBpf(Bpf):
-    """A BPF program at tc, on what arrives at an interface; in direct-action mode."""
+    """A BPF program at tc in direct-action mode, for packets that arrive at an interface."""
 
     example = "tc_bpf pass.o tc sha256:0123456789ab at server"
 
@@ -576,7 +578,7 @@ class TcBpf(Bpf):
 
 
 class Route(Kind):
-    """One more route of the namespace, over the interface of the place."""
+    """An additional route of the namespace, over the interface of the place."""
 
     example = "route 192.0.2.0/24 via 10.2.0.1 at client"
 
@@ -656,7 +658,7 @@ def _address(kind: str, text: Any, prefix: bool = False) -> None:
 
 
 class Steering(Kind):
-    """RPS or XPS: the CPUs that handle what arrives at, or leaves, every queue of an interface."""
+    """RPS or XPS: the CPUs that process received (RPS) or sent (XPS) packets of every queue of an interface."""
 
     def __init__(self, name: str, queues: str) -> None:
         self._name, self._queues = name, queues
@@ -690,7 +692,7 @@ class Steering(Kind):
             for cpu in range(int(first), int(last or first) + 1):
                 mask |= 1 << cpu
         groups = f"{mask:x}"
-        # A mask is written as groups of 32 bits (Documentation/core-api/cpu_hotplug, bitmap_parse).
+        # A mask is written in groups of 32 bits (Documentation/core-api/cpu_hotplug, bitmap_parse).
         text = ",".join(groups[max(0, end - 8) : end] for end in range(len(groups), 0, -8)[::-1])
         with self._files(place) as files:
             for path in files:
@@ -701,8 +703,11 @@ class Steering(Kind):
 
     @contextmanager
     def _files(self, place: Place) -> Iterator[list[Path]]:
-        """The files of the queues. sysfs shows the network namespace in which it was mounted, so it is mounted anew, in
-        the experiment's own mount namespace."""
+        """Yield the files of the queues.
+
+        sysfs shows the network namespace in which it was mounted, so it is mounted again in the experiment's mount
+        namespace.
+        """
         with tempfile.TemporaryDirectory() as folder:
             argv = [*place.namespace.prefix, "mount", "-t", "sysfs", "labkit", folder]
             process.output(argv)
@@ -716,7 +721,7 @@ class Steering(Kind):
 
 
 class Parameter(Kind):
-    """A parameter of the load or of the path that this arm has of its own."""
+    """A parameter of the load or the path with its own value in this arm."""
 
     placed = False
     example = "parameter streams=4"
@@ -751,7 +756,7 @@ class Parameter(Kind):
 
 
 class MachineSysctl(Sysctl):
-    """A sysctl of the whole machine, which has this value only while the arm is measured (`machine.sysctl_journal`)."""
+    """A sysctl of the whole machine, changed only while the arm is measured (`machine.sysctl_journal`)."""
 
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
@@ -774,9 +779,11 @@ class MachineSysctl(Sysctl):
 
 
 class Function(Kind):
-    """A Python function of the built topology, which only a program of the user's own can name. The function's source
-    travels beside the parameters, in the request of the process that was given the function itself: parameters from
-    somebody else name a digest, and cannot bring a source along."""
+    """A Python function that changes the built topology; only the user's own program can name it.
+
+    The request carries the function's source beside the parameters. Parameters from others name only a digest, and
+    cannot bring source code.
+    """
 
     placed = False
 
@@ -822,7 +829,7 @@ KINDS: dict[str, Kind] = {
 
 
 def find(name: str) -> Kind:
-    """The kind `name`. Raises BadInput with the list of what there is."""
+    """Return the kind `name`. Raises BadInput with the known kinds."""
     if name not in KINDS:
         raise BadInput(f"there is no kind of change {name!r}; there are {', '.join(KINDS)}")
     return KINDS[name]

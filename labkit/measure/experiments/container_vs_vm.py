@@ -1,7 +1,8 @@
-"""Containers against virtual machines: the experiment `datapaths` over kinds of ends, with several loads in a round.
+"""Containers against virtual machines: the experiment `datapaths` over kinds of endpoints, with several loads per
+round.
 
-Guests take their time to boot, so all arms of a round stand at once, and each load, in random order, is run between
-the ends of every arm before they are taken down.
+Guests take long to boot. Therefore all arms of a round exist at once, and each load runs between the ends of every
+arm, in random order, before they are removed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out
 
 LOADS = ("udp:800", "tcp", "ping")
@@ -70,12 +71,17 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
 
 
 def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
-    """What is measured, with the seed of its order. `blind` are observers that cannot be used on this machine, each
-    with the reason, which a row tells; the loads are measured all the same."""
+    """Return the plan with this seed.
+
+    `blind` are observers that cannot be used on this machine, with reasons for the rows; the loads are measured
+    anyway.
+    """
     parameters = profiled_runs.without(parameters, blind)
     loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
     points = [
-        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        MeasurementPoint(
+            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
+        )
         for pairs, number in datapaths.rounds(parameters, seed)
     ]
     observed = [

@@ -18,7 +18,7 @@ from labkit.common.units import many
 from labkit.measure.experiments import measuring_loop, profiled_runs
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 
 
 def rounds(parameters: DatapathParameters, seed: int) -> Iterator[tuple[int, int]]:
@@ -41,7 +41,7 @@ def words(parameters: DatapathParameters, pairs: int, number: int) -> str:
 def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     points = [
-        Point(
+        MeasurementPoint(
             f"{pairs}-r{number}",
             pairs,
             number,

@@ -1,4 +1,4 @@
-"""What the experiment `datapaths` can be asked for, and what cannot be measured."""
+"""The parameters of the experiment `datapaths`, and their checks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ else:
 
 
 def _topologies(given: Any) -> tuple[str | Network, ...]:
-    """Names of topologies and descriptions of networks, from a text (`veth,gre`), one of either, or a list."""
+    """Parse names of topologies and descriptions of networks from a text (`veth,gre`), a single value, or a list."""
     if isinstance(given, str):
         given = [] if given.strip().lower() in ("", "none", "null") else given.split(",")
     each = given if isinstance(given, list | tuple) else [given]
@@ -125,8 +125,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The parameters from names and values, as Parameters.of has them; a generator that does not speak the usual
-        protocol brings its own, and a network of one's own its MTU and IP version."""
+        """Return the parameters from names and values, as Parameters.of does.
+
+        A generator that does not support the default protocol sets its own; a described network sets its MTU and IP
+        version.
+        """
         if "topology" in given:
             parsed = _topologies(given["topology"])
             own = next((topologies.usual(one) for one in parsed if isinstance(one, Network)), {})
@@ -187,7 +190,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         return tuple(map(str, self.topology))
 
     def described(self, name: str) -> str | Network:
-        """What to build for the topology of this name: the name itself, or a network's description."""
+        """Return what to build for the topology of this name: the name itself, or a network's description."""
         return next((one for one in self.topology if str(one) == name), name)
 
     def _check_endpoints(self) -> None:
@@ -214,7 +217,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 raise BadInput(f"change {one.name}: {error}") from None
 
     def with_change(self, change: Change | None) -> DatapathParameters:
-        """The parameters of an arm with this change: those that it sets are its own. Raises BadInput."""
+        """Return the parameters of an arm with this change, which may set some of them. Raises BadInput."""
         if change is None or not change.parameters:
             return self
         given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
@@ -241,7 +244,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
 
     def _check_names(self) -> None:
-        # These go into argument lists: only what such a name can be.
+        # These become arguments of programs, so only valid names are allowed.
         for name, value, form in (
             ("congestion", self.congestion, r"[a-z0-9_]{1,15}"),
             ("parent", self.parent, NIC if self.nodes == "one" else f"{NIC},{NIC}"),
@@ -293,7 +296,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             self._check_nics()
 
     def _check_nics(self) -> None:
-        """The NICs of two hosts that are not labkit's."""
+        """Check the NICs of two hosts that labkit does not create."""
         for name in ("link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(
@@ -309,11 +312,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def servers_host(self) -> str:
-        """Where the servers run."""
+        """The host of the servers."""
         return self.where if self.nodes == "one" else self.peer or self.where
 
     def nic(self, side: int) -> str | None:
-        """The NIC of the clients' host (side 1) or of the servers' (2); None: the one that a lab VM has."""
+        """Return the NIC of the clients' host (side 1) or the servers' host (side 2); None for a lab VM's own."""
         return None if self.parent is None else self.parent.split(",")[side - 1 if self.nodes == "two" else 0]
 
     @property
@@ -323,7 +326,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def load_generator(self) -> Generator:
-        """What makes the load."""
+        """The generator of the load."""
         return registry.speaking(self.protocol) if self.generator is None else registry.find(self.generator)
 
     def check_programs(self) -> None:
@@ -332,12 +335,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def datagram_bytes(self) -> int:
-        """The payload of a UDP datagram: as asked, else the largest that is not fragmented."""
+        """The payload of a UDP datagram: the configured one, or the largest that is not fragmented."""
         return self.length_bytes or min(self.mtu_bytes - IP_AND_UDP[self.family], LARGEST_DATAGRAM)
 
     @property
     def row_length_bytes(self) -> int | None:
-        """The length of a write (TCP), datagram (UDP) or ping payload, as a row has it."""
+        """The length of a write (TCP), datagram (UDP) or ping payload in rows."""
         return self.datagram_bytes if self.protocol == "udp" else self.length_bytes
 
     @property
@@ -347,7 +350,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def guest_word(self) -> str:
-        """What a guest is asked to be."""
+        """The description of a guest."""
         return self.guest or "debian"
 
     def spec(
@@ -358,7 +361,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         ours: bytes = b"",
         endpoint: str = "namespace",
     ) -> topologies.Spec:
-        """What a topology is asked for, or with `side` one side of it; `ours` as in topologies.Spec."""
+        """Return the specification of a topology, or of one side of it; `ours` as in topologies.Spec."""
         if side is None:
             common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
             return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
@@ -367,8 +370,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
 
 def of_load(parameters: DatapathParameters, load: str) -> DatapathParameters:
-    """The parameters of `datapaths` for a load, `udp:800` or `tcp`, of an experiment that has several. Raises BadInput
-    for what is no load."""
+    """Return the parameters of `datapaths` for one of an experiment's loads (`udp:800` or `tcp`).
+
+    Raises BadInput for an invalid load.
+    """
     protocol, colon, size = load.partition(":")
     is_size = size.isascii() and size.isdigit() and len(size) < 7
     if protocol not in registry.PROTOCOLS or bool(colon) != is_size:

@@ -13,8 +13,7 @@ from typing import Any
 
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
-# Looking at the interval to decide when to stop raises false alarms: to 7.6 % from 5 rounds on, to 6.3 % from
-# 8.
+# Checking the interval to decide when to stop raises the false alarm rate: to 7.6 % from 5 rounds, to 6.3 % from 8.
 LEAST_ROUNDS = 8
 # Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
 T = (2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
@@ -25,7 +24,7 @@ class History:
     """The logarithm of the metric of every arm, round and slice; decides whether these are enough."""
 
     def __init__(self, parameters: DatapathParameters, rows: list[dict[str, Any]]) -> None:
-        self._asked = parameters
+        self._parameters = parameters
         self._method = "slice" if parameters.slices else "whole"
         self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
         self.add(rows)
@@ -33,7 +32,7 @@ class History:
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add rows to the history."""
         for row in rows:
-            value = row[self._asked.load_generator.capabilities.metric]
+            value = row[self._parameters.load_generator.capabilities.metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
 
@@ -50,10 +49,10 @@ class History:
             return None
         both = (baseline, f"{baseline} (again)")
         widths = [self._half_width(seen, name, both) for name in names if name not in both]
-        if not widths or max(widths) > self._asked.half_width:
+        if not widths or max(widths) > self._parameters.half_width:
             return None
-        width = f"{self._asked.half_width * 100:g} %"
-        return f"every half-width was below {width} after {rounds} of {self._asked.rounds} rounds"
+        width = f"{self._parameters.half_width * 100:g} %"
+        return f"every half-width was below {width} after {rounds} of {self._parameters.rounds} rounds"
 
     @staticmethod
     def _half_width(seen: Seen, name: str, both: tuple[str, str]) -> float:

@@ -39,7 +39,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasurementPoint:
     """One fresh set-up of all arms for one number of pairs. Its loads run in random order; progress shows `what`."""
 
     name: str
@@ -60,7 +60,7 @@ class Plan:
     """
 
     parameters: DatapathParameters
-    points: Sequence[Point]
+    points: Sequence[MeasurementPoint]
     profiles: Sequence[Profile]
     refused: Sequence[DatapathParameters]
     finished: str
@@ -75,28 +75,28 @@ def planned_s(plan: Plan) -> float:
     return survey.survey_s(plan.parameters) + _left_s(plan.points, plan.profiles, usable)
 
 
-def _left_s(points: Sequence[Point], observed: Sequence[Profile], usable: list[Arm]) -> float:
+def _left_s(points: Sequence[MeasurementPoint], observed: Sequence[Profile], usable: list[Arm]) -> float:
     measured = sum(point_s(point, usable) for point in points)
     return measured + sum(profiled_runs.planned_s(one.parameters, usable) for one in observed)
 
 
-def point_s(point: Point, usable: list[Arm]) -> float:
+def point_s(point: MeasurementPoint, usable: list[Arm]) -> float:
     """Estimate the duration of a point in seconds; the progress bar corrects it by the time really spent."""
     each = (_slices_s(point, load, len(usable)) + len(usable) * _whole_s(point, load) for load in point.loads)
     return _set_up_s(point, usable) + sum(each)
 
 
-def _set_up_s(point: Point, usable: list[Arm]) -> float:
+def _set_up_s(point: MeasurementPoint, usable: list[Arm]) -> float:
     return len(usable) * (0.05 + 0.01 * point.pairs) + survey.boots_s(usable)
 
 
-def _slices_s(point: Point, load: Load, arms_count: int) -> float:
+def _slices_s(point: MeasurementPoint, load: Load, arms_count: int) -> float:
     """Estimate the duration of all slices of all arms in seconds."""
     each_s = load.parameters.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs
     return arms_count * each_s if load.parameters.slices else 0.0
 
 
-def _whole_s(point: Point, load: Load) -> float:
+def _whole_s(point: MeasurementPoint, load: Load) -> float:
     """Estimate the duration of a whole run of one arm in seconds; 0 if the load has no whole runs."""
     return (
         load.parameters.omit_s + load.parameters.duration_s + 0.3 + 0.02 * point.pairs
@@ -151,7 +151,11 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
 
 
 def _measure(
-    plan: Plan, run_context: RunContext, point: Point, usable: list[Arm], result: list[run_folder.Row]
+    plan: Plan,
+    run_context: RunContext,
+    point: MeasurementPoint,
+    usable: list[Arm],
+    result: list[run_folder.Row],
 ) -> Iterator[tuple[str, float]]:
     """Measure one point and append its rows to `result`; yield each stage as it begins, with its planned seconds."""
     yield "set-up", _set_up_s(point, usable)
@@ -167,7 +171,7 @@ def _measure(
 def _together(
     plan: Plan,
     run_context: RunContext,
-    point: Point,
+    point: MeasurementPoint,
     usable: list[Arm],
     measured: list[tuple[Load, Measured]],
 ) -> Iterator[tuple[str, float]]:
@@ -191,14 +195,14 @@ def _together(
                 measured.append((load, whole.measure(load.parameters, of[label], artefacts)))
 
 
-def _folder_of(point: Point, load: Load) -> str:
+def _folder_of(point: MeasurementPoint, load: Load) -> str:
     return f"{point.name}-{re.sub('[:@]', '-', load.name)}" if load.name else point.name
 
 
 def _across(
     plan: Plan,
     run_context: RunContext,
-    point: Point,
+    point: MeasurementPoint,
     usable: list[Arm],
     measured: list[tuple[Load, Measured]],
 ) -> Iterator[tuple[str, float]]:

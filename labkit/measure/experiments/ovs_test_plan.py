@@ -97,7 +97,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
         )
 
     def of_arms(self) -> SearchOfArms:
-        """The parameters of `throughput` with the switches as topologies."""
+        """Return the parameters of `throughput` with the switches as topologies."""
         given = {name: getattr(self, name) for name in Throughput.__struct_fields__}
         return SearchOfArms(**given | {"topology": self.arms})
 
@@ -106,12 +106,12 @@ class SearchOfArms(Throughput, frozen=True, kw_only=True):
     """Parameters of the searches of the plan's switches."""
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
-        """What is sent: flows differ in what the rules match."""
+        """Return the mix for a switch: flows differ in the field that the rules match."""
         made = self.mix(frame, flows)
         return Mix(made.frame_bytes, flows, (VARY[options(topology).rules],), made.block, made.repeats)
 
     def columns_of(self, topology: str) -> dict[str, Any]:
-        """Columns that say what a switch is asked for."""
+        """Return the columns that describe a switch."""
         asked = options(topology)
         values = {
             "datapath": NAMES[topology.partition("+")[0]],

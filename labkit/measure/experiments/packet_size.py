@@ -1,9 +1,8 @@
-"""What a packet costs by its size: the experiment `datapaths` for datagrams of any number of sizes, which are measured
-side by side.
+"""What a packet costs by its size: the experiment `datapaths` for datagrams of several sizes, measured side by side.
 
-A round measures every size, in random order, each with a fresh set-up of all arms; so a drift of the machine is not
-taken for a cost of bytes, and every round gives a line of its own (`labkit.analysis.packet_cost.cost_model`). So do
-rounds of profiles.
+A round measures every size in random order, each with a fresh set-up of all arms. So a drift of the machine does not
+look like a cost of bytes, and every round gives its own line (`labkit.analysis.packet_cost.cost_model`). Rounds of
+profiles do the same.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.parameters import left_out, within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 UNUSED = ("half_width",)
-LEAST = 16  # what iperf3 takes, and what a ping needs to tell its time
+LEAST = 16  # the minimum of iperf3, and of a ping with a timestamp
 
 HELP = {
     **usual.HELP,
@@ -75,14 +74,16 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
         return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     def of_size(self, size_bytes: int) -> DatapathParameters:
-        """The parameters of `datapaths` for one size."""
+        """Return the parameters of `datapaths` for one size."""
         given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
         return DatapathParameters(**given | {"length_bytes": size_bytes})
 
 
 def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
-    """What is measured, with the seed of its order: round by round, everything shuffled in each. `blind` are observers
-    that cannot be used on this machine, each with the reason, which a row tells; sizes are measured all the same."""
+    """Return the plan with this seed: round by round, shuffled within each.
+
+    `blind` are observers that cannot be used on this machine, with reasons for the rows; sizes are measured anyway.
+    """
     usable = profiled_runs.without(parameters, blind)
     points = []
     for number in range(parameters.rounds):
@@ -91,7 +92,7 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
             loads = [Load(parameters.of_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
-            points.append(Point(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
+            points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = (
         f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"
     )
@@ -102,7 +103,7 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
 
 
 def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
-    """Every round of profiles with every size that is observed, shuffled in each round."""
+    """Return every round of profiles with every observed size, shuffled within each round."""
     result = []
     for one in profiled_runs.points(parameters):
         wanted = parameters.observe_bytes or parameters.size_bytes

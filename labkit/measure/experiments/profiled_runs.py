@@ -29,7 +29,7 @@ from labkit.system import machine
 
 METHOD = "profile"
 UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
-Asked = TypeVar("Asked", bound=DatapathParameters)
+AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
 DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
@@ -79,7 +79,7 @@ def unusable(parameters: DatapathParameters) -> dict[str, str]:
     return result
 
 
-def without(parameters: Asked, blind: Collection[str]) -> Asked:
+def without(parameters: AnyParameters, blind: Collection[str]) -> AnyParameters:
     """Return the parameters without these observers."""
     left = tuple(name for name in parameters.observe if name not in blind)
     return msgspec.structs.replace(parameters, observe=left)
@@ -187,7 +187,7 @@ def _observed(
             arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
-        # An observer that has nothing to observe at this arm is no failure: other arms of the run have it.
+        # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
         status = "unsupported" if isinstance(error, Unsupported) else "failed"
         return live.arm, {"status": status, "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))

@@ -46,7 +46,7 @@ class ServerSide(Protocol):
         """Count until `until` (time.monotonic()) or until all flows end; the CPU time is that of this host."""
 
     def pages(self) -> list[Page]:
-        """The servers' own JSON, after their ends."""
+        """Return the servers' own JSON, after they have ended."""
 
     def report(self) -> dict[str, Any]:
         """Return further columns of the row for the window."""
@@ -61,7 +61,7 @@ class LocalServer:
         self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
-        """Whether no flow has carried data yet."""
+        """Return whether no flow has carried data yet."""
         return not any(self._counters.carrying(self._before))
 
     def carrying(self, within_s: float) -> bool:
@@ -89,7 +89,7 @@ class LocalServer:
         return seen
 
     def pages(self) -> list[Page]:
-        """The servers' own JSON, after their ends."""
+        """Return the servers' own JSON, after they have ended."""
         return self._flows.server_pages()
 
     def report(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
     guest answers at its own moment, so its CPU time between two answers is scaled to the window.
     """
     boxes = {end.box.name: end for end in ends if end.box is not None and end.box.kernel is not None}
-    files = [end.open("/proc/stat") for end in boxes.values()]  # once for a guest that ends share
+    files = [end.open("/proc/stat") for end in boxes.values()]  # once per guest, which several ends may share
     if not files:
         return lambda _window_s: {}
     before = [_moment(file) for file in files]
@@ -138,10 +138,10 @@ def carrying(counters: Receivers, before: list[int], within_s: float, ended: Cal
 
 def window(counters: Receivers, wait: Callable[[float], object], until: float) -> Window:
     """Count until `until` (time.monotonic()); `wait` sleeps until a time, or less if all flows have ended."""
-    times, start, got = machine.cpu_times(), time.monotonic(), counters.read()
+    times, start, before = machine.cpu_times(), time.monotonic(), counters.read()
     wait(until)
     now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
-    used, passed = now - times, total - got
+    used, passed = now - times, total - before
     return Window(
         window_s=end - start,
         received_bytes=passed.received_bytes,

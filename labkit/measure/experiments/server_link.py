@@ -1,4 +1,4 @@
-"""The link to the servers' host of two nodes: a request, and its answer."""
+"""The link to the servers' host of two nodes: requests and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = dict[str, Any]
 
 
 class Peer:
-    """The servers' host. `channel` carries a request to it and brings its answer."""
+    """The servers' host; `channel` carries a request to it and returns its answer."""
 
     def __init__(self, channel: Callable[[dict[str, Any]], Answer]) -> None:
         self._channel = channel
@@ -23,7 +23,7 @@ class Peer:
         self.environment: dict[str, Any] = hello["environment"]
 
     def ask(self, do: str, **more: Any) -> Answer:
-        """Its answer. Raises what it raised there, with words that say where."""
+        """Send a request and return the answer. Raises the remote error, with the host's name."""
         answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
         if answer.get("gone"):
             self._gone = True

@@ -54,13 +54,13 @@ class Sender:
         self.flows.go()
         time.sleep(SETTLE_S)
         metered = self.live.metered()
-        times, begin, got = machine.cpu_times(), time.monotonic(), self.counters.read()
+        times, begin, before = machine.cpu_times(), time.monotonic(), self.counters.read()
         time.sleep(max(0.01, end - time.monotonic()))
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
         joined = metered()
         self.flows.hold()
         self.problem = self.flows.early_end()
-        window, passed, used = finish - begin, total - got, now - times
+        window, passed, used = finish - begin, total - before, now - times
         return self.live.measured(
             {
                 "method": "slice",

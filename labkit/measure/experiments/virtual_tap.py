@@ -1,7 +1,7 @@
-"""What a virtual TAP costs: one switch with different mirrors, and who reads their copies, as arms side by side.
+"""What a virtual TAP costs: one switch with different mirrors and readers of their copies, as arms side by side.
 
 The question is Senanayake's (Performance on Virtualization Environments with Virtual TAP, University of Colombo 2024).
-All arms of a round stand at once, and each load, in random order, is run through every arm before they are taken down.
+All arms of a round exist at once, and each load runs through every arm, in random order, before they are removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
@@ -104,12 +104,12 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         return SwitchOptions(mirrors=count, readers=reader, **given)
 
     def of_arms(self, **changed: Any) -> DatapathParameters:
-        """The parameters of `datapaths` with the switches as topologies."""
+        """Return the parameters of `datapaths` with the switches as topologies."""
         given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
         return DatapathParameters(**given | {"topology": self.arms} | changed)
 
     def of_load(self, load: str) -> DatapathParameters:
-        """The parameters of `datapaths` for one load. Raises BadInput for what is none."""
+        """Return the parameters of `datapaths` for one load. Raises BadInput for an invalid load."""
         if not re.fullmatch(LOAD, load):
             raise BadInput(
                 f"loads={load}: a load is tcp or udp, each with or without :BYTES and @RATE: udp:512@1e8"
@@ -126,7 +126,9 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = [
-        Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+        MeasurementPoint(
+            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
+        )
         for pairs, number in datapaths.rounds(parameters, seed)
     ]
     observed = [

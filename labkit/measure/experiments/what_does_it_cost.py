@@ -1,7 +1,7 @@
 """What everyday changes cost: the experiment `datapaths` with a list of changes on one topology, with TCP and UDP.
 
-All changed topologies and the unchanged one stand at once, and each load, in random order, runs between the ends of
-every one of them.
+All changed topologies and the unchanged one exist at once, and each load runs between the ends of every one of them,
+in random order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan, Point
+from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out
 
 PRICE_LIST = (
@@ -86,7 +86,9 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
         whole_runs = datapaths.ends_whole(parameters, number)
         loads = [Load(one, name, whole_runs) for name, one in of_loads.items()]
         points.append(
-            Point(f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number))
+            MeasurementPoint(
+                f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
+            )
         )
     observed = [
         dataclasses.replace(profile, parameters=one, prefix=name.replace(":", "-"))

@@ -26,7 +26,7 @@ def check(where: str) -> None:
     elif where.startswith("ssh:"):
         ssh.check(where)
     else:
-        raise BadInput(f"where={where}: there are {KINDS}")
+        raise BadInput(f"where={where} is not a host: choose {KINDS}")
 
 
 def check_tracing(where: str) -> None:
@@ -40,8 +40,8 @@ def check_tracing(where: str) -> None:
         parameters = vm_spec.parse(where)
         if parameters.cpus > 1 and parameters.profile != "tracing" and not kvm.worth_trying():
             raise BadInput(
-                f"where={where}: an emulated machine may panic when its kernel's functions are traced while several"
-                " CPUs run at once: add profile=tracing, in which one thread plays all of them, or cpus=1"
+                f"where={where}: an emulated machine may panic if kernel functions are traced while several"
+                " CPUs run at once: add profile=tracing, which runs all of them in one thread, or cpus=1"
             )
 
 
@@ -142,9 +142,9 @@ __all__ = [
 ]
 
 
-def lent_scratch() -> str | None:
+def shared_vm_scratch() -> str | None:
     """Return the folder of the lab VM that a sweep shares with this process (its QEMU command line has it), or None."""
     from labkit.measure.hosts import vm
 
-    result: str | None = json.loads(os.environ.get(vm.LENT) or "{}").get("scratch")
+    result: str | None = json.loads(os.environ.get(vm.SHARED_VM) or "{}").get("scratch")
     return result

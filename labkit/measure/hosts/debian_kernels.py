@@ -1,4 +1,4 @@
-"""Debian's kernels, fetched by apt into labkit's store: nothing is installed, and any user can."""
+"""Fetch Debian kernels with apt into labkit's store, as any user, without installing them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Say = Callable[[str], None]
 
 
 def get(name: str, say: Say) -> kernels.Kernel:
-    """Fetch a kernel of Debian's into the store, unless it is there: `amd64` (everything), `cloud` (smaller), a
-    package, or a release.
+    """Fetch a Debian kernel into the store unless it is there; return it.
 
-    It appears in the store whole or not at all. Raises BadInput for a name that apt does not know, Unsupported
-    without apt or depmod, Failed when there is no network or no room.
+    `name`: `amd64` (all drivers), `cloud` (smaller), a package, or a release. The store never holds an incomplete
+    kernel. Raises BadInput for a name that apt does not know, Unsupported without apt or depmod, Failed without
+    network or space.
     """
     parameters = package_of(name)
     if (there := kernels.in_store(_release(parameters))).image.is_file():
@@ -57,17 +57,17 @@ def _unpack(archive: Path, depmod: str, release: str, folder: Path) -> None:
     _do(["dpkg-deb", "--extract", str(archive), str(folder)])
     if not (folder / f"boot/vmlinuz-{release}").is_file():
         raise Failed(f"the package {archive.name} holds no boot/vmlinuz-{release}")
-    if not (folder / "lib/modules").is_dir():  # since Debian 13 they are in /usr/lib
+    if not (folder / "lib/modules").is_dir():  # since Debian 13 modules are in /usr/lib
         (folder / "usr/lib").rename(folder / "lib")
     _do([depmod, "--basedir", str(folder), release])
     folder.chmod(0o755)
     target = kernels.store() / release
-    shutil.rmtree(target, ignore_errors=True)  # without an image, else it would not be fetched
+    shutil.rmtree(target, ignore_errors=True)  # it has no image, otherwise the kernel would not be fetched
     folder.rename(target)
 
 
 def _archive(scratch: Path, parameters: str, say: Say) -> tuple[Package, Path | None]:
-    """The image's package and its archive; no archive when the store has that kernel."""
+    """Return the image's package and its archive; no archive if the store already has the kernel."""
     apt = _Apt(scratch)
     while True:
         try:
@@ -80,33 +80,33 @@ def _archive(scratch: Path, parameters: str, say: Say) -> tuple[Package, Path | 
         except _OutOfDate as error:
             if apt.fresh:
                 raise Failed(str(error)) from None
-            say("apt's lists are missing or out of date; fetching them for this once")
+            say("apt's package lists are missing or out of date; fetching them temporarily")
             apt.refresh()
 
 
 def package_of(name: str) -> str:
-    """The package that a name asks for. Raises BadInput for what cannot be a package's name."""
+    """Return the package that a name means. Raises BadInput for an invalid package name."""
     package = SHORT.get(name) or (name if name.startswith(PREFIX) else PREFIX + name)
     if not _NAME.fullmatch(package):
         raise BadInput(
-            f"{name[:100]!r} is no kernel of Debian's: {', '.join(SHORT)}, a package or a release is asked for"
+            f"{name[:100]!r} is not a Debian kernel: give {', '.join(SHORT)}, a package or a release"
         )
     return package
 
 
 @dataclass(frozen=True)
 class Package:
-    """What apt knows of a package, of its newest version."""
+    """What apt knows about the newest version of a package."""
 
     name: str
     version: str
     download_bytes: int
     installed_bytes: int
-    image: str | None  # the package of the image that a meta package stands for
+    image: str | None  # the image package that a meta package depends on
 
 
 def read_show(text: str) -> Package | None:
-    """The first (newest) package of what `apt-cache show` prints; None where that is nothing."""
+    """Parse the first (newest) package in the output of `apt-cache show`; None if there is none."""
     fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", text.split("\n\n")[0], re.MULTILINE))
     if "Package" not in fields:
         return None
@@ -121,24 +121,24 @@ def read_show(text: str) -> Package | None:
 
 
 class _OutOfDate(Exception):
-    """What apt was asked failed, and may do better with lists of today."""
+    """A request to apt failed and may work with current package lists."""
 
 
 class _Apt:
-    """apt with the lists that it has; after `refresh` with lists of its own in the scratch folder, which needs no
-    privilege either."""
+    """apt with the machine's package lists; after `refresh` with its own lists in the scratch folder. No privilege
+    needed."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._options = ["Acquire::Retries=3"]
-        if os.geteuid() == 0:  # the user that apt of root fetches as cannot write into the scratch folder
+        if os.geteuid() == 0:  # apt's download user cannot write into root's scratch folder
             self._options.append("APT::Sandbox::User=root")
         self.fresh = False
 
     def image(self, name: str) -> Package:
-        """The image that a name stands for, be it itself or what its meta package depends on."""
+        """Return the image package of a name: itself, or the one that the meta package depends on."""
         package = read_show(self._cache("show", name).stdout)
-        if package is None or package.name != name:  # apt takes a name that it does not know as a pattern
+        if package is None or package.name != name:  # apt treats an unknown name as a pattern
             raise self._unknown(name)
         return package if package.image in (None, name) else self.image(str(package.image))
 
@@ -146,13 +146,13 @@ class _Apt:
         names = self._cache("pkgnames", PREFIX).stdout.split()
         known = sorted(each for each in names if not each.endswith(("-dbg", "-unsigned", "-template")))
         if not known:
-            return _OutOfDate("apt knows no kernel package at all: none of its sources is Debian's")
+            return _OutOfDate("apt knows no kernel package: it has no Debian source")
         close = difflib.get_close_matches(name, known, 5, 0.5) or known[:5]
         short = ", ".join(each.removeprefix(PREFIX) for each in close)
         return BadInput(f"apt knows no package {name}; names close to it: {short}")
 
     def download(self, package: Package) -> Path:
-        """The package's archive in the scratch folder."""
+        """Download the package into the scratch folder and return the path of its archive."""
         argv = ["env", "-C", str(self._scratch), "apt-get", *self._flags(), "download", package.name]
         ended = process.run([*process.DIE_WITH_US, *argv], _DOWNLOAD_S)
         archives = list(self._scratch.glob("*.deb"))
@@ -161,7 +161,7 @@ class _Apt:
         return archives[0]
 
     def refresh(self) -> None:
-        """Fetch lists into the scratch folder. Raises Failed, with apt's words, when not all can be had."""
+        """Fetch package lists into the scratch folder. Raises Failed with apt's message if a list is not available."""
         self.fresh = True
         for part in ("lists/partial", "cache/archives/partial"):
             (self._scratch / part).mkdir(parents=True)
@@ -179,7 +179,7 @@ class _Apt:
 
 
 def _errors(ended: process.Ended) -> str:
-    """apt's errors, without what else it says; the last one sums up."""
+    """Return apt's error lines; the last one summarises."""
     lines = [line[3:].strip() for line in ended.stderr.splitlines() if line.startswith("E: ")]
     return "; ".join(lines)[:300] if lines else ended.words()
 
@@ -195,7 +195,7 @@ def _program(name: str, package: str) -> str:
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if path is None:
         raise Unsupported(
-            f"there is no {name} here (Debian package {package}), so no kernel can be fetched:"
+            f"{name} is not installed (Debian package {package}), so no kernel can be fetched:"
             " install it, or name the absolute path of a kernel image"
         )
     return path
@@ -211,7 +211,8 @@ def room(scratch: Path, package: Package) -> None:
 
 @contextlib.contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
-    """A folder on the store's file system, gone afterwards; one at a time, and what a killed one left is removed."""
+    """Yield a temporary folder on the store's file system; one process at a time, leftovers of killed ones are
+    removed."""
     try:
         store.mkdir(parents=True, exist_ok=True)
         with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:

@@ -36,7 +36,7 @@ def limits() -> str | None:
     if privileged():
         return None
     return (
-        "not root, so everything lives in a user namespace: no NIC of this machine can be a parent, and with dozens of"
+        "not root, so everything runs in a user namespace: no NIC of this machine can be a parent, and with dozens of"
         " pairs the slices are less exact, because the experiment cannot run ahead of its load"
     )
 
@@ -80,7 +80,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             watcher.release()
         if request.get("trex"):
             companion.release()
-        # While the process starts: programs are asked for their versions.
+        # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
         talk.tell(msgspec.json.encode(report | request).decode())
         yield talk
@@ -103,7 +103,7 @@ def measuring_lock(
     deadline = time.monotonic() + patience_s
     with ExitStack() as stack:
         if command is not None:
-            # A name of its own beside the lock, seen from where the lock is seen, under whatever name of the machine.
+            # The second host shares the lock: a socket named after the command exists beside the lock.
             mark = _bound(LOCK + b"-" + command.encode())
             if mark is None:
                 yield
@@ -112,9 +112,9 @@ def measuring_lock(
         while (lock := _bound(LOCK)) is None:
             if time.monotonic() >= deadline:
                 raise Failed(
-                    f"another measurement has this machine ({next(reversed(report), 'it has just changed')}), and the"
-                    f" other of the two hosts is not kept waiting for more than {patience_s:.0f} s: give the same"
-                    " command again when that has ended"
+                    f"another measurement is using this machine ({next(reversed(report), 'holder unknown')}), and the"
+                    f" other host waits for at most {patience_s:.0f} s: give the same"
+                    " command again when it has ended"
                 )
             _wait(say, report)
         stack.enter_context(lock)
@@ -150,7 +150,7 @@ def _wait(say: Callable[[str], None], report: dict[str, None]) -> None:
         holder = _words(pid)
         if holder not in report:
             report[holder] = None
-            say(f"another measurement has this machine ({holder}); waiting for its end")
+            say(f"another measurement is using this machine ({holder}); waiting for its end")
         select.select([waiter], [], [], 0.5)
 
 

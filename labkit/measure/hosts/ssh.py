@@ -32,9 +32,9 @@ START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
 MOST_BYTES = 4 << 30  # of files that come back from one run
 BROUGHT = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
-# Of the last two the first notices within 20 s that the line is broken; a connection that is shared already may be
-# used, but none is left open for others to share. A port that is forwarded by the user's
-# configuration may be another session's already.
+# ServerAliveCountMax: ssh notices a broken connection within 20 s. ControlMaster: an existing shared connection may be
+# used, but none is left open. ClearAllForwardings: another session may already use a forwarded port of the user's
+# configuration.
 OPTIONS = (
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -43,10 +43,10 @@ OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
-Told = TypeVar("Told")
+Message = TypeVar("Message")
 GREETING = b"labkit-python"
-# One line without any character that one of the login shells would read in its own way. It tells the version before
-# anything that an old Python does not know; what stands in the home folder is no module.
+# One line without characters that a login shell could interpret. It prints the version before it uses anything that an
+# old Python lacks, and does not import modules from the home folder.
 FIRST = (
     "import sys; sys.path = [p for p in sys.path if p];"
     f' print("{GREETING.decode()}", sys.version_info[0], sys.version_info[1], flush=True);'
@@ -59,7 +59,7 @@ def check(where: str) -> None:
     """Raise BadInput unless `where` has the form ssh:NAME."""
     name = where.removeprefix("ssh:")
     if not re.fullmatch(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}@)?[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", name):
-        raise BadInput(f"where={where}: a machine is asked for as {FORM}")
+        raise BadInput(f"where={where}: a machine has the form {FORM}")
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def conversation(
 
 
 def _sent(request: dict[str, Any]) -> dict[str, Any]:
-    """The request as it makes sense over there: the folder's name, and the rows that it holds."""
+    """Return the request for the remote side: only the folder's name, with the rows that it holds."""
     if request["do"] == "serve":
         return request | {"git_revision": machine.git_revision()}
     if "folder" not in request:
@@ -93,8 +93,8 @@ def _sent(request: dict[str, Any]) -> dict[str, Any]:
     return request | own
 
 
-class Found(msgspec.Struct):
-    """What hosts/ssh_bootstrap.py finds: versions of packages, wheels that were copied before, and its Python."""
+class BootstrapReport(msgspec.Struct):
+    """What hosts/ssh_bootstrap.py reports: package versions, wheels already copied, and its Python."""
 
     versions: dict[str, str | None]
     there: list[str]
@@ -103,24 +103,24 @@ class Found(msgspec.Struct):
 
 
 class Hello(msgspec.Struct):
-    """How labkit.measure.agent.ssh_entry begins: with its version."""
+    """The first event of labkit.measure.agent.ssh_entry, with its version."""
 
     labkit: str
 
 
 class Brought(msgspec.Struct):
-    """A file that comes back, by its path in the run's folder."""
+    """A file that the remote side sends back, with its path in the run folder."""
 
     path: str
     content: bytes
 
 
 class SshConversation:
-    """The conversation through ssh (a process.Conversing). It writes files that come back into `folder`."""
+    """A conversation through ssh (a process.Conversing). It writes received files into `folder`."""
 
     def __init__(self, name: str, folder: Path | None) -> None:
         if shutil.which("ssh") is None:
-            raise Unsupported("the program ssh is not here: install it (Debian package openssh-client)")
+            raise Unsupported("the program ssh is not installed: install it (Debian package openssh-client)")
         self._name, self._folder = name, folder
         self._left_bytes = MOST_BYTES
         self._ended: str | None = None
@@ -133,50 +133,50 @@ class SshConversation:
         self._beats = threading.Thread(target=self._beat, daemon=True)
 
     def greet(self, say: Callable[[str], None]) -> None:
-        """Make that our labkit answers over there; `say` hears of what is brought for it."""
+        """Start the remote labkit, copying missing packages first; `say` gets a sentence about the copies."""
         self._python()
         wheels = {"labkit": wheel.labkit_wheel()} | {
             name: wheel.installed_wheel(name) for name in wheel.NEEDS
         }
         self._tell({name: one.digest for name, one in wheels.items()})
-        result = self._hear(Found)
+        result = self._hear(BootstrapReport)
         use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
         if contents:
             size = sum(map(len, contents.values()))
-            say(f"bringing {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
+            say(f"copying {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
         encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         compiled = [name for name, one in use.items() if not one.pure]
         self._tell({"use": list(use), "try": compiled, "wheels": encoded})
         version = self._hear(Hello).labkit
         if version != labkit.__version__:
             raise Failed(
-                f"on {self._name} labkit {version[:30]} answers, and this is {labkit.__version__}: remove"
-                f" ~/.cache/labkit/{wheels['labkit'].digest} there, and the right one is brought again"
+                f"on {self._name} labkit {version[:30]} answers, but this is {labkit.__version__}: remove"
+                f" ~/.cache/labkit/{wheels['labkit'].digest} there; labkit then copies the right one"
             )
         self._beats.start()
 
     def _python(self) -> None:
-        """Wait for Python over there; what a login shell says before is no matter."""
+        """Wait for the remote Python; output of the login shell before it is ignored."""
         for line in self._talk.lines(START_S):
             if line.startswith(GREETING):
                 version = tuple(map(int, line.split()[1:3]))
                 if version < (3, 11):
                     raise Unsupported(
                         f"Python on {self._name} is {version[0]}.{version[1]}, and labkit needs 3.11 or newer:"
-                        " make that the python3 which `ssh` finds there"
+                        " make it the python3 that `ssh` finds there"
                     )
                 return
         words = self._last_words()
         if words.startswith("ended with 127"):
             raise Unsupported(f"there is no python3 on {self._name} ({words}): install 3.11 or newer there")
         raise Failed(
-            f"ssh to {self._name} {words}; `ssh {self._name} true` has to work without a question:"
+            f"ssh to {self._name} {words}; `ssh {self._name} true` must work without a prompt:"
             " connect once by hand"
         )
 
-    def _needed(self, one: wheel.Wheel, result: Found) -> bool:
-        """Whether a package has to be brought. Raises Unsupported if it is needed and cannot be used there."""
+    def _needed(self, one: wheel.Wheel, result: BootstrapReport) -> bool:
+        """Return whether a package must be copied. Raises Unsupported if it is needed but cannot work there."""
         if wheel.fits(one.name, result.versions.get(one.name)):
             return False
         own = wheel.platform()
@@ -190,11 +190,11 @@ class SshConversation:
     def _tell(self, content: dict[str, Any]) -> None:
         self.tell(msgspec.json.encode(content).decode())
 
-    def _hear(self, kind: type[Told]) -> Told:
-        """Its next event. Raises what it could not do, or Failed when it has ended or says what is none."""
+    def _hear(self, kind: type[Message]) -> Message:
+        """Return the next event. Raises Failed if the remote side failed, ended, or sent an invalid line."""
         line = next(self._talk.lines(START_S), None)
         if line is None:
-            raise Failed(f"the connection to {self._name} broke at its beginning: ssh {self._last_words()}")
+            raise Failed(f"the connection to {self._name} broke at the start: ssh {self._last_words()}")
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event.get("event") == "error":
@@ -202,7 +202,7 @@ class SshConversation:
             return msgspec.convert(event, kind)
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise Failed(
-                f"{self._name} answered {line[:200]!r}, where labkit was expected: does a start-up file of the shell"
+                f"{self._name} answered {line[:200]!r} instead of labkit: does a start-up file of the shell"
                 " there print that?"
             ) from None
 
@@ -210,25 +210,27 @@ class SshConversation:
         return self._talk.words().rstrip(".\r ")
 
     def _beat(self) -> None:
-        """The other end ends what it does when it hears nothing, as it would of a line that broke unseen."""
+        """Send an empty line regularly; without it the remote side ends, because the connection may be broken."""
         while not self._over.wait(BEAT_S):
-            with contextlib.suppress(ValueError):  # it was closed in between
+            with contextlib.suppress(ValueError):  # the connection was closed meanwhile
                 self._talk.tell("")
 
     def tell(self, line: str) -> None:
-        """Send it one more line."""
+        """Send a line."""
         self._talk.tell(line)
 
     def lines(self) -> Iterator[bytes]:
-        """Its answers as they come, until it ends; files are written meanwhile. Raises Failed for one that has no
-        place in the run's folder."""
+        """Yield the answers until the remote process ends, and write received files.
+
+        Raises Failed for a file outside the run folder.
+        """
         for line in self._talk.lines(SILENCE_S):
             if not line.strip():
                 continue
             try:
                 event = msgspec.json.decode(line, type=dict[str, Any])
             except (msgspec.DecodeError, msgspec.ValidationError):
-                yield line  # whoever asked says what it thinks of that
+                yield line  # the caller decides what an invalid line means
                 continue
             kind = event.get("event")
             if kind == "file":
@@ -245,22 +247,24 @@ class SshConversation:
         try:
             file = msgspec.json.decode(line, type=Brought)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise Failed(f"{self._name} sent a file that is none: {error}") from None
+            raise Failed(f"{self._name} sent an invalid file event: {error}") from None
         self._left_bytes -= len(file.content)
         inside = BROUGHT.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
         if self._folder is None or not inside or self._left_bytes < 0:
             size = len(file.content)
-            raise Failed(f"{self._name} sent a file that is not taken: {file.path[:200]!r}, {size} bytes")
+            raise Failed(
+                f"{self._name} sent a file that labkit does not accept: {file.path[:200]!r}, {size} bytes"
+            )
         run_folder.write(self._folder / file.path, file.content)
 
     def words(self) -> str:
-        """After its end without an answer: how it ended, over there or on the way."""
+        """Return how the process ended without an answer: remotely, or because the connection broke."""
         if self._ended is not None:
             return f"on {self._name} {self._ended}"
         return f"lost its connection to {self._name}: ssh {self._last_words()}"
 
     def end(self) -> None:
-        """End it now, if it has not; what runs over there ends with the connection."""
+        """Close the connection, which ends the remote process."""
         self._over.set()
         self._talk.end()
         if self._beats.is_alive():

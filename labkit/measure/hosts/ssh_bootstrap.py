@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 CACHE = Path("~/.cache/labkit").expanduser()
-DIGEST = re.compile("[0-9a-f]{16}")  # as hosts/wheel.py makes them
+DIGEST = re.compile("[0-9a-f]{16}")  # the form that hosts/wheel.py creates
 UNUSED_S = 30 * 86400
-PATIENCE_S = 600  # for everything until labkit.measure.agent.ssh_entry takes over, also on a slow line
+PATIENCE_S = 600  # for everything until labkit.measure.agent.ssh_entry starts, also on a slow line
 
 
 def hear() -> Any:
-    """What the other end says next; we end when it has gone."""
+    """Return the next message; exit if the connection has closed."""
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         sys.exit(1)
@@ -41,13 +41,13 @@ def hear() -> Any:
 
 
 def say(event: dict[str, Any]) -> None:
-    """One event as one line, out at once."""
+    """Write one event as one line and flush it."""
     sys.stdout.buffer.write(json.dumps(event).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
 def version(name: str) -> str | None:
-    """Of a package that this Python has of its own; None when it has none."""
+    """Return the version of a package that this Python has, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -55,7 +55,7 @@ def version(name: str) -> str | None:
 
 
 def unpack(digest: str, content: bytes) -> None:
-    """A wheel into its folder, whole or not at all; whoever does the same at the same time does not harm."""
+    """Unpack a wheel into its folder atomically; concurrent calls do no harm."""
     with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch, digest)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -68,7 +68,7 @@ def unpack(digest: str, content: bytes) -> None:
 
 
 def forget() -> None:
-    """Remove what nobody has used for a month. What is removed in part has no digest's name any more."""
+    """Remove wheels that were unused for a month. They are renamed first, so that no wheel is ever incomplete."""
     for folder in CACHE.iterdir():
         with contextlib.suppress(OSError):
             unused = time.time() - folder.stat().st_mtime > UNUSED_S
@@ -79,7 +79,7 @@ def forget() -> None:
 
 
 def prepare() -> str | None:
-    """Make that labkit can be imported, here and in programs that this one starts; returns why not, if so."""
+    """Make labkit importable here and in programs that this process starts; return why that failed, or None."""
     parameters = hear()  # names and digests of the wheels
     (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
     say(
@@ -100,18 +100,20 @@ def prepare() -> str | None:
     sys.path[:0] = folders
     own = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([own] if own else [])])
-    os.environ["PYTHONSAFEPATH"] = "1"  # a file in the home folder called random.py is not Python's
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # a file like random.py in the home folder must not replace Python's module
+    )
     for name in report["try"]:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            return f"the {name} that was brought does not work with this Python ({error}): install it there"
+            return f"the copied {name} does not work with this Python ({error}): install it there"
     return None
 
 
 def main() -> None:
-    """Answer in events, also when it cannot be."""
-    signal.alarm(PATIENCE_S)  # its signal ends us (signal(7))
+    """Prepare labkit and run its ssh entry, or report an error event."""
+    signal.alarm(PATIENCE_S)  # its signal ends this process (signal(7))
     try:
         why = prepare()
     except OSError as error:

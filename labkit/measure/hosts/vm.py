@@ -1,7 +1,6 @@
-"""A lab VM: another kernel over this machine's own files, read-only for it but for one folder.
+"""A lab VM: another kernel that sees this machine's files, read-only except for one folder.
 
-It is booted for one conversation, or lent to many (a sweep's notebooks) by whoever booted it. It ends with the process
-that booted it, in whatever way that ends.
+It is booted for one conversation, or shared by the notebooks of a sweep. It ends with the process that booted it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,16 @@ from labkit.system.temporary_files import short_folder
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
 KVM_S = 30.0
-LOOKING = ("doctor", "draw", "live")  # requests that measure nothing
-LENT = "LABKIT_LAB_VM"  # in the environment: the lab VM that a sweep lends to its notebooks
+LOOKING = ("doctor", "draw", "live")  # requests that do not measure
+SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A lab VM's NIC: further words of QEMU's, and the descriptors that they name. `outside`: QEMU is in this machine's
-    network namespace, as what it forwards is reached there; else in one of its own."""
+    """A lab VM's NIC: QEMU arguments, and the file descriptors that they name.
+
+    `outside`: QEMU runs in this machine's network namespace, where forwarded ports are reachable; else in its own.
+    """
 
     words: tuple[str, ...] = ()
     fds: tuple[int, ...] = ()
@@ -46,23 +47,23 @@ class Wire:
 
 
 class NotStarted(Failed):
-    """QEMU or virtiofsd was not even started; another try would end like that, too."""
+    """QEMU or virtiofsd did not start; another attempt would fail too."""
 
 
 @contextmanager
 def conversation(
     where: str, request: dict[str, Any], say: Say, wire: Wire | None = None
 ) -> Iterator[process.Conversing]:
-    """A labkit process in the lab VM `where`: in one that is lent, else in one that is booted for it.
+    """Start a labkit process in the lab VM `where`: in a shared one, else in one booted for this conversation.
 
-    Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
-    last words when it does not boot (tried twice: emulated boots fail now and then).
+    Raises BadInput for a lab VM that cannot be booted, Unsupported if QEMU or a similar program is missing, Failed
+    with the console's last words if it does not boot. Boots are tried twice, because emulated boots sometimes fail.
     """
     folder = request.get("folder")
     with ExitStack() as stack:
         guest = _leased(where, folder) if wire is None else None
         if guest is None:
-            # A boot would disturb another's measuring; who measures has the lock already.
+            # A boot would disturb another measurement. A measuring caller already holds the lock.
             looking = request.get("do") in LOOKING
             with local.measuring_lock(say) if looking else nullcontext():
                 guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
@@ -76,7 +77,10 @@ def conversation(
 def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
 ) -> tuple[LabVm, VmConversation]:
-    """A guest that has greeted; both end with the stack. KVM that fails where emulation works is remembered."""
+    """Boot a lab VM and wait for its hello; both end with the stack.
+
+    If KVM fails but emulation works, that is remembered.
+    """
     if kvm.worth_trying():
         try:
             return _attempt(stack, where, folder, say, wire, accelerated=True)
@@ -123,17 +127,18 @@ def started(
     accelerated: bool,
     program: Sequence[str] = (sys.executable, "-P", "-m", "labkit.measure.agent.vm_init"),
 ) -> Iterator[LabVm]:
-    """QEMU and virtiofsd, held by a process that dies with us; `program` is the guest's first."""
+    """Start QEMU and virtiofsd through a holder process that dies with this one; `program` becomes PID 1 of the
+    guest."""
     wire = wire or Wire()
     confinement = confined.confinement([kvm.DEVICE] if accelerated else [])
-    # Another user than root cannot reach what is below root's own runtime folder, or its store of kernels.
+    # Other users cannot enter root's runtime folder or its kernel store.
     top = None if confinement.group is None else Path("/tmp")
     with short_folder("labkit-vm-", top) as scratch:
         confinement.open_folder(scratch)
         if folder is not None:
             with _named_boot_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            folder = folder.resolve()  # the guest has no link in its way
+            folder = folder.resolve()  # the guest cannot follow links in its path
         shares = [command.Share("root", scratch / "root.bound", True)]
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
@@ -165,7 +170,7 @@ def started(
 
 
 def _has_started(holder: process.Conversation) -> None:
-    """Wait until QEMU runs. Raises Failed with the words of what ended before."""
+    """Wait until QEMU runs. Raises NotStarted with the message of the program that ended."""
     event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","words":""}'))
     if event["event"] != "started":
         raise NotStarted(f"the lab VM did not start: {event['words'] or holder.words()}")
@@ -176,16 +181,16 @@ def _named_boot_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
+        raise Failed(f"cannot create {folder}: {error.strerror}") from None
 
 
 def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
-    """Of PID 1 in the guest: what finds the same programs and packages there as here."""
+    """Return the environment of PID 1 in the guest, in which it finds the same programs and packages as here."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
     result = {name: os.environ[name] for name in kept if name in os.environ}
     place = str(Path(labkit.__file__).parents[1])
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [place, result.get("PYTHONPATH", "")]))
-    # An emulated CPU would need 10 s to compile all of labkit at each boot.
+    # An emulated CPU would compile labkit for 10 s at each boot.
     compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
     result["LABKIT_MODULES"] = " ".join(parameters.modules)
     result["LABKIT_GIT_REVISION"] = machine.git_revision() or ""
@@ -193,8 +198,8 @@ def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
 
 
 def _leased(where: str, folder: str | None) -> LabVm | None:
-    """The lab VM that is lent to this process, if it is the one that is asked for."""
-    report = json.loads(os.environ.get(LENT) or "{}")
+    """Return the lab VM that is shared with this process, if it is the requested one."""
+    report = json.loads(os.environ.get(SHARED_VM) or "{}")
     if report.get("where") != where or not Path(report["scratch"], "channel").exists():
         return None
     guest = LabVm(where, Path(report["scratch"]), Path(report["folder"]))

@@ -1,4 +1,4 @@
-"""The channel to a lab VM: a unix socket of QEMU. Its other end is the guest's virtio-serial port (agent.vm_init)."""
+"""The channel to a lab VM: a unix socket of QEMU. The other end is the guest's virtio-serial port (agent.vm_init)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from labkit.common.errors import BadInput, Failed
 from labkit.system import process
 from labkit.system.qemu import console
 
-SILENCE_S = 30.0  # the guest beats every second
-# A guest that was not given the CPU between one host's going and the next one's coming has seen neither (the port tells
-# no more than whether there is a host); so whoever is not greeted goes for a moment. Each time both are longer, up to
-# LONGER times.
+SILENCE_S = 30.0  # the guest sends a beat every second
+# A guest that got no CPU time between one client's end and the next one's start noticed neither: the port only shows
+# whether a host is connected. Therefore a client without a hello disconnects for a moment. Both times grow with each
+# attempt, up to LONGER times.
 GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
 
 
 @dataclass(frozen=True)
 class LabVm:
-    """A lab VM that runs: the folder of its sockets and console; and what holds it, in the process that booted it."""
+    """A running lab VM: the folder of its sockets and console, and its holder if this process booted it."""
 
     where: str
     scratch: Path
@@ -35,15 +35,15 @@ class LabVm:
     holder: process.Conversation | None = None
 
     def gone(self) -> bool:
-        """Whether it has ended, as far as this process can know."""
+        """Return whether it has ended, as far as this process can know."""
         return self.holder is not None and bool(select.select([self.holder], [], [], 0)[0])
 
     def suspect(self) -> bool:
-        """Whether something happened in it that makes it unfit for more, or it has ended."""
+        """Return whether it has ended or a failure made it unfit for further use."""
         return self.gone() or (self.scratch / "suspect").exists()
 
     def ended(self) -> str:
-        """How it ended, with the last words of its console."""
+        """Return how it ended, with the last words of its console."""
         words = "it has ended"
         for line in self.holder.lines() if self.holder else ():
             event = msgspec.json.decode(line)
@@ -51,7 +51,7 @@ class LabVm:
         return f"{words}{console.last_words(self.scratch / 'console')}"
 
     def reaches(self, folder: str | None) -> bool:
-        """Whether it can write into the folder."""
+        """Return whether it can write into the folder."""
         if folder is None or self.folder is None:
             return folder is None
         return Path(folder).resolve().is_relative_to(self.folder)
@@ -75,10 +75,10 @@ class VmConversation:
     def _check(self, hello: dict[str, Any]) -> None:
         if hello["labkit"] != labkit.__version__:
             raise Failed(
-                f"the lab VM runs labkit {hello['labkit']}, and this is {labkit.__version__}: boot it anew"
+                f"the lab VM runs labkit {hello['labkit']}, but this is {labkit.__version__}: boot it again"
             )
         if hello["problem"]:
-            raise BadInput(f"the lab VM cannot be made ready: {hello['problem']}")
+            raise BadInput(f"the lab VM cannot be prepared: {hello['problem']}")
 
     def _greeting(self, deadline: float) -> dict[str, Any]:
         longer = 1
@@ -95,22 +95,24 @@ class VmConversation:
         while True:
             try:
                 return self._socket.connect(str(self._guest.scratch / "channel"))
-            except OSError as error:  # QEMU has not made it yet, or has ended
+            except OSError as error:  # QEMU has not created it yet, or has ended
                 self._still(deadline, str(error.strerror))
                 time.sleep(0.01)
 
     def _still(self, deadline: float, words: str) -> None:
-        """Raise Failed when the lab VM has ended or it is too late."""
+        """Raise Failed if the lab VM has ended or the deadline has passed."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-        if panic := console.panic(self._guest.scratch / "console"):  # some stay there instead of ending
+        if panic := console.panic(
+            self._guest.scratch / "console"
+        ):  # some kernels hang after a panic instead of rebooting
             raise Failed(f"the lab VM did not boot: {panic}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
             raise Failed(f"the lab VM did not answer in time ({words}){last}")
 
     def _hello(self, deadline: float, patience_s: float) -> dict[str, Any] | None:
-        """How it greets; None when it does not for so long."""
+        """Return the hello event, None if it does not arrive within `patience_s`."""
         self._socket.settimeout(0.1)
         self._rest, until = b"", time.monotonic() + patience_s
         while time.monotonic() < until:
@@ -119,10 +121,10 @@ class VmConversation:
                 self._rest += data
                 if not data:
                     raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-            self._still(deadline, "it is silent")
+            self._still(deadline, "no answer")
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
-                # What is left of somebody else's conversation comes before the greeting.
+                # Leftovers of an earlier conversation come before the hello.
                 if line.startswith(b'{"event":"hello"'):
                     greeting: dict[str, Any] = msgspec.json.decode(line)
                     self._socket.settimeout(SILENCE_S)
@@ -130,12 +132,12 @@ class VmConversation:
         return None
 
     def tell(self, line: str) -> None:
-        """Send it one more line."""
+        """Send a line."""
         with suppress(OSError):
             self._socket.sendall(line.encode() + b"\n")
 
     def lines(self) -> Iterator[bytes]:
-        """Its answers as they come."""
+        """Yield the answers as they arrive."""
         while True:
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
@@ -148,7 +150,7 @@ class VmConversation:
                 data = self._socket.recv(65536)
             except TimeoutError:
                 last = console.last_words(self._guest.scratch / "console")
-                return self._suspect(f"was not heard of for {SILENCE_S:.0f} s: its lab VM hangs{last}")
+                return self._suspect(f"was silent for {SILENCE_S:.0f} s: its lab VM hangs{last}")
             except OSError:
                 data = b""
             if not data:
@@ -161,9 +163,9 @@ class VmConversation:
             (self._guest.scratch / "suspect").touch()
 
     def words(self) -> str:
-        """How it ended."""
+        """Return how the process ended."""
         return self._how or "has not ended"
 
     def end(self) -> None:
-        """Let go of it: the guest ends the process."""
+        """Disconnect; the guest then kills the process."""
         self._socket.close()

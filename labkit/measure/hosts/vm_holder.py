@@ -1,10 +1,9 @@
-"""What holds a lab VM: PID 1 of namespaces of its own, in which the machine's files are read-only. It starts virtiofsd
-and QEMU, says which of them ended, and when it goes, they go.
+"""The holder of a lab VM: PID 1 of namespaces in which the machine's files are read-only.
 
-Told one JSON line: programs (argv lists; the last is QEMU), sockets (a file that each program but the last makes),
-group (QEMU's, which may use these sockets, or null), root (where the machine's files are bound read-only), folder (one
-that may be written, and where that is bound; or null). Says {"event": "started"}, and at the end
-{"event": "ended", "words": …}.
+It starts virtiofsd and QEMU, reports which of them ended, and kills them when it ends. It reads one JSON line:
+programs (argv lists; the last is QEMU), sockets (the file that each other program creates), group (QEMU's group, which
+may use these sockets, or null), root (mount point for the machine's files, read-only), folder (a writable folder and
+its mount point, or null). It writes {"event": "started"} and finally {"event": "ended", "words": …}.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ def _say(event: dict[str, Any]) -> None:
 
 
 def _hold(report: dict[str, Any]) -> str:
-    """Start all and wait for the first to end; returns its words."""
+    """Start all programs and wait until the first ends; return how it ended."""
     bind_read_only(Path(report["root"]))
-    if report["folder"]:  # under a name that means nothing to virtiofsd
+    if report["folder"]:  # mounted under a neutral name for virtiofsd
         source, bound = report["folder"]
         process.output(["mount", "--bind", source, bound])
         process.output(["mount", "-o", "remount,bind,nodev,nosuid", bound])
@@ -49,13 +48,13 @@ def _hold(report: dict[str, Any]) -> str:
                     running[-1].kill()
                     return running[-1].ended().words()
                 time.sleep(0.005)
-            if socket is not None and report["group"] is not None:  # for QEMU, which is another user
+            if socket is not None and report["group"] is not None:  # QEMU runs as another user
                 os.chown(socket, -1, report["group"])
                 os.chmod(socket, 0o660)
         _say({"event": "started"})
         first = process.first(running)
         process.wait(running, time.monotonic() + GRACE_S)
-        # virtiofsd ends when QEMU does: then QEMU's words are those that tell why.
+        # virtiofsd ends when QEMU ends, so QEMU's message explains why.
         return (running[-1] if running[-1].poll() else first).ended().words()
 
 

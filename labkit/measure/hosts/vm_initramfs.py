@@ -1,5 +1,5 @@
-"""The first file system of a lab VM: busybox, the modules that reach this machine's files, and a script that goes on
-with them as the root."""
+"""The initramfs of a lab VM: busybox, modules to reach this machine's files, and a script that switches to that
+root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from labkit.system.qemu import cpio
 from labkit.system.qemu.kernels import Kernel
 
-# What reaches the file systems and the channel; all else is loaded from the root.
+# Modules for the file systems and the channel; all others are loaded from the root.
 MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
 FIRST_WORDS = "labkit: the lab VM's own user space begins"
 
@@ -18,9 +18,12 @@ FIRST_WORDS = "labkit: the lab VM's own user space begins"
 def initramfs(
     kernel: Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
 ) -> bytes:
-    """The initramfs: its script mounts the root (read-only, under a layer in memory), `folder` (writable), the kernel's
-    own modules and configuration where a Linux looks for them, what it needs beside, and becomes `argv` with
-    `environment`. Raises Unsupported without a static busybox."""
+    """Return the initramfs of a lab VM.
+
+    Its script mounts the root (read-only, below an overlay in memory), `folder` (writable), and the kernel's own
+    modules and configuration at their usual places, then executes `argv` with `environment`. Raises Unsupported
+    without a static busybox.
+    """
     modules = cpio.modules(kernel, MODULES)
     entries = dict.fromkeys(("bin", "modules", "lower", "over", "new"), (0o040755, b""))
     entries |= {"bin/busybox": cpio.busybox(), **modules}
@@ -29,7 +32,7 @@ def initramfs(
     return cpio.archive(entries)
 
 
-# cgroup2 and the rest are mounted where the kernel has them; a lab that lacks one says so when it is needed.
+# Errors are ignored: a lab reports a missing file system when it needs it.
 _MOUNTS = """\
 mount -t proc proc /new/proc
 mount -t sysfs sysfs /new/sys
@@ -45,7 +48,7 @@ done
 
 
 def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
-    """What of the kernel's is not where a Linux looks for it: where it is, and where it belongs."""
+    """Yield the kernel's files that are not at their usual place: where they are, and where they belong."""
     config = kernel.image.with_name(f"config-{kernel.release}")
     for there, place in (
         (kernel.modules, Path("/lib/modules", kernel.release)),

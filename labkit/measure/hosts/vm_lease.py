@@ -1,4 +1,4 @@
-"""One lab VM for many processes: it is lent, by way of the environment, to those that its owner starts."""
+"""Share one lab VM with the processes that its owner starts, through the environment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ Lend = Callable[[str], bool]
 
 @contextmanager
 def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
-    """A function that has the lab VM of a `where` ready for the processes that are started next; all of them may write
-    into `folder`. One boot serves all that ask for the same; it is booted anew when an experiment left it suspect, and
-    not lent when it is asked for `fresh`. It tells whether one was booted in the place of another."""
+    """Yield a function that prepares the lab VM of a `where` for the processes that are started next.
+
+    They may all write into `folder`. One boot serves all requests for the same `where`. It is booted again if an
+    experiment left it suspect, and not shared if `where` says `fresh`. The function returns whether it booted a
+    replacement.
+    """
     with ExitStack() as stack:
         held: list[LabVm] = []
 
@@ -28,19 +31,19 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
             if held and (held[0].where != where or held[0].suspect()):
                 held.clear()
                 stack.close()
-            os.environ.pop(vm.LENT, None)
+            os.environ.pop(vm.SHARED_VM, None)
             if not where.startswith("vm:") or vm_spec.parse(where).fresh:
                 return False
             if not held:
-                with local.measuring_lock(say):  # a boot would disturb another's measuring
+                with local.measuring_lock(say):  # a boot would disturb another measurement
                     guest, talk = vm.booted(stack, where, folder, say, None)
                 talk.end()
                 held.append(guest)
             report = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
-            os.environ[vm.LENT] = json.dumps(report)
+            os.environ[vm.SHARED_VM] = json.dumps(report)
             return anew
 
         try:
             yield lease
         finally:
-            os.environ.pop(vm.LENT, None)
+            os.environ.pop(vm.SHARED_VM, None)

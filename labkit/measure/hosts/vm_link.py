@@ -1,6 +1,6 @@
-"""The link between two lab VMs: a bridge and two taps in a network namespace that nothing else is in.
+"""The link between two lab VMs: a bridge and two taps in their own network namespace.
 
-Nobody but two QEMUs holds it, by the descriptors of the taps: the kernel frees it with them.
+Only the two QEMU processes hold it, through the tap descriptors; the kernel frees it with them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from labkit.measure.hosts.vm import Wire
 from labkit.system import netlink, process
 
 BRIDGE = netlink.FIRST_INDEX
-LARGEST_MTU = 65521  # of a tap (drivers/net/tun.c)
-# What waits for a rate at a time: 50 ms of it, as an ordinary switch has.
+LARGEST_MTU = 65521  # the maximum of a tap (drivers/net/tun.c)
+# The queue of a rate-limited link holds 50 ms, like an ordinary switch.
 QUEUE_MS = 50
 
 
 @contextmanager
 def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
-    """A NIC for each of two lab VMs, with the cable between them; `rate_bps` is what it carries each way, in packets
-    of up to `mtu_bytes`.
+    """Connect two lab VMs; yield a NIC for each.
 
-    Raises Unsupported where there are no taps, and Failed in the words of what this kernel or user cannot.
+    `rate_bps` limits each direction, for packets of up to `mtu_bytes`. Raises Unsupported without taps, Failed with
+    the error message if this kernel or user cannot create the link.
     """
     netlink.check_taps()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -45,7 +45,7 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
         lines = next(made.lines(), None)
         event = {"text": f"unshare {made.words()}"} if lines is None else msgspec.json.decode(lines)
         if "text" in event:
-            raise Failed(f"the link between two lab VMs cannot be made: {event['text']}")
+            raise Failed(f"the link between two lab VMs cannot be created: {event['text']}")
         _, fds, _, _ = socket.recv_fds(ours, 1, 2)
         for fd in fds:
             stack.callback(os.close, fd)
@@ -55,14 +55,16 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
 
 def _nic(fd: int, number: int) -> Wire:
     mac = f"52:54:00:{os.urandom(1).hex()}:{os.urandom(1).hex()}:{number:02x}"
-    # Without a ROM to boot from: it is a file of another package.
+    # romfile=: no boot ROM, which is part of another package.
     device = f"virtio-net-pci,netdev=wire,mac={mac},romfile="
     return Wire(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
 
 
 def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
-    """In a network namespace of its own: the bridge and the taps; returns the descriptors of these."""
-    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # the cable itself says nothing
+    """Create the bridge and the taps in this network namespace; return the taps' descriptors."""
+    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(
+        "1"
+    )  # so that the link itself sends nothing
     kernel = netlink.Netlink()
     kernel.do(netlink.new_link("bridge", "wire", index=BRIDGE, mtu_bytes=LARGEST_MTU))
     fds = []
@@ -71,7 +73,8 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
         index = netlink.index_of(name)
         kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
         if rate_bps is not None:
-            # A packet must fit, and what is sent in 1 ms, which a timer may be late. Larger ones are segmented.
+            # The burst must hold a packet, and 1 ms of traffic because timers may be late. Larger packets are
+            # segmented.
             burst = max(2 * (mtu_bytes + 18), int(rate_bps / 8 / 1000))
             words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
             process.output(["tc", "qdisc", "add", "dev", name, "root", "tbf", *words])
@@ -80,7 +83,7 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
 
 
 def main() -> None:
-    """Make the link, hand over its ends, and go."""
+    """Create the link, pass its ends on, and exit."""
     report = msgspec.json.decode(sys.stdin.buffer.readline())
     try:
         fds = make(report["rate_bps"], report["mtu_bytes"])

@@ -1,5 +1,7 @@
-"""Wheels of what an experiment needs on another machine, made from the files of this Python: labkit's own, msgspec's,
-pyroute2's. Equal files give equal bytes."""
+"""Build wheels of labkit, msgspec and pyroute2 from this Python's files, to copy to another machine.
+
+Equal files give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,24 @@ from pathlib import Path
 import labkit
 from labkit.common.errors import Failed
 
-# All that the measuring wing needs beside the standard library: from this version up to below that one. (Those of
-# pyproject.toml; a test keeps the two alike.)
+# The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
+# compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
 SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
-OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # and not of the wheel
+OF_THE_INSTALLATION = (
+    "RECORD",
+    "INSTALLER",
+    "REQUESTED",
+    "direct_url.json",
+)  # files of the installation, not of the wheel
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A distribution: its files by their names in the archive. One that is not `pure` has parts that were compiled for
-    one version of Python and one platform."""
+    """A distribution: its files by their names in the archive.
+
+    If it is not `pure`, parts of it are compiled for one Python version and platform.
+    """
 
     name: str
     version: str
@@ -32,15 +41,15 @@ class Wheel:
 
     @functools.cached_property
     def digest(self) -> str:
-        """16 digits that tell these files from all others."""
+        """16 hexadecimal digits that identify these files."""
         whole = hashlib.sha256()
         for name in sorted(self.files):
             whole.update(f"{name} {hashlib.sha256(self.files[name]).hexdigest()}\n".encode())
         return whole.hexdigest()[:16]
 
     def content(self) -> bytes:
-        """The archive (PEP 427)."""
-        import zipfile  # for this alone, and every experiment would pay for it at its start
+        """Return the archive (PEP 427)."""
+        import zipfile  # imported here, because every experiment would pay for it at its start
 
         record = f"{self.name}-{self.version}.dist-info/RECORD"
         lines = [f"{name},{_hash(content)},{len(content)}\n" for name, content in sorted(self.files.items())]
@@ -48,21 +57,23 @@ class Wheel:
         target = io.BytesIO()
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in sorted(listed.items()):
-                info = zipfile.ZipInfo(name)  # of 1980, so that the time of the build is not in it
+                info = zipfile.ZipInfo(
+                    name
+                )  # its default date is 1980, so the content does not depend on the build time
                 info.external_attr = 0o644 << 16
                 archive.writestr(info, content, zipfile.ZIP_DEFLATED)
         return target.getvalue()
 
 
 def _hash(content: bytes) -> str:
-    """As RECORD has it."""
+    """Return the hash in the form of RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
     return f"sha256={digest.rstrip(b'=').decode()}"
 
 
 @functools.cache
 def labkit_wheel() -> Wheel:
-    """labkit itself, as it runs here."""
+    """Return a wheel of the running labkit."""
     root = Path(labkit.__file__).parent
     files = {
         f"labkit/{path.relative_to(root).as_posix()}": path.read_bytes()
@@ -81,8 +92,8 @@ def labkit_wheel() -> Wheel:
 
 @functools.cache
 def installed_wheel(name: str) -> Wheel:
-    """A package of this Python. Raises Failed when its installer did not write down which files it has."""
-    import importlib.metadata  # takes 30 ms, and is for ssh hosts alone
+    """Return a wheel of an installed package. Raises Failed if its installer did not record its files."""
+    import importlib.metadata  # takes 30 ms and is for ssh hosts only
 
     result = importlib.metadata.distribution(name)
     files = {
@@ -93,7 +104,7 @@ def installed_wheel(name: str) -> Wheel:
     about = result.read_text("WHEEL")
     if not files or about is None:
         raise Failed(
-            f"this Python's {name} cannot be brought along, because it has no list of its files:"
+            f"this Python's {name} cannot be copied, because it has no list of its files:"
             f" install {name}{bounds(name)} on the other machine"
         )
     return Wheel(result.name, result.version, "Root-Is-Purelib: true" in about, files)
@@ -107,13 +118,13 @@ def platform() -> tuple[str | None, str]:
 
 
 def bounds(name: str) -> str:
-    """`>=0.20,<1`."""
+    """Return the version bounds, for example `>=0.20,<1`."""
     least, below = (".".join(map(str, version)) for version in NEEDS[name])
     return f">={least},<{below}"
 
 
 def fits(name: str, version: str | None) -> bool:
-    """Whether that version of a package will do."""
+    """Return whether this version of a package is within the bounds."""
     if version is None:
         return False
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())

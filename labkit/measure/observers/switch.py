@@ -1,8 +1,8 @@
-"""switch: what Open vSwitch counts, before and after the traffic, and what no counter of it shows.
+"""switch: what Open vSwitch counts during the traffic, and drops that none of its counters shows.
 
-Coverage counters, upcalls and flows, hits of each cache of the userspace datapath, masks tried in the kernel's, packets
-and drops of each port, statistics of mirrors, the most used flows with their actions (ovs-appctl(8), ovs-dpctl(8)); and
-what the packet sockets of the userspace datapath dropped, which is in none of these.
+It reads coverage counters, upcalls and flows, hits of each cache of the userspace datapath, masks tried by the kernel
+datapath, packets and drops of each port, mirror statistics, and the most used flows with their actions (ovs-appctl(8),
+ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labkit.measure.topologies import open_vswitch
 from labkit.system import netlink
 
 MOST_FLOWS = 10
-OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, whose least is 5 s
+OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, minimum 5 s
 
 Counts = dict[str, Any]
 
@@ -31,11 +31,11 @@ class Database(Protocol):
     """The configuration and state of a switch."""
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """These columns of all rows of a table."""
+        """Return these columns of all rows of a table."""
 
 
 class Switch(Protocol):
-    """What is asked of a switch (`labkit.measure.topologies.open_vswitch`)."""
+    """The part of a switch that this module uses (`labkit.measure.topologies.open_vswitch`)."""
 
     @property
     def space(self) -> Namespace: ...
@@ -44,11 +44,11 @@ class Switch(Protocol):
     @property
     def database(self) -> Database: ...
     def command(self, name: str, *words: str) -> str:
-        """What a command of ovs-appctl(8) prints."""
+        """Return the output of an ovs-appctl(8) command."""
 
 
 class Switched:
-    """What a switch counted between two readings; nothing where there is no switch."""
+    """The changes of a switch's counters between two readings; empty without a switch."""
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
@@ -60,8 +60,10 @@ class Switched:
         yield
 
     def report(self) -> Observation:
-        """What has changed since it was armed, by place; `flows` are those that took most packets, with their actions;
-        `state` is as it is at the end."""
+        """Return the changes since arming, by place.
+
+        `flows` are those with the most packets, with their actions; `state` is that at the end.
+        """
         after = read(self._switch)
         if not after:
             return Observation({})
@@ -83,7 +85,7 @@ def switched(switch: Switch | None) -> Iterator[Switched]:
 
 
 def read(switch: Switch | None) -> Counts:
-    """All of them now; {} without a switch. 0.1 s, most of it the switch's own main loop."""
+    """Return all counters now; {} without a switch. Takes 0.1 s, mostly for the switch's main loop."""
     if switch is None:
         return {}
     ports, datapath, state = datapaths(switch.command("dpctl/show", "-s"))
@@ -110,12 +112,12 @@ def read(switch: Switch | None) -> Counts:
 
 
 def coverage(text: str) -> dict[str, int]:
-    """`coverage/show` as name to total."""
+    """Parse `coverage/show`: name to total."""
     return {name: int(total) for name, total in re.findall(r"^(\w+) .*total: (\d+)$", text, re.MULTILINE)}
 
 
 def caches(text: str) -> dict[str, int]:
-    """The whole numbers of `dpif-netdev/pmd-stats-show`, summed over its threads."""
+    """Parse the integers of `dpif-netdev/pmd-stats-show`, summed over threads."""
     result: dict[str, int] = {}
     for name, count in re.findall(r"^ +([\w ]+): (\d+)$", text, re.MULTILINE):
         result[name] = result.get(name, 0) + int(count)
@@ -123,8 +125,11 @@ def caches(text: str) -> dict[str, int]:
 
 
 def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
-    """`dpctl/show -s`: the counters of each port, those of the datapath (hit, missed, lost; masks hit), and how many
-    flows and masks there are."""
+    """Parse `dpctl/show -s`.
+
+    Returns the counters of each port, those of the datapath (hit, missed, lost, masks hit), and the numbers of flows
+    and masks.
+    """
     ports: dict[str, dict[str, int]] = {}
     own: dict[str, int] = {}
     state: dict[str, int] = {}
@@ -161,7 +166,7 @@ def masks(text: str) -> set[str]:
 
 
 def flows(text: str) -> dict[str, dict[str, Any]]:
-    """`dpctl/dump-flows -m` by the flows' identifiers: packets, what they match (without what is wild), actions."""
+    """Parse `dpctl/dump-flows -m`: flow identifier to packets, match (without wildcards) and actions."""
     result = {}
     for line in text.splitlines():
         parts = re.match(
@@ -183,7 +188,7 @@ def _armed(
 def _check(parameters: ObservedLoad) -> None:
     if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
         names = " or ".join(open_vswitch.NAMES)
-        raise BadInput(f"observe=switch is of Open vSwitch: say topology={names}, or leave it out")
+        raise BadInput(f"observe=switch needs topology={names}")
 
 
 SWITCH = Observer(_check, _armed)

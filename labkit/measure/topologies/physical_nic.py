@@ -42,7 +42,7 @@ def machine_nic(spec: Spec) -> Iterator[Nic]:
     """Find the NIC `spec.parent`; if that is None, the only NIC of a lab VM."""
     if spec.machine_netns is None:
         raise Unsupported(
-            f"parent={spec.parent} is a NIC of the machine, and only root may put a device on it:"
+            f"parent={spec.parent} is a NIC of the machine, and only root may use it:"
             " run as root, or leave parent out"
         )
     name = spec.parent or _virtual_nic()
@@ -70,7 +70,7 @@ def _virtual_nic() -> str:
     result = [folder.parent.parent.name for folder in folders if folder.resolve().name == "virtio_net"]
     if len(result) != 1:
         raise Failed(
-            f"a lab VM of two nodes has one virtio NIC, but here are {len(result)}: boot it with a wire"
+            f"a lab VM of two nodes needs one virtio NIC, but this one has {len(result)}: boot it with a wire"
         )
     return result[0]
 
@@ -128,8 +128,8 @@ def _check_free(nic: Nic) -> None:
         + ([f"is a {link.kind} device"] if link.kind not in (None, "veth") else [])
     ):
         raise BadInput(
-            f"parent={nic.name} {wrong[0]}, and veth_bridge takes the NIC away from the machine while it is measured:"
-            " lend it one that is free"
+            f"parent={nic.name} {wrong[0]}, but veth_bridge removes the NIC from the machine while it measures:"
+            " choose an unused NIC"
         )
 
 
@@ -170,5 +170,5 @@ def _delay(between: Namespace, index: int, delay_s: float) -> None:
             process.output([*between.prefix, "tc", *words])
         except Failed as error:
             raise Unsupported(
-                f"link_delay_s needs a kernel with ifb and netem ({error}): name another in where"
+                f"link_delay_s needs a kernel with ifb and netem ({error}): choose another with where"
             ) from None

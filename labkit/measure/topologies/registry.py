@@ -52,7 +52,7 @@ def check_names(parameters: Iterable[str | Network]) -> None:
             continue
         kind, plus, _options = name.partition("+")
         if kind not in TABLE:
-            raise BadInput(f"there is no topology {kind}; there are {', '.join(TABLE)}")
+            raise BadInput(f"{kind} is not a topology: choose {', '.join(TABLE)}")
         if plus and kind not in OPTIONS:
             raise BadInput(f"{name}: {kind} takes no options; {', '.join(OPTIONS)} do")
         if plus:
@@ -69,7 +69,7 @@ def builder_of(topology: str | Network) -> Builder:
 def check_parent(topology: str | Network, parent: str | None) -> None:
     """Raise BadInput if a parent NIC is given for a topology that takes none."""
     if parent is not None and builder_of(topology) not in TAKES_PARENT:
-        raise BadInput(f"parent={parent}: {topology} has no parent; macvlan and ipvlan have")
+        raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
 
 
 def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
@@ -109,9 +109,7 @@ def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -
     for name in map(str, parameters):
         if endpoint not in GUESTS.get(name.partition("+")[0], {}):
             there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
-            raise BadInput(
-                f"{name} has no place for a guest's tap: with endpoint={endpoint} there is {there}"
-            )
+            raise BadInput(f"{name} does not support endpoint={endpoint}: choose {there}")
 
 
 @contextmanager
@@ -121,6 +119,6 @@ def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
     Raises the same errors as `build`.
     """
     if name not in ACROSS:
-        raise BadInput(f"{name} does not reach from one host to another; {', '.join(ACROSS)} do")
+        raise BadInput(f"{name} cannot connect two hosts: choose {', '.join(ACROSS)}")
     with ExitStack() as stack:
         yield entered(stack, one_side(spec, ACROSS[name]))

@@ -38,13 +38,13 @@ def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
     Raises BadInput if it exceeds a veth's largest MTU, or if the tunnel does not carry this IP version.
     """
     if name == "ipip" and family == 6:
-        raise BadInput("ipip carries IPv4 alone (RFC 2003): say family=4, or take gre, which carries both")
+        raise BadInput("ipip carries IPv4 only (RFC 2003): use family=4, or gre, which carries both")
     added = headers(name)
     result = mtu_bytes + length_bytes(added)
     if result > LARGEST:
         raise BadInput(
             f"mtu_bytes={mtu_bytes} does not fit into {name}: with its {length_bytes(added)} bytes of headers it is"
-            f" {result}, and a veth carries {LARGEST}: {arithmetic(LARGEST, 'veth', added)}"
+            f" {result}, but the limit of a veth is {LARGEST}: {arithmetic(LARGEST, 'veth', added)}"
         )
     return result
 

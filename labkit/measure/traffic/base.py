@@ -101,18 +101,16 @@ class Generator(abc.ABC):
         can = self.capabilities
         if parameters.protocol not in can.protocols:
             known = ", ".join(can.protocols)
-            raise BadInput(f"protocol={parameters.protocol}: the generator {self.name} has {known}")
+            raise BadInput(f"protocol={parameters.protocol}: the generator {self.name} supports {known}")
         least, most = can.length_bytes[parameters.protocol]
         length = parameters.length_bytes
         if length is not None and not least <= length <= most:
-            what = f"what {parameters.protocol} by {self.name} takes"
+            what = f"the range of {parameters.protocol} with {self.name}"
             raise BadInput(f"length_bytes={length} is outside {least} to {most}: {what}")
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):
-            raise BadInput(
-                "slices measure senders that send as fast as they can: with ping or rate_bps say slices=0"
-            )
+            raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
-            raise BadInput(f"{self.name} takes neither rate_bps nor streams")
+            raise BadInput(f"{self.name} supports neither rate_bps nor streams")
 
 
 @dataclass(frozen=True, kw_only=True)

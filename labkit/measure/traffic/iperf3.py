@@ -167,7 +167,7 @@ class Flows:
             # `finish` reports why a client has already ended.
             if not client.held(deadline) and not client.poll():
                 where = flow.pair.client.name
-                raise Failed(f"the iperf3 client at {where} did not stand ready within {self._start_s:.0f} s")
+                raise Failed(f"the iperf3 client at {where} was not ready within {self._start_s:.0f} s")
 
     @property
     def clients(self) -> list[process.Running]:

@@ -35,7 +35,7 @@ def problem(client: process.Running, pages: Page) -> str | None:
     if "unreadable" in near:
         ended = client.ended()
         if ended.returncode == 0:
-            return f"iperf3 wrote what is not JSON: {' '.join(near['unreadable'].split())[:120]!r}"
+            return f"iperf3 wrote invalid JSON: {' '.join(near['unreadable'].split())[:120]!r}"
         return ended.words()
     if "error" in far:
         return f"iperf3 server: {far['error']}"

@@ -1,9 +1,9 @@
-"""Latency beside a load: probe packets with a sequence number, timed by the kernel at both ends.
+"""Latency during a load: probe packets with sequence numbers, with kernel timestamps at both ends.
 
-Probes leave on their own schedule whatever came back (open loop). The send time is the kernel's (SO_TIMESTAMPING, from
-the error queue), the receive time is the kernel's as well (SO_TIMESTAMPNS), so what the probing process waits for a CPU
-is not in the figure. Where a device gives no send timestamp, the time just before the send call stands for it, and
-`clock` says so: that adds about 8 µs.
+Probes are sent on a fixed schedule, whatever returns (open loop). Send times come from the kernel (SO_TIMESTAMPING,
+error queue), receive times too (SO_TIMESTAMPNS), so waiting of the probing process for a CPU does not count. If a
+device gives no send timestamp, the time just before the send call is used instead and `clock` says so; that adds about
+8 µs.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from labkit.measure.traffic.packet_sender import FCS_BYTES, PROBE_PORT, Mix, Wir
 from labkit.system import netlink
 
 RATE_PPS = 1000
-SETTLE_S = 0.05  # for the last probe to arrive
+SETTLE_S = 0.05  # time for the last probe to arrive
 LONGEST_NS, DIGITS = 60_000_000_000, 3  # of the histogram
 _MARK = struct.Struct("<IQ")  # sequence number, send time in ns
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
 SO_ATTACH_FILTER, SO_TIMESTAMPNS, SO_TIMESTAMPING = 26, 35, 37
 # linux/net_tstamp.h: SOFTWARE, OPT_ID, TX_SCHED, OPT_TSONLY. TX_SCHED is taken where a packet enters the sending
-# interface; TX_SOFTWARE would be taken by the last driver that knows of it, which is below a tunnel.
+# interface. TX_SOFTWARE would be taken by the lowest driver that supports it, below a tunnel.
 STAMPS = 1 << 4 | 1 << 7 | 1 << 8 | 1 << 11
 SO_RCVBUFFORCE, RCVBUF_BYTES = 33, 8 << 20
 
 
 def frame_bytes(frame: int, wire: Wire) -> int:
-    """The size of a probe frame: that of the load, or the least that holds its mark."""
+    """Return the size of a probe frame: that of the load, but at least the size that holds its mark."""
     _, header_bytes, _ = headers(wire, Mix(), PROBE_PORT)
     return max(frame, header_bytes + _MARK.size + FCS_BYTES)
 
 
 class Prober:
-    """The sockets of probes: one in the client's namespace, one in the server's."""
+    """The probe sockets, one in the client's and one in the server's namespace."""
 
     def __init__(self, pair: Pair, wire: Wire, frame: int) -> None:
         made, length, sizes = headers(wire, Mix((frame_bytes(frame, wire),)), PROBE_PORT)
@@ -60,15 +60,19 @@ class Prober:
             _only_probes(self._receive, ":" in wire.source_ip)
             self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             _enlarge(self._receive)
-            # ETH_P_ALL: taps of one protocol come after the nftables hook that drops the load.
+            # ETH_P_ALL: sockets for one protocol come after the nftables hook that drops the load.
             self._receive.bind((pair.server.interface, ETH_P_ALL))
         self._receive.setblocking(False)
-        self._mark_at = 28 if ":" not in wire.source_ip else 48  # what a receiver sees before the mark
+        self._mark_at = (
+            28 if ":" not in wire.source_ip else 48
+        )  # the offset of the mark as a receiver sees it
         self._number = self._stamped = 0
 
     def run(self, duration_s: float, rate_pps: int) -> dict[str, Any]:
-        """Send for so long; what came of it, with latencies in nanoseconds. One more goes ahead and is not looked at:
-        the first timestamp of a socket may be wrong by a second."""
+        """Send probes for `duration_s`; return their counts and latencies in nanoseconds.
+
+        One extra probe is sent first and ignored: the first timestamp of a socket may be wrong by a second.
+        """
         self._one(time.time_ns())
         time.sleep(0.002)
         first, count = self._number, max(1, round(duration_s * rate_pps))
@@ -130,7 +134,7 @@ class Prober:
                     yield *_MARK.unpack_from(data, self._mark_at), seconds * 1_000_000_000 + rest
 
     def _sent(self) -> Iterable[tuple[int, int]]:
-        """The kernel's send timestamps, by the number of the packet on this socket (SOF_TIMESTAMPING_OPT_ID)."""
+        """Yield the kernel's send timestamps by packet number on this socket (SOF_TIMESTAMPING_OPT_ID)."""
         while True:
             try:
                 _, about, _flags, _from = self._send.recvmsg(
@@ -143,7 +147,7 @@ class Prober:
                 if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING:
                     seconds, rest = struct.unpack("qq", content[:16])
                     stamp_ns = seconds * 1_000_000_000 + rest
-                elif len(content) >= 16:  # struct sock_extended_err: ee_data is the number
+                elif len(content) >= 16:  # struct sock_extended_err: ee_data is the packet number
                     number = struct.unpack_from("IBBBBII", content)[6]
             if stamp_ns and number is not None:
                 yield number, stamp_ns
@@ -157,7 +161,7 @@ def _enlarge(one: socket.socket) -> None:
 
 
 def _only_probes(one: socket.socket, v6: bool) -> None:
-    """Attach a classic BPF filter: UDP to the port of probes. The socket sees packets from their IP header on."""
+    """Attach a classic BPF filter for UDP to the probe port; the socket sees packets from their IP header on."""
     load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
     protocol_at, port_at = (6, 42) if v6 else (9, 22)
     code = [
@@ -176,7 +180,7 @@ def _only_probes(one: socket.socket, v6: bool) -> None:
 
 
 def work(pair: Pair, wire: Wire, frame: int, connection: socket.socket) -> None:
-    """What the probing process does: a run for each line that asks, until there are no more."""
+    """Run the probing process: one run per request line, until there are no more."""
     prober = Prober(pair, wire, frame)
     prepare_process(None)
     with connection.makefile("rwb") as talk:
@@ -192,9 +196,9 @@ def work(pair: Pair, wire: Wire, frame: int, connection: socket.socket) -> None:
 
 
 def latency(result: dict[str, Any]) -> Latency:
-    """The percentiles of one run of probes. Raises Unsupported without the library of HDR histograms."""
+    """Compute the percentiles of one run of probes. Raises Unsupported without the HDR histogram library."""
     try:
-        from hdrh.histogram import HdrHistogram  # takes 10 ms, and most experiments need none
+        from hdrh.histogram import HdrHistogram  # takes 10 ms, and most experiments do not need it
     except ImportError:
         raise Unsupported("latency beside a load needs the Python package hdrhistogram: install it") from None
     histogram = HdrHistogram(1, LONGEST_NS, DIGITS)

@@ -1,9 +1,8 @@
 """The packet generator: prebuilt frames of any size and many flows at an exact rate, between the ends of any topology.
 
-No packaged generator keeps a rate here (`docs/METHOD.md`, "Searches"), so this one is labkit's own. A sending process
-for each pair is `packet_sender`. What arrives is counted by the receiver's interface, then counted again and dropped by
-an nftables ingress hook, before IP costs anything: an interface also counts strays, as the reports of a bridge that
-snoops for multicast (IGMP), and the hook counts the load alone.
+No packaged generator keeps a rate here (`docs/METHOD.md`, "Searches"). A sending process for each pair runs
+`packet_sender`. The receiver's interface counts what arrives. An nftables ingress hook then counts the load alone and
+drops it before IP processing; interfaces also count other frames, like IGMP reports of a snooping bridge.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from labkit.system.process import Forked
 
 TABLE, COUNTER = "labkit_load", "arrived"
 ETHERNET_BYTES = 14
-# The beginning of an ARP reply for IPv4 over Ethernet (RFC 826), which a host takes without asking or counting a drop
+# The start of an ARP reply for IPv4 over Ethernet (RFC 826), which a host accepts unasked without counting a drop
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 LEAST_FRAME, LARGEST_FRAME = (
     64,
@@ -36,29 +35,30 @@ LEAST_FRAME, LARGEST_FRAME = (
 )  # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS
 FLOWS_COUNT = 1_000_000
 START_S = 30.0  # to build the frames of a million flows
-PATIENCE_S = 5.0  # beyond a trial's time
-QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # nothing more is on its way when nothing came for so long
+PATIENCE_S = 5.0  # after a trial's planned end
+QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # after such a pause no more packets are expected
 
 
 def check_mix(mix: Mix, mtu_bytes: int) -> None:
-    """Raise BadInput for frames that cannot be sent on such an interface, and for flows that cannot be told apart."""
+    """Raise BadInput for frames that do not fit such an interface, and for more flows than the varied fields
+    distinguish."""
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
         if not LEAST_FRAME <= size <= min(LARGEST_FRAME, most):
             raise BadInput(
-                f"a frame of {size} bytes is outside {LEAST_FRAME} to {min(LARGEST_FRAME, most)}: Ethernet has"
-                f" {LEAST_FRAME} at least, and mtu_bytes={mtu_bytes} takes {most} with header and FCS"
+                f"a frame of {size} bytes is outside {LEAST_FRAME} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
+                f" at least {LEAST_FRAME}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
             )
     if not 1 <= mix.flows <= FLOWS_COUNT:
         raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")
     for name in mix.vary:
         if name not in packet_sender.CAPACITY:
-            raise BadInput(f"vary={name}: there are {', '.join(packet_sender.CAPACITY)}")
+            raise BadInput(f"vary={name} is not a field: choose {', '.join(packet_sender.CAPACITY)}")
     if len(set(mix.vary)) < len(mix.vary) or not mix.vary:
-        raise BadInput("vary needs at least one field, and none twice")
+        raise BadInput("vary needs at least one field, each named once")
     if mix.flows > (most_flows := packet_sender.capacity(mix.vary)):
         raise BadInput(
-            f"flows={mix.flows}: {' and '.join(mix.vary)} tell {most_flows} flows apart; add a field to vary"
+            f"flows={mix.flows}: {' and '.join(mix.vary)} can distinguish {most_flows} flows: add a field to vary"
         )
 
 
@@ -71,17 +71,17 @@ class PacketGenerator(TrialGenerator):
     )
 
     def version(self) -> str:
-        """labkit's own version. Raises Unsupported without nft(8), which drops what has been counted."""
+        """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
         machine.needed("nft", "nftables")  # it drops what has been counted
         return labkit.__version__
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput: it runs trials, no flows of an experiment that compares."""
+        """Raise BadInput: this generator runs trials, not the flows of a comparison."""
         raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[PacketTrials]:
-        """Senders and receivers of these pairs, ready."""
+        """Start senders and receivers of these pairs."""
         self.version()
         with ExitStack() as stack:
             made = PacketTrials(pairs, mix, stack)
@@ -89,17 +89,14 @@ class PacketGenerator(TrialGenerator):
 
 
 class PacketTrials:
-    """A sending process for each client, and what counts and drops at the receivers.
-
-    A client of several pairs sends to the server of its first: what spreads its flows is the device under test.
-    """
+    """A sending process for each pair, and the counters at the receivers."""
 
     def __init__(self, pairs: Sequence[Pair], mix: Mix, stack: ExitStack) -> None:
         self._pairs, self._mix, self._stack = pairs, mix, stack
         for end in (end for pair in pairs for end in (pair.client, pair.server)):
             if end.box is not None and end.box.kernel is not None:
                 raise Unsupported(
-                    f"the packet generator cannot send in the guest {end.name}: take endpoint=namespace or container"
+                    f"the packet generator cannot send in the guest {end.name}: use endpoint=namespace or container"
                 )
         first_of: dict[int, Pair] = {}
         for pair in pairs:
@@ -123,13 +120,13 @@ class PacketTrials:
 
     @property
     def pids(self) -> set[int]:
-        """The generator's own processes."""
+        """The pids of the generator's processes."""
         return {sender.process.pid for sender in self._senders} | (
             {self._prober.pid} if self._prober is not None else set()
         )
 
     def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
-        """Offer so many frames a second in all, for so long."""
+        """Offer `rate_pps` frames per second in total for `duration_s`; see `Trials.trial`."""
         for learning in self._learning:
             learning.send()
         before = self._counted()
@@ -180,8 +177,8 @@ class PacketTrials:
         )
 
     def _settled(self, before: _Counted, sent: int) -> tuple[dict[str, int], dict[str, int]]:
-        """What arrived of the load at each server and what interfaces counted, once all has arrived or nothing came for
-        a while."""
+        """Wait until everything has arrived, or nothing more does; return the load that arrived and the interfaces'
+        counts."""
         deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()
         last = self._counted()
         while last.arrived_count - before.arrived_count < sent and time.monotonic() < deadline:
@@ -214,8 +211,10 @@ class _Counted:
 
 
 class _Learning:
-    """One frame from a server, so that bridges and switches know its port. They forget it after 300 s, and a load in
-    one direction alone would then be flooded to every port."""
+    """Sends a frame from a server, so that bridges and switches learn its port.
+
+    They forget it after 300 s; a load in one direction would then be flooded to every port.
+    """
 
     def __init__(self, end: Endpoint, wire: Wire) -> None:
         target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (wire.target_mac, wire.source_mac))
@@ -228,7 +227,7 @@ class _Learning:
         self._ethernet = wire.ethernet
 
     def send(self) -> None:
-        """Send it, where there is Ethernet."""
+        """Send the frame, if the interface has Ethernet."""
         if self._ethernet:
             self._socket.send(self._frame)
 
@@ -260,19 +259,19 @@ class _Sender:
         _answer(self.process, START_S, self._name)
 
     def go(self, rate_pps: float | None, duration_s: float) -> None:
-        """Begin a trial."""
+        """Start a trial."""
         try:
             self.process.tell(json.dumps([rate_pps, duration_s]).encode())
         except Failed as error:
             raise Failed(f"{self._name} {error}") from None
 
     def report(self, duration_s: float) -> dict[str, Any]:
-        """What it sent, when it has."""
+        """Return the report after the trial."""
         return _answer(self.process, duration_s + PATIENCE_S, self._name)
 
 
 def _serve(connection: socket.socket, sender: packet_sender.Sender) -> None:
-    """A trial for each line that asks, until there are no more."""
+    """Run one trial per request line, until there are no more."""
     with connection.makefile("rwb") as talk:
         talk.write(b"{}\n")
         talk.flush()
@@ -296,8 +295,11 @@ def _answer(forked: Forked, timeout_s: float, name: str) -> dict[str, Any]:
 
 
 def wire_of(pair: Pair) -> Wire:
-    """Where a client's frames for its server go: the next hop's MAC address is that of its route and neighbour table.
-    Raises Failed where the client does not know it."""
+    """Return where a client's frames to its server go, with the next hop's MAC address from its route and neighbour
+    table.
+
+    Raises Failed if the client does not know that MAC address.
+    """
     client, server = pair.client, pair.server
     link = _ip(client, ["link", "show", "dev", client.interface])[0]
     if link["link_type"] == "loopback":
@@ -323,7 +325,7 @@ def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
 
 @contextmanager
 def _dropping(end: Endpoint) -> Iterator[netlink.NftCounter]:
-    """Frames of the load are counted and dropped at an end as soon as its interface has them."""
+    """Count and drop the load at an end as soon as its interface receives it, during the block."""
     prefix = [*end.namespace.prefix, "nft"]
     rules = (
         f"add table netdev {TABLE}",

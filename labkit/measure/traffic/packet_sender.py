@@ -1,10 +1,10 @@
-"""The sending process of the packet generator: frames built once, sent by sendmmsg(2) on AF_PACKET at a rate.
+"""The sending process of the packet generator: frames built once, sent with sendmmsg(2) on AF_PACKET at a rate.
 
-It imports nothing but the standard library. Measured (two shared cores, veth): 1.5 µs of CPU for a packet, for 1 as
-for 64,000 flows.
+It imports only the standard library. Measured on two shared cores over veth: 1.5 µs of CPU time per packet, for 1 flow
+as for 64,000.
 
-A frame is a header of its own and a payload that all share: so a million flows of 9,000 bytes need 100 bytes each.
-Frames carry UDP to port PORT; the UDP checksum of IPv4 is left out (RFC 768), that of IPv6 is there.
+A frame has its own headers and a payload that all frames share, so a million flows of 9,000 bytes need 100 bytes each.
+Frames carry UDP to port PORT, without a UDP checksum for IPv4 (RFC 768), with one for IPv6.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and that of latency probes
-FCS_BYTES = 4  # counted in the size of a frame, and never handed to a driver
+PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
+FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
 FIRST_PORT, PORTS_COUNT = 1024, 64512
-# How many values a field of a frame can take. Of addresses the low bits vary, so a subnet is not left.
+# How many values a field can take. The low bits of addresses vary, so they stay in the subnet.
 CAPACITY = {
     "source_mac": 1 << 24,
     "target_mac": 1 << 24,
@@ -36,13 +36,13 @@ CAPACITY = {
     "source_port": PORTS_COUNT,
     "target_port": PORTS_COUNT,
 }
-LEAST_MESSAGES = 1024  # prepared, so that a batch seldom ends early
-BATCH, BATCH_S = 64, 150e-6  # a batch has at most so many frames, and no more than are due in so long
-SLIP_S = 500e-6  # one that is late by more moves the schedule instead of catching up in a burst
+LEAST_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
+BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
+SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
 LATE_TIMES, WAKES = (
     10,
     9,
-)  # more than so many times what a wake-up is usually late (an emulated CPU: milliseconds)
+)  # before a frame is due: spin this long, sleep if longer
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 SO_SNDBUFFORCE = 32
@@ -52,8 +52,10 @@ SNDBUF_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Wire:
-    """Where frames go: the addresses of both ends, the MAC address of the next hop. `ethernet` False: the interface
-    takes packets without an Ethernet header. `vlan`: an 802.1Q tag."""
+    """Where frames go: the addresses of both ends and the MAC address of the next hop.
+
+    `ethernet` False: the interface takes packets without an Ethernet header. `vlan`: an 802.1Q tag.
+    """
 
     interface: str
     source_mac: str
@@ -66,9 +68,11 @@ class Wire:
 
 @dataclass(frozen=True)
 class Mix:
-    """What is sent: the sizes of frames in bytes with FCS, in the order in which they take turns; the number of flows;
-    the fields in which they differ, the first fastest. `block`, `repeats`: so many flows send a packet each, so many
-    times, before the next; 0 and 1: all of them in turn."""
+    """What to send: frame sizes in bytes with FCS, used in turn; the number of flows; the fields that differ, first
+    fastest.
+
+    `block` flows send one packet each, `repeats` times, before the next block; 0 and 1: all flows in turn.
+    """
 
     frame_bytes: tuple[int, ...] = (64,)
     flows: int = 1
@@ -78,13 +82,15 @@ class Mix:
 
 
 def capacity(vary: Sequence[str]) -> int:
-    """How many flows differ in these fields."""
+    """Return how many flows these fields can distinguish."""
     return math.prod(CAPACITY[name] for name in vary)
 
 
 def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, list[int]]:
-    """The headers of all prepared frames, one after the other; the length of each, and the length of each frame
-    without FCS (and without an Ethernet header where there is none)."""
+    """Return the headers of all prepared frames, their length each, and the frames' lengths without FCS.
+
+    Lengths also exclude the Ethernet header if there is none.
+    """
     count = _messages(mix)
     sizes = [size - FCS_BYTES for size in itertools.islice(itertools.cycle(mix.frame_bytes), count)]
     ip = _Ip(wire, port)
@@ -108,7 +114,7 @@ def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, lis
 
 
 def _messages(mix: Mix) -> int:
-    """How many frames are prepared: every flow, and whole turns of sizes, until they are enough for a batch."""
+    """Return how many frames to prepare: every flow, with complete cycles of sizes, and enough for a batch."""
     if mix.flows >= LEAST_MESSAGES:
         return mix.flows
     once = math.lcm(mix.flows, len(mix.frame_bytes))
@@ -116,7 +122,7 @@ def _messages(mix: Mix) -> int:
 
 
 def _varied(mix: Mix, count: int) -> Iterator[tuple[str, list[int]]]:
-    """Each varied field, and how its value differs from the first flow's in every frame."""
+    """Yield each varied field with the difference of its value from the first flow's, for every frame."""
     step = 1
     for name in mix.vary:
         capacity_count = CAPACITY[name]
@@ -151,7 +157,7 @@ class _Ip:
         lengths: Sequence[int],
         varied: dict[str, list[int]],
     ) -> None:
-        """Put lengths, what varies, and checksums into every frame; `lengths` are those of the IP packets."""
+        """Write lengths, varied fields and checksums into every frame; `lengths` are those of the IP packets."""
         count, size = len(lengths), self.size
         end = at + self.length - 8
         sources = _xored(self.source, varied.get("source_ip"), count)
@@ -173,7 +179,7 @@ class _Ip:
         if self.v4:
             _put(made, stride, at + 2, 2, lengths)
             base = 0x4500 + (64 << 8 | 17)
-            known: dict[tuple[int, int, int], int] = {}  # most frames differ in nothing that is summed
+            known: dict[tuple[int, int, int], int] = {}  # most frames share the summed values
             sums = []
             for row in zip(lengths, sources, targets, strict=True):
                 if row not in known:
@@ -195,21 +201,21 @@ def _xored(base: int, changes: list[int] | None, count: int) -> list[int]:
 
 
 def _words(value: int, size: int) -> int:
-    """The sum of the 16-bit words of an address."""
+    """Return the sum of an address's 16-bit words."""
     if size == 4:
         return (value >> 16) + (value & 0xFFFF)
     return sum(value >> shift & 0xFFFF for shift in range(0, 128, 16))
 
 
 def _folded(value: int) -> int:
-    """The Internet checksum of a sum of words (RFC 1071)."""
+    """Return the Internet checksum of a sum of words (RFC 1071)."""
     while value >> 16:
         value = (value & 0xFFFF) + (value >> 16)
     return value ^ 0xFFFF
 
 
 def _put(made: bytearray, stride: int, at: int, size: int, values: Sequence[int]) -> None:
-    """Write a big-endian number into every frame, a byte position at a time (which C does)."""
+    """Write a big-endian number into every frame, one byte position at a time, which C code does."""
     if values.count(values[0]) == len(values):
         for place, byte in enumerate(values[0].to_bytes(size, "big")):
             made[at + place :: stride] = bytes([byte]) * len(values)
@@ -231,9 +237,12 @@ def _mac(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Report:
-    """What a trial sent. `dropped_count`: what the first hop refused (ENOBUFS), offered and lost. `elapsed_s`: from the
-    first frame's time to the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved
-    because the sender was late."""
+    """The result of a trial.
+
+    `dropped_count`: offered, but refused by the first hop (ENOBUFS). `elapsed_s`: from the first frame's due time to
+    the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved because the sender was
+    late.
+    """
 
     sent_count: int
     dropped_count: int
@@ -247,7 +256,7 @@ class Report:
 
 
 class Sender:
-    """A socket in this process's network namespace, and frames that are ready. Raises OSError."""
+    """A socket in this process's network namespace, with prepared frames. Raises OSError."""
 
     def __init__(self, wire: Wire, mix: Mix, bypass: bool = True) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
@@ -257,7 +266,7 @@ class Sender:
             self._socket.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SNDBUF_BYTES)
         except OSError:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SNDBUF_BYTES)
-        # Bound to no protocol: it receives nothing.
+        # Bound to no protocol, so it receives nothing.
         self._socket.bind((wire.interface, 0))
         self._block, self._repeats = mix.block, mix.repeats
         self._prepare(wire, mix)
@@ -296,7 +305,7 @@ class Sender:
         self._all = messages
 
     def send(self, rate_pps: float | None, duration_s: float, count: int | None = None) -> Report:
-        """Send at a rate (None: as fast as it goes) for so long, or so many frames. Raises OSError."""
+        """Send at a rate (None: as fast as possible) for `duration_s`, or `count` frames. Raises OSError."""
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
         clock, sleep, total = time.monotonic_ns, time.sleep, 1 << 62 if count is None else count
         if rate_pps and count is None:
@@ -332,7 +341,7 @@ class Sender:
             calls += 1
             if done < 0:
                 number = ctypes.get_errno()
-                if number == errno.ENOBUFS:  # dropped at the first hop: offered and lost
+                if number == errno.ENOBUFS:  # dropped at the first hop: offered but lost
                     dropped, self._position = dropped + 1, self._position + 1
                     continue
                 if number in (errno.EAGAIN, errno.EINTR):
@@ -360,7 +369,7 @@ class Sender:
         return start, min(start + block, self._count)
 
     def _next(self, start: int, end: int) -> tuple[int, int]:
-        """The block after the one that was sent: the same again until it was repeated often enough."""
+        """Return the next block; the same again until it was repeated often enough."""
         self._turn += 1
         if self._turn < self._repeats:
             self._position = start
@@ -375,7 +384,7 @@ class Sender:
 
 
 def _wakes_late_s() -> float:
-    """How late this process usually wakes: the median of a few short sleeps."""
+    """Return how late this process usually wakes: the median of a few short sleeps."""
     late = []
     for _ in range(WAKES):
         begun = time.monotonic()
@@ -385,7 +394,7 @@ def _wakes_late_s() -> float:
 
 
 def _waited_s() -> float:
-    """How long this thread waited for a CPU since its start (schedstat; Documentation/scheduler/sched-stats.rst)."""
+    """Return how long this thread has waited for a CPU (schedstat; Documentation/scheduler/sched-stats.rst)."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
@@ -394,8 +403,10 @@ def _waited_s() -> float:
 
 
 def prepare_process(cpu: int | None) -> bool:
-    """Let this process run when its frames are due: SCHED_FIFO, no timer slack, no garbage collection, on one CPU.
-    False without the privilege for the first; `nice` would do nothing (sched_autogroup)."""
+    """Prepare this process to send on time: SCHED_FIFO, no timer slack, no garbage collection, one CPU.
+
+    Returns False without the privilege for SCHED_FIFO; `nice` would have no effect (sched_autogroup).
+    """
     gc.disable()
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     if cpu is not None:

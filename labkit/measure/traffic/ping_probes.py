@@ -1,4 +1,4 @@
-"""Probes: pings whose every answer is looked at, to tell who is reached, and for how long nobody was."""
+"""Ping probes with every reply recorded, to measure reachability and outages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Namespace
 from labkit.system import process
 
-SHORTEST_S = 0.002  # iputils allows no shorter interval without privilege
-MOST = 65535  # the sequence number in an echo request has 16 bits (RFC 792)
-PATIENCE_S = 2.0  # for the last answer
-START_S = (
-    60.0  # for many programs, of an emulated CPU that has to be shared; they end by themselves long before
-)
+SHORTEST_S = 0.002  # the shortest interval that iputils allows without privilege
+MOST = 65535  # an echo request's sequence number has 16 bits (RFC 792)
+PATIENCE_S = 2.0  # time for the last reply
+START_S = 60.0  # for many programs on a shared emulated CPU; they end by themselves much earlier
 _ANSWER = re.compile(
     r"^(?:\[([0-9.]+)\] )?\d+ bytes from .*icmp_seq=(\d+) (?:ttl|hlim)=(\d+) time=([0-9.]+) ms", re.M
 )
@@ -34,8 +32,11 @@ _SENT = re.compile(
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of a number of echo requests. `errors_count`: ICMP errors in the place of answers (`Destination Host
-    Unreachable`); `ttls`: all that answers arrived with; `rtts_s` in the order in which the answers came."""
+    """The result of some echo requests.
+
+    `errors_count`: ICMP errors instead of replies (`Destination Host Unreachable`). `ttls`: all TTLs of replies.
+    `rtts_s`: in order of arrival.
+    """
 
     sent_count: int
     received_count: int
@@ -46,11 +47,11 @@ class Answers:
 
     @property
     def ttl(self) -> int | None:
-        """The TTL of the answers; None where there is none, or not one alone."""
+        """The TTL of the replies; None if there is none, or more than one."""
         return self.ttls[0] if len(self.ttls) == 1 else None
 
     def row(self) -> dict[str, int | float | None]:
-        """The columns of a row: counts, ttl, and round-trip times, null where nothing was answered."""
+        """Return the columns of a row: counts, ttl, and round-trip times (None without a reply)."""
         times = self.rtts_s
         return {
             "sent_count": self.sent_count,
@@ -71,8 +72,8 @@ class Probe(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """The longest time without an answer: its length, when the last answer before it came (seconds since the epoch),
-    and whether an answer came after it."""
+    """The longest time without a reply: its length, the time of the last reply before it (seconds since the epoch),
+    and whether a reply followed."""
 
     length_s: float
     since_s: float
@@ -81,12 +82,10 @@ class Outage(NamedTuple):
 
 @errors.reading("the output of ping")
 def answers(text: str) -> Answers:
-    """What ping (iputils) says that it has sent and received. Raises Failed where it does not say it."""
+    """Parse ping's (iputils) summary and replies. Raises Failed if there is no summary."""
     report = _summary(text)
     if report is None:
-        raise Failed(
-            f"ping did not say what it has sent: {' '.join(text.split())[:200] or 'it said nothing'}"
-        )
+        raise Failed(f"ping printed no summary: {' '.join(text.split())[:200] or 'its output is empty'}")
     sent, received, duplicates, errors = (int(count or 0) for count in report.groups())
     result = _first_answers(text).values()
     ttls, rtts_s = {ttl for _, ttl, _ in result}, tuple(rtt_s for _, _, rtt_s in result)
@@ -95,10 +94,10 @@ def answers(text: str) -> Answers:
 
 @errors.reading("the output of ping")
 def probes(text: str) -> list[Probe]:
-    """Every echo request of `ping -D -O`, in order.
+    """Parse every echo request of `ping -D -O`, in order.
 
-    One was sent a round-trip time before its answer; one without an answer when ping complained of the one before it,
-    which it does when it sends, else an interval after that one.
+    A request was sent one round-trip time before its reply. Without a reply, it was sent when ping reported the
+    previous one as missing, which it does when sending, else one interval after the previous one.
     """
     answered = _first_answers(text)
     sent = {_number(number) + 1: float(at) for at, number in _LATE.findall(text)}
@@ -119,20 +118,16 @@ def probes(text: str) -> list[Probe]:
 
 
 def outage(result: Sequence[Probe], since_s: float = 0.0) -> Outage:
-    """The longest time in which no answer came, of those that end after `since_s` (seconds since the epoch).
+    """Return the longest time without a reply, among those that end after `since_s` (seconds since the epoch).
 
-    It is from one answer to the next, less the interval in which they come while all is well (the median between two
-    probes), and never less than 0: exact to one interval.
-
-    An answer that is only late ends the outage when it comes, not when it was asked for. Before the first answer
-    nothing is known. Where no answer comes after it, the outage reaches to one interval after the last probe and is
-    not `over`. Raises BadInput where nothing was answered at all.
+    It lasts from one reply to the next, minus the normal interval between replies (the median between two probes), and
+    at least 0; it is exact to one interval. A late reply ends the outage when it arrives. Nothing is known before the
+    first reply. Without a later reply the outage extends to one interval after the last probe and is not `over`.
+    Raises BadInput if there is no reply at all.
     """
     came = sorted(probe.sent_s + probe.rtt_s for probe in result if probe.rtt_s is not None)
     if not came:
-        raise BadInput(
-            "none of these probes was answered, so there is no time from which on answers failed to come"
-        )
+        raise BadInput("none of these probes was answered, so no outage can be computed")
     interval_s = _interval_s({probe.number: probe.sent_s for probe in result})
     gaps = [
         Outage(max(0.0, after - before - interval_s), before, True)
@@ -145,23 +140,24 @@ def outage(result: Sequence[Probe], since_s: float = 0.0) -> Outage:
 
 
 def _summary(text: str) -> re.Match[str] | None:
-    """The line in which ping sums up. Raises Failed where it claims more requests than it can number: they would all be
-    held in memory."""
+    """Return ping's summary line, or None. Raises Failed for more requests than possible, which would exhaust
+    memory."""
     result = _SENT.search(text)
     if result is not None and any(len(count) > 9 or int(count) > MOST for count in result.groups("0")):
-        raise Failed(f"ping claims what cannot be, more than {MOST:,} requests: {result[0][:100]!r}")
+        raise Failed(f"ping claims more than {MOST:,} requests, which is impossible: {result[0][:100]!r}")
     return result
 
 
 def _number(text: str) -> int:
-    """The number of a request. Raises ValueError for one that no request can have: all up to it would be made up."""
+    """Parse a sequence number. Raises ValueError for an impossible one, because all smaller ones would be
+    generated."""
     if len(text) > 5 or not 0 <= (number := int(text)) <= MOST:
-        raise ValueError(f"icmp_seq={text[:30]} is no number of a request")
+        raise ValueError(f"icmp_seq={text[:30]} is not a valid sequence number")
     return number
 
 
 def _first_answers(text: str) -> dict[int, tuple[float | None, int, float]]:
-    """When the first answer to each request came (with `-D`), its TTL and its round-trip time."""
+    """Return for each request its first reply: arrival (with `-D`), TTL, and round-trip time."""
     return {
         _number(number): (float(at) if at else None, int(ttl), float(ms) / 1e3)
         for at, number, ttl, ms in reversed(_ANSWER.findall(text))
@@ -169,24 +165,23 @@ def _first_answers(text: str) -> dict[int, tuple[float | None, int, float]]:
 
 
 def _interval_s(sent: dict[int, float]) -> float:
-    """The median between a request and the next, in seconds; 0 where no two are known."""
+    """Return the median interval between consecutive requests in seconds; 0 if unknown."""
     steps = [at - sent[number - 1] for number, at in sent.items() if number - 1 in sent]
     return statistics.median(steps) if steps else 0.0
 
 
 class LongProbe:
-    """A ping that goes on."""
+    """A running ping."""
 
     def __init__(self, program: process.Running) -> None:
         self._program = program
 
     def so_far(self) -> list[Probe]:
-        """The probes up to now."""
+        """Return the probes up to now."""
         return probes(self._program.lines())
 
     def end(self) -> list[Probe]:
-        """End it, and tell all probes. Raises Failed with ping's words where it had ended by itself, or will not
-        end."""
+        """End it and return all probes. Raises Failed with ping's message if it ended early or does not end."""
         by_itself = self._program.poll()
         self._program.signal(signal.SIGINT)
         late = process.wait([self._program], time.monotonic() + PATIENCE_S)
@@ -198,10 +193,12 @@ class LongProbe:
 
 @contextmanager
 def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[LongProbe]:
-    """Echo requests every `interval_s` seconds until the block ends. Raises BadInput for an interval that is too
+    """Send echo requests every `interval_s` seconds until the block ends. Raises BadInput if the interval is too
     short."""
     if interval_s < SHORTEST_S:
-        raise BadInput(f"interval_s={interval_s} is too short: ping sends every {SHORTEST_S} s at most")
+        raise BadInput(
+            f"interval_s={interval_s} is too short: the shortest interval of ping is {SHORTEST_S} s"
+        )
     argv = [*client.prefix, "ping", "-n", "-D", "-O", f"-c{MOST}", f"-i{interval_s}", address]
     programs = [process.Running(argv)]
     with process.all_ended(programs):
@@ -211,14 +208,16 @@ def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[L
 def echo(
     parameters: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05, payload_bytes: int = 56
 ) -> list[Answers]:
-    """`count` echo requests from each namespace to its address, all at once. Raises Failed with ping's words where one
-    could not send."""
+    """Send `count` echo requests from each namespace to its address, all at once.
+
+    Raises Failed with ping's message if one could not send.
+    """
     options = [f"-c{count}", f"-i{interval_s}", f"-s{payload_bytes}", f"-W{PATIENCE_S}"]
     programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in parameters]
     with process.all_ended(programs):
         late = process.wait(programs, time.monotonic() + count * interval_s * 2 + PATIENCE_S + START_S)
         for program in late:
-            program.signal(signal.SIGINT)  # it says what it has got
+            program.signal(signal.SIGINT)  # it prints what it has received
         process.wait(late, time.monotonic() + PATIENCE_S)
         for program in late:
             program.kill()

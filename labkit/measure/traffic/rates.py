@@ -63,7 +63,7 @@ def sizes(text: str) -> tuple[int, ...]:
     if text in MIXES:
         return MIXES[text]
     if not (text.isascii() and text.isdigit() and len(text) < 6):
-        raise BadInput(f"frame_bytes={text}: say a size in bytes with FCS, or {', '.join(MIXES)}")
+        raise BadInput(f"frame_bytes={text} is not a frame size: give bytes with FCS, or {', '.join(MIXES)}")
     return (int(text),)
 
 
@@ -89,7 +89,7 @@ def pps(name: str, text: str, frame_bytes: Sequence[float], line: Line) -> float
     else:
         result = number if unit == "pps" else number / (8 * mean)
     if result <= 0:
-        raise BadInput(f"{name}={text}: the rate is above 0")
+        raise BadInput(f"{name}={text}: the rate must be above 0")
     if most is not None and result > most * 1.0001:
         raise BadInput(f"{name}={text} is more than the link carries: {line.arithmetic(mean)}")
     return result

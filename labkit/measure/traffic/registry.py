@@ -17,7 +17,7 @@ PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in 
 def find(name: str) -> Generator:
     """Return the generator `name`. Raises BadInput with the list of generators if there is none."""
     if name not in GENERATORS:
-        raise BadInput(f"generator={name}: there are {', '.join(GENERATORS)}")
+        raise BadInput(f"generator={name} is unknown: choose {', '.join(GENERATORS)}")
     return GENERATORS[name]
 
 
@@ -26,7 +26,7 @@ def speaking(protocol: str) -> Generator:
     for one in GENERATORS.values():
         if protocol in one.capabilities.protocols:
             return one
-    raise BadInput(f"protocol={protocol}: there are {', '.join(PROTOCOLS)}")
+    raise BadInput(f"protocol={protocol} is unknown: choose {', '.join(PROTOCOLS)}")
 
 
 def find_trial(name: str) -> TrialGenerator:
@@ -34,9 +34,7 @@ def find_trial(name: str) -> TrialGenerator:
     result = find(name)
     if not isinstance(result, TrialGenerator):
         able = [one.name for one in GENERATORS.values() if isinstance(one, TrialGenerator)]
-        raise BadInput(
-            f"generator={name} keeps no rate of frames and counts no trials: there is {', '.join(able)}"
-        )
+        raise BadInput(f"generator={name} cannot run trials at a frame rate: choose {', '.join(able)}")
     return result
 
 

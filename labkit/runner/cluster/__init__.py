@@ -1,2 +1,5 @@
-"""A sweep on the workers of an existing Dask cluster: `caller` is what the command line does, `worker` what runs on a
-worker, `point` the process that measures one point there, `request` what travels, `folders` how results come back."""
+"""A sweep on the workers of an existing Dask cluster.
+
+`caller` is the command line's part, `worker` runs on a worker, `point_process` measures one point there, `request` is
+what is sent, `folders` returns the results.
+"""

@@ -1,7 +1,7 @@
-"""What the command line does with --dask: hands out points to workers, one at a time to each, and takes folders back.
+"""The command line's part of --dask: give points to workers, one at a time to each, and receive their folders.
 
-The order is kept here and not by the scheduler: so it is known which point runs where, a worker that appears later gets
-points, too, and of a lost worker's point it is known whose it was.
+This process keeps the order, not the scheduler. So it knows which point runs where, workers that appear later get
+points, and the point of a lost worker is known.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from labkit.runner.progress import Bar
 from labkit.runner.sweep import Sweep, SweepPoint
 
 CONNECT_S = 10.0
-ANSWER_S = 15.0  # for so long the scheduler may say nothing
-WORKER_S = 60.0  # for so long there may be no worker
+ANSWER_S = 15.0  # the scheduler may be silent for this long
+WORKER_S = 60.0  # there may be no worker for this long
 LOOK_S = 0.5
 ATTEMPTS = 3  # workers that may be lost while they measure one point
 KEPT = "every finished point is kept, and the same command goes on"
@@ -44,7 +44,7 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
     Raises BadInput when no worker can serve, what a point failed with, and Failed in one sentence when the scheduler
     does not answer or goes away, or when one point has lost too many workers.
     """
-    # What the library logs is in our sentences.
+    # What the library logs is part of labkit's own messages.
     for name in (
         "distributed",
         "distributed.client",
@@ -71,7 +71,7 @@ async def _connected(address: str) -> AsyncIterator[Client]:
     client = Client(address, asynchronous=True, timeout=CONNECT_S, set_as_default=False)
     try:
         try:
-            # The library's own deadline is not one for what listens and says nothing.
+            # The library's own deadline does not cover a server that accepts connections but stays silent.
             await asyncio.wait_for(_started(client), CONNECT_S)
         except (OSError, ValueError, TimeoutError) as error:
             raise Failed(
@@ -99,18 +99,18 @@ class _Running:
     event: dict[str, Any] = field(default_factory=dict)
 
     def what(self) -> str:
-        """What it is doing, or why it waits."""
+        """Return what it is doing, or why it waits."""
         lines = self.event.get("text")
         return f"{self.point.name}, {lines}" if lines else str(self.event.get("what", self.point.name))
 
     def give_up(self) -> None:
-        """It is not wanted any more; a worker that lives learns of it, and ends it."""
+        """Cancel the point; a living worker notices and ends it."""
         self.answer.cancel()
         self.future.release()
 
 
 class _Handing:
-    """The state of one hand-out."""
+    """The state of one distribution of points."""
 
     def __init__(
         self, client: Client, address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar
@@ -119,7 +119,7 @@ class _Handing:
         self.text = sweep.notebook.read_text()
         self.waiting = deque(points)
         self.running: dict[str, _Running] = {}  # by worker
-        self.refused: dict[str, str] = {}  # worker: why it gets nothing
+        self.refused: dict[str, str] = {}  # worker: why it gets no points
         self.lost: dict[str, list[str]] = {}  # point: the workers that were lost with it
         self.count, self.done_s = len(points), 0.0
         self.total_s = sum(map(sweep.planned_s, points))
@@ -128,7 +128,7 @@ class _Handing:
         client.subscribe_topic(self.topic, self._see)
 
     async def all(self) -> None:
-        """Until every point is there."""
+        """Run until every point is done."""
         while self.waiting or self.running:
             workers = await self._workers()
             for running in [one for one in self.running.values() if one.worker not in workers]:
@@ -148,7 +148,7 @@ class _Handing:
         finished = [one.answer for one in self.running.values() if one.future.done()]
         if finished:
             await asyncio.wait(finished, timeout=ANSWER_S)
-        with contextlib.suppress(errors.LabkitError):  # the first one is being told
+        with contextlib.suppress(errors.LabkitError):  # the first error is already being reported
             self._collect()
         for running in self.running.values():
             running.give_up()
@@ -183,7 +183,7 @@ class _Handing:
                 self._hand(self.waiting.popleft(), address)
 
     def _alone(self, workers: Workers) -> None:
-        """No worker can serve: at once an error when that will not change by itself, else when it lasts."""
+        """Raise an error if no worker can serve: at once if that will not change, else after WORKER_S."""
         how = f'start one with: dask worker {self.address} --resources "labkit=1" --nthreads 2'
         if workers and not self.lost:
             address = next(iter(workers))
@@ -253,7 +253,7 @@ class _Handing:
         error = CancelledError() if running.answer.cancelled() else running.answer.exception()
         if isinstance(
             error, CancelledError
-        ):  # not by us: the connection broke, and the library had it back, or not
+        ):  # not cancelled by us: the connection broke, and the library took the point back, or not
             raise self._worker_lost()
         if isinstance(error, KilledWorker):
             self._take_back(running)
@@ -289,7 +289,7 @@ class _Handing:
             raise errors.error_by_name(answer["kind"], f"{text}; that was on {running.worker}")
 
     def _take_back(self, running: _Running) -> None:
-        """The worker is gone: its point is for another one."""
+        """Queue the point of a lost worker again."""
         del self.running[running.worker]
         running.give_up()
         lost = self.lost.setdefault(running.point.name, [])

@@ -1,4 +1,4 @@
-"""A point's folder on its way back: packed where it was measured, unpacked in one step where it belongs."""
+"""Return a point's folder: pack it where it was measured, unpack it atomically at its destination."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from pathlib import Path, PurePosixPath
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import Failed
 
-MOST_BYTES = 1 << 30  # of a point, packed; it is in memory as a whole on both sides
+MOST_BYTES = 1 << 30  # of a packed point, which is in memory as a whole on both sides
 MOST_UNPACKED_BYTES = 4 << 30
 PLACING = ".placed-"
-_ended: set[Path] = set()  # the attempts of this process that are over
+_ended: set[Path] = set()  # the finished attempts of this process
 
 
 @contextmanager
 def attempt(root: Path) -> Iterator[Path]:
-    """A folder below `root` for one attempt to measure a point, removed at the end. What earlier ones of this machine
-    left is removed first: of workers that were killed, or of notebooks that lived a moment longer than their end."""
+    """Create a folder below `root` for one attempt to measure a point; remove it at the end.
+
+    Leftovers of killed workers, and of notebooks that ended late, are removed first.
+    """
     with ExitStack() as stack:
         with run_folder.write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
             for left in [*_ended]:
-                shutil.rmtree(left, ignore_errors=True)  # this process made its name, and no other one has it
+                shutil.rmtree(
+                    left, ignore_errors=True
+                )  # this process chose the name, so no other process has it
                 _ended.discard(left)
             folder = stack.enter_context(safe_files.own_folder(root, f".fleet-{os.uname().nodename}-"))
             stack.callback(_ended.add, folder)
@@ -35,7 +39,7 @@ def attempt(root: Path) -> Iterator[Path]:
 
 
 def pack(folder: Path) -> bytes:
-    """Every file of a folder as tar.gz; empty, when it is not there. Raises Failed for what is too large."""
+    """Return every file of a folder as tar.gz; empty if there is no folder. Raises Failed if it is too large."""
     packed = folder.with_name(f".{folder.name}.tar.gz")
     with run_folder.write_errors(packed):
         with tarfile.open(packed, "w:gz", compresslevel=1) as tar:
@@ -51,10 +55,10 @@ def pack(folder: Path) -> bytes:
 
 
 def place(packed: bytes, folder: Path, was: str) -> None:
-    """Unpack into `folder`, which then holds this and nothing else; or what it held before, when that fails.
+    """Unpack into `folder`, replacing its content; on failure the old content stays.
 
-    In notebooks the folder's path where it was measured, `was`, becomes that of `folder`. Raises Failed when the disk
-    is full, and when there is anything but files below the folder in the archive.
+    In notebooks, the original folder path `was` is replaced by that of `folder`. Raises Failed if the disk is full, or
+    the archive holds anything but files below the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -68,12 +72,12 @@ def place(packed: bytes, folder: Path, was: str) -> None:
         if folder.exists():
             folder.rename(
                 scratch / "old"
-            )  # killed after this line, the point is not there, and is measured again
+            )  # if killed after this line, the point is missing and is measured again
         fresh.rename(folder)
 
 
 def place_file(packed: bytes, name: str, folder: Path, was: str) -> None:
-    """The same for one file alone, if it is in the archive; what the folder holds beside it stays."""
+    """Unpack one file only, if the archive has it; other files in the folder stay."""
     for result, content in _files(packed):
         if result == name:
             run_folder.write(folder / name, _moved(name, content, was, folder))

@@ -1,5 +1,8 @@
-"""The process that measures one point on a worker: a Request as a JSON line on standard input, events as JSON lines on
-standard output. It executes the notebook as a sweep without --dask does, and dies with the worker."""
+"""The process that measures one point on a worker.
+
+It reads a Request as a JSON line on standard input and writes events as JSON lines on standard output. It executes the
+notebook like a sweep without --dask, and dies with the worker.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from labkit.runner.cluster.request import Request, other_labkit
 from labkit.runner.progress import Bar
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-PATIENCE_S = 10.0  # with a notebook that is to end
+PATIENCE_S = 10.0  # for a notebook that should end
 
 
 class _ProgressRelay(Bar):
-    """Tells the caller what a bar would show."""
+    """Sends progress to the caller instead of showing a bar."""
 
     def __init__(self, out: IO[bytes]) -> None:
         super().__init__()
@@ -39,8 +42,10 @@ class _ProgressRelay(Bar):
 
 
 def measure(request: Request, folder: Path, bar: Bar) -> None:
-    """Measure a point into `folder`/its name. Raises BadInput for parameters that the notebook does not have or the
-    experiment does not take: nothing but values gets into the notebook, whoever sent them."""
+    """Measure a point into `folder`/its name.
+
+    Raises BadInput for parameters that the notebook or the experiment does not have: only values enter the notebook.
+    """
     for name in (request.notebook, request.point):
         if not NAME.fullmatch(name):
             raise BadInput(f"{name!r} is no name of a notebook or a point")
@@ -53,7 +58,7 @@ def measure(request: Request, folder: Path, bar: Bar) -> None:
 
 
 def _end_on_request() -> None:
-    """One more line on standard input, or its end, interrupts as Ctrl-C does: the notebook's process is ended, too."""
+    """Interrupt like Ctrl-C at the next input line or the end of input; this also ends the notebook's process."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait(PATIENCE_S)
@@ -62,7 +67,7 @@ def _end_on_request() -> None:
 
 def main() -> None:
     """Answer one request; the folder is the only argument."""
-    # What the notebook's process or a library prints goes where errors go, not between the events.
+    # Output of the notebook's process or a library goes to standard error, not between the events.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         bar = _ProgressRelay(out)

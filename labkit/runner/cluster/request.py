@@ -1,4 +1,4 @@
-"""What travels to a worker: one point of a sweep as data. Nothing of it is ever code but the notebook's own text."""
+"""What is sent to a worker: one point of a sweep as data. Only the notebook's own text is ever executed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import labkit
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One point: the notebook's name and text, the point's name and parameters, and the labkit that asks."""
+    """One point: the notebook's name and text, the point's name and parameters, and the caller's labkit."""
 
     labkit: str
     source: str
@@ -25,7 +25,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of labkit's own Python files: two labkits of one version may still be different ones."""
+    """Return a digest of labkit's Python files, because two labkits of one version may differ."""
     top = Path(labkit.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(top.rglob("*.py")):
@@ -34,7 +34,7 @@ def source_digest() -> str:
 
 
 def other_labkit(parameters: Request) -> str | None:
-    """What is to be said when the labkit that asks is not this one; None when it is."""
+    """Return an error message if the caller's labkit differs from this one, else None."""
     here, there = (labkit.__version__, source_digest()), (parameters.labkit, parameters.source)
     if here == there:
         return None

@@ -1,8 +1,7 @@
-"""What runs on a Dask worker: a process of its own for the point, its progress to the caller, its folder back.
+"""What runs on a Dask worker: a separate process for the point; it relays progress and returns the folder.
 
-A process of its own, because the worker's is no place to measure in: it holds settings of the whole process (the
-environment, the current folder) that an execution changes, it may have been started before labkit was replaced, and its
-threads cannot be ended.
+The worker's own process is unsuitable: executing a notebook changes its environment and current folder, it may have
+started before labkit was updated, and its threads cannot be ended.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from labkit.common.errors import LabkitError
 from labkit.runner.cluster import folders
 from labkit.system import process
 
-OFTEN_S = 1.0  # between two events that are sent, and two looks whether the point is still wanted
+OFTEN_S = 1.0  # seconds between two events, and between two checks whether the point is still wanted
 
 
 def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
 
 
 def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """What the point's process says in the end; what it says before is told, not too often."""
+    """Run the point's process and return its final answer; relay its progress, at most every OFTEN_S."""
     talk = process.Conversation(
         process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
     )
@@ -62,7 +61,7 @@ def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -
 
 @contextmanager
 def _ended(talk: process.Conversation) -> Iterator[None]:
-    """At the end the process has ended; earlier, when the caller does not want the point any more or is gone."""
+    """End the process with the block, or earlier if the caller cancels the point or is gone."""
     worker = get_worker()
     task, over = worker.get_current_task(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What other programs of this machine did while something was measured: CPU time of processes that are none of ours."""
+"""The CPU time that other programs on this machine used while labkit measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Background:
         self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
 
     def report(self) -> list[dict[str, Any]]:
-        """name and cpu_share (of the time of all CPUs since the beginning) of those that took most, the most first."""
+        """Return name and cpu_share (of all CPUs, since creation) of the busiest other programs, the busiest first."""
         capacity_s = max(time.monotonic() - self._began, 1e-3) * (os.cpu_count() or 1)
         now = list(_processes())
         ours = {os.getpid()}
@@ -42,8 +42,11 @@ class Background:
 
 
 def _processes() -> Iterator[tuple[tuple[int, int], float, int, str]]:
-    """Number and time of start, seconds of CPU so far, parent and name of every process that is seen from here
-    (/proc/PID/stat, proc(5)). Threads of the kernel are left out: what they do may be the experiment's."""
+    """Yield (pid and start time, CPU seconds so far, parent, name) for every visible process (/proc/PID/stat,
+    proc(5)).
+
+    Kernel threads are left out, because their work may belong to the experiment.
+    """
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             head, _, rest = (folder / "stat").read_text().rpartition(")")

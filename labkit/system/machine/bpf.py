@@ -1,7 +1,6 @@
-"""BPF programs that the kernel holds, and what they are attached to, asked by bpf(2) itself: bpftool may not be there.
+"""List loaded BPF programs and where they are attached, through bpf(2), because bpftool may be missing.
 
-linux/bpf.h; what a perf event carries is told by BPF_TASK_FD_QUERY (Linux 4.18), what a link carries by its own
-information (5.8).
+linux/bpf.h. BPF_TASK_FD_QUERY (Linux 4.18) reports the program of a perf event; link information needs Linux 5.8.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Program:
-    """A loaded program: its number, kind, name (15 characters at most), tag, and where it is attached, in words."""
+    """A loaded BPF program: number, kind, name (at most 15 characters), tag, and where it is attached, in words."""
 
     number: int
     kind: str
@@ -45,7 +44,7 @@ class Program:
 
 
 def programs() -> list[Program]:
-    """All programs that are loaded. Empty where this process may not ask (CAP_SYS_ADMIN), or the kernel has no BPF."""
+    """Return all loaded programs; empty without CAP_SYS_ADMIN or if the kernel has no BPF."""
     result = [one for number in _numbers(PROG_GET_NEXT_ID) if (one := _program(number)) is not None]
     if not result:
         return []
@@ -59,7 +58,7 @@ def programs() -> list[Program]:
 
 
 def _call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """The result of bpf(2). Raises OSError."""
+    """Call bpf(2) and return its result. Raises OSError."""
     if (syscall := NUMBERS.get(platform.machine())) is None:
         raise OSError(f"the number of bpf(2) on {platform.machine()} is not known here")
     result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
@@ -91,7 +90,7 @@ def _info(fd: int, more: bytes = b"") -> bytes:
 
 
 def _program(number: int) -> Program | None:
-    """None for one that has just gone."""
+    """Return the program of this number, None if it has just been unloaded."""
     try:
         fd = _call(PROG_GET_FD_BY_ID, _attributes(number))
     except OSError:
@@ -108,13 +107,13 @@ def _program(number: int) -> Program | None:
 
 
 def _links() -> Iterator[tuple[int, str]]:
-    """The number of a program, and what a link attaches it to."""
+    """Yield the number of a program and what its link attaches it to."""
     for number in _numbers(LINK_GET_NEXT_ID):
         with suppress(OSError):
             fd = _call(LINK_GET_FD_BY_ID, _attributes(number))
             try:
                 text = ctypes.create_string_buffer(128)
-                # The name of a raw tracepoint is written to where this union points; other kinds ignore it.
+                # The kernel writes the name of a raw tracepoint to this pointer; other kinds ignore it.
                 info = _info(fd, struct.pack("=IIIIQI", 0, 0, 0, 0, ctypes.addressof(text), len(text)))
             finally:
                 os.close(fd)
@@ -126,8 +125,7 @@ def _links() -> Iterator[tuple[int, str]]:
 
 
 def _perf_events() -> Iterator[tuple[int, str]]:
-    """The number of a program, and the perf event that it is on, with the process that holds it: of processes that can
-    be seen from here."""
+    """Yield the number of a program and its perf event with the process that holds it, for all visible processes."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             for descriptor in (folder / "fd").iterdir():

@@ -23,8 +23,11 @@ WAITING_LIMIT = 0.10
 
 @dataclass(frozen=True)
 class HostTimes:
-    """Seconds since boot: busy_s of all CPUs, ours_s of the processes of this command, ran_s and waited_s of QEMU's
-    threads, by thread (both empty where the kernel has no schedstat)."""
+    """Seconds since boot.
+
+    busy_s: all CPUs. ours_s: the processes of this command, by pid. ran_s and waited_s: QEMU's threads, by thread;
+    both are empty if the kernel has no schedstat.
+    """
 
     at_s: float
     busy_s: float
@@ -34,8 +37,11 @@ class HostTimes:
 
 
 def host_times(scratch: str | None = None) -> HostTimes:
-    """The times now. A command's processes are this one, all that descend from it, and the holder of the lab VM whose
-    sockets are in `scratch`, which another process has booted."""
+    """Read the times now.
+
+    The processes of a command are this one, all its descendants, and the holder of the lab VM whose sockets are in
+    `scratch`, which another process may have booted.
+    """
     ours = dict(_family(scratch))
     ran_s, waited_s = {}, {}
     for pid in ours:
@@ -47,7 +53,7 @@ def host_times(scratch: str | None = None) -> HostTimes:
 
 @errors.reading("/proc/PID/schedstat")
 def schedstat(text: str) -> tuple[float, float]:
-    """Parse the seconds on a CPU, and those ready but waiting for one (Documentation/scheduler/sched-stats.rst)."""
+    """Parse the seconds on a CPU and the seconds waiting for one (Documentation/scheduler/sched-stats.rst)."""
     ran, waited, _ = text.split()
     return int(ran) / 1e9, int(waited) / 1e9
 
@@ -83,9 +89,12 @@ class HostLoad:
         self._before = host_times(scratch)
 
     def columns(self) -> dict[str, Any]:
-        """host_load1; host_foreign_share, of the time of all CPUs what other programs took; host_waiting_share, of the
-        time in which QEMU's threads could run what they waited for a CPU (None where the kernel does not tell). Shares
-        are 0 to 1, over the time since the last call."""
+        """Return the host's load since the previous call; shares are 0 to 1.
+
+        host_load1: load average. host_foreign_share: share of all CPU time that other programs took.
+        host_waiting_share: share of their runnable time that QEMU's threads waited for a CPU (None if the kernel does
+        not report it).
+        """
         before, now = self._before, host_times(self._scratch)
         self._before = now
         return {"host_load1": load1(), **shares(before, now, os.cpu_count() or 1)}

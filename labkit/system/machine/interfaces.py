@@ -1,6 +1,6 @@
-"""What an interface does with a packet beside passing it on: offloads and queueing discipline.
+"""Read the offloads and the queueing discipline of an interface with ethtool and ip.
 
-Both take the words that make a command run where the interface is (an endpoint's `prefix`).
+`prefix` is the command prefix that runs a program where the interface is (an endpoint's `prefix`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _FEATURE = re.compile(r"^\s*([\w-]+): (on|off)\b", re.MULTILINE)
 
 
 def offloads(prefix: Sequence[str], interface: str) -> dict[str, bool]:
-    """The features of an interface that are on or off (ethtool -k); empty when there is no ethtool.
+    """Return the features of an interface, name to on or off (ethtool -k); empty if ethtool is not installed.
 
-    Raises Failed with ethtool's words when there is no such interface.
+    Raises Failed with ethtool's message if there is no such interface.
     """
     ethtool = program("ethtool")
     return features(process.output([*prefix, ethtool, "-k", interface])) if os.path.isabs(ethtool) else {}
 
 
 def features(text: str) -> dict[str, bool]:
-    """`ethtool -k` as name to on or off."""
+    """Parse the output of `ethtool -k`: feature name to on or off."""
     return {name: state == "on" for name, state in _FEATURE.findall(text)}
 
 
 def qdisc(prefix: Sequence[str], interface: str) -> str:
-    """The root queueing discipline: "noqueue", "fq_codel", "mq" …, "noop" while it is down; "unknown" without ip.
+    """Return the root queueing discipline: "noqueue", "fq_codel", "mq" …, "noop" while down, "unknown" without ip.
 
-    Raises Failed with ip's words when there is no such interface.
+    Raises Failed with ip's message if there is no such interface.
     """
     ip = program("ip")
     if not os.path.isabs(ip):
@@ -44,5 +44,5 @@ def qdisc(prefix: Sequence[str], interface: str) -> str:
 
 @errors.reading("the output of ip link")
 def qdisc_in(text: str) -> str:
-    """The queueing discipline in `ip -j link show dev …`."""
+    """Parse the queueing discipline from the output of `ip -j link show dev …`."""
     return str(json.loads(text)[0].get("qdisc", "unknown"))

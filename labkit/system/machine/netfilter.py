@@ -1,5 +1,5 @@
-"""What netfilter does in this network namespace: nftables by nfnetlink (nft may not be there), and which tables of the
-older iptables are loaded."""
+"""List the nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables
+tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK = 1, 3, 4
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 UNSTABLE = (NFTA_RULE_HANDLE, NFTA_RULE_POSITION)
-HEAD = 20  # of a message: nlmsghdr and nfgenmsg
+HEAD = 20  # bytes of nlmsghdr and nfgenmsg
 NETLINK_NETFILTER = 12
 
 
 def rules() -> dict[str, str]:
-    """Each chain with how many rules it has and a digest of them; each older table by its name."""
+    """Return each chain with its number of rules and a digest of them, and each loaded iptables table."""
     result: dict[str, str] = {}
     with suppress(OSError):
         for family, attributes in _dump(NFT_MSG_GETCHAIN):
@@ -45,7 +45,7 @@ def rules() -> dict[str, str]:
 
 
 def _uncounted(value: bytes) -> bytes:
-    """A rule's expressions without the numbers of a counter, which packets change."""
+    """Cut a rule's expressions at its packet counter, whose numbers change."""
     at = value.find(b"counter\0")
     return value if at < 0 else value[:at] + b"counter"
 
@@ -55,7 +55,7 @@ def _word(value: bytes | None) -> str:
 
 
 def _dump(message: int) -> Iterator[tuple[str, dict[int, bytes]]]:
-    """The family and attributes of everything of a kind."""
+    """Yield family and attributes of every object of a type."""
     kind = NFNL_SUBSYS_NFTABLES << 8 | message
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as ask:
         ask.settimeout(5.0)

@@ -1,4 +1,4 @@
-"""What this process may do to the machine."""
+"""The privileges of this process."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ UID_MAP = Path("/proc/self/uid_map")
 
 
 def is_root() -> bool:
-    """Whether our uid 0 is the machine's: in a user namespace everybody can have one (user_namespaces(7))."""
+    """Return whether uid 0 is the machine's root, and not that of a user namespace (user_namespaces(7))."""
     return os.geteuid() == 0 and UID_MAP.read_text().split() == ["0", "0", "4294967295"]

@@ -1,4 +1,4 @@
-"""What a row carries of the machine, and what environment.json holds of it in full."""
+"""Describe the machine: briefly for rows, in full for environment.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labkit.system import process
 from labkit.system.machine import settings
 from labkit.system.machine.programs import program, versions
 
-# What is known to move a throughput. A star stands for whatever this kernel has of the kind.
+# Sysctls that are known to affect throughput. A star matches all names that this kernel has.
 SYSCTLS = {
     "net.core": (
         "rmem_default", "rmem_max", "wmem_default", "wmem_max", "optmem_max", "netdev_max_backlog", "netdev_budget*",
@@ -49,7 +49,7 @@ _HYPERVISORS = {
 
 
 def describe() -> dict[str, Any]:
-    """What a row tells of the machine: strings and counts, None for what cannot be known. 20 ms, then 2 ms."""
+    """Return the machine columns of a row: strings and counts, None if unknown. Takes 20 ms, later calls 2 ms."""
     config, cpu, info = kernel_config(), lscpu(), _read("/proc/cpuinfo") or ""
     return {
         "kernel": os.uname().release,
@@ -67,7 +67,7 @@ def describe() -> dict[str, Any]:
 
 
 def details() -> dict[str, Any]:
-    """The machine in full, for environment.json."""
+    """Return the full description of the machine for environment.json."""
     memory = _read("/proc/meminfo") or ""
     total, pages = _first(r"MemTotal:\s+(\d+) kB", memory), _first(r"HugePages_Total:\s+(\d+)", memory)
     smt = _read(CPU / "smt/active")
@@ -90,7 +90,7 @@ def details() -> dict[str, Any]:
 
 
 def _read(path: str | Path) -> str | None:
-    """A small file of the kernel's, without the space around it; None when it is not there, not for us, or empty."""
+    """Return a small kernel file without surrounding space; None if missing, unreadable or empty."""
     try:
         return Path(path).read_text(errors="replace").strip() or None
     except OSError:
@@ -98,18 +98,18 @@ def _read(path: str | Path) -> str | None:
 
 
 def _first(pattern: str, text: str) -> str | None:
-    """The group of the first line that begins with the pattern."""
+    """Return the group of the first line that starts with the pattern."""
     result = re.search(f"^{pattern}", text, re.MULTILINE)
     return result[1] if result else None
 
 
 def digest(content: str | bytes) -> str:
-    """12 hexadecimal digits of SHA-256."""
+    """Return the first 12 hexadecimal digits of SHA-256."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 
 
 def _package(name: str) -> str | None:
-    import importlib.metadata  # takes as long to import as all of the above
+    import importlib.metadata  # this import takes as long as all others together
 
     try:
         return importlib.metadata.version(name)
@@ -119,7 +119,7 @@ def _package(name: str) -> str | None:
 
 @functools.cache
 def kernel_config() -> str | None:
-    """The configuration that the running kernel was built with; None where it does not tell."""
+    """Return the build configuration of the running kernel, None if it is not available."""
     try:
         with gzip.open("/proc/config.gz", "rt") as file:
             return file.read()
@@ -129,7 +129,7 @@ def kernel_config() -> str | None:
 
 @functools.cache
 def lscpu() -> dict[str, str]:
-    """What lscpu(1) tells, flat; empty where there is none."""
+    """Return the fields of lscpu(1); empty if it is not installed."""
     try:
         return lscpu_fields(process.output([program("lscpu"), "-J"]))
     except (LabkitError, ValueError):
@@ -138,7 +138,7 @@ def lscpu() -> dict[str, str]:
 
 @errors.reading("the output of lscpu")
 def lscpu_fields(text: str) -> dict[str, str]:
-    """`lscpu -J` as a flat mapping; newer ones nest their entries."""
+    """Flatten the output of `lscpu -J`, which is nested in newer versions."""
     result: dict[str, str] = {}
 
     def walk(entries: Iterable[dict[str, Any]]) -> None:
@@ -152,11 +152,12 @@ def lscpu_fields(text: str) -> dict[str, str]:
 
 
 def accelerator(cpu: dict[str, str], maker: str | None) -> str:
-    """What runs this kernel: "none" (bare metal), "kvm", "tcg", "uml", "vmware", "hyperv", "xen" …; or "unknown".
+    """Return what runs this kernel: "none" (bare metal), "kvm", "tcg", "uml", "vmware", "hyperv", "xen" … or
+    "unknown".
 
     `cpu` are the fields of lscpu, `maker` is /sys/class/dmi/id/sys_vendor. lscpu does not know TCG's CPUID signature:
-    it takes it for nothing, or for VMware because QEMU answers at VMware's port. But it knows KVM's, so a QEMU machine
-    that does not say KVM is emulated. (Only x86 has CPUID.)
+    it reports no hypervisor, or VMware because QEMU answers at VMware's port. It does know KVM's. Therefore a QEMU
+    machine without KVM is emulated. Only x86 has CPUID.
     """
     model, vendor = cpu.get("Model name", ""), cpu.get("Hypervisor vendor", "none")
     if cpu.get("Vendor ID") == "User Mode Linux" or model == "UML":
@@ -171,7 +172,7 @@ def accelerator(cpu: dict[str, str], maker: str | None) -> str:
 
 
 def machine_id() -> str | None:
-    """12 digits that tell this machine from others without naming it; None where there is nothing to tell it by."""
+    """Return 12 digits that identify this machine anonymously; None if it has no identity."""
     identity = _read("/etc/machine-id")
     if identity is None or identity == "uninitialized":
         names = ("product_uuid", "sys_vendor", "product_name", "product_serial", "board_name", "board_serial")
@@ -180,7 +181,7 @@ def machine_id() -> str | None:
 
 
 def sysctls() -> dict[str, str | None]:
-    """The values of SYSCTLS; None for one that this kernel, or this network namespace, does not have."""
+    """Return the values of SYSCTLS; None for a sysctl that this kernel or namespace lacks."""
     result: dict[str, str | None] = {}
     for group, names in SYSCTLS.items():
         folder = Path("/proc/sys", *group.split("."))
@@ -193,9 +194,9 @@ def sysctls() -> dict[str, str | None]:
 
 @functools.cache
 def git_revision() -> str | None:
-    """The commit of the checkout that labkit is imported from, "+dirty" when its labkit folder differs, or None.
+    """Return the commit of labkit's checkout, with "+dirty" if its labkit folder was changed; None outside a checkout.
 
-    Where labkit was sent to (LABKIT_GIT_REVISION), its sender has asked: git is slow under emulation, or not there.
+    Remote copies of labkit receive it in LABKIT_GIT_REVISION, because git is slow under emulation or missing.
     """
     if (report := os.environ.get("LABKIT_GIT_REVISION")) is not None:
         return report or None
@@ -203,7 +204,7 @@ def git_revision() -> str | None:
 
 
 def revision_of(root: Path) -> str | None:
-    """The commit of a checkout, as above; also of another user's, which git reads only when told to."""
+    """Return the commit of a checkout as `git_revision` does; the checkout may belong to another user."""
     if not (root / ".git").exists():
         return None
     git = [
@@ -221,6 +222,6 @@ def revision_of(root: Path) -> str | None:
     except LabkitError:
         return None
     commit = _first(r"# branch\.oid ([0-9a-f]{12})", text)
-    if commit is None:  # "(initial)": nothing was committed yet
+    if commit is None:  # "(initial)": there is no commit yet
         return None
     return commit + ("+dirty" if any(not line.startswith("#") for line in text.splitlines()) else "")

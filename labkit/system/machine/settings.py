@@ -1,7 +1,7 @@
-"""Every setting that may explain a difference between two measurements, flat: name to value, both words.
+"""Read every setting that may explain a difference between two measurements, as flat name-value pairs of strings.
 
-A digest says that two machines differ; these say in what. They are read as they are now, of the machine as the calling
-process sees it (`of_machine`), and of one network namespace (`of_namespace`).
+A digest only shows that two machines differ; these settings show in what. They are current values, of the machine as
+the calling process sees it (`of_machine`), and of one network namespace (`of_namespace`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labkit.system.machine.programs import program
 Settings = dict[str, str]
 
 LONGEST = 300  # characters of a value
-# They are states, counts or secrets, and differ between any two moments or boots.
+# States, counts and secrets, which differ between any two moments or boots.
 VOLATILE = re.compile(
     r"kernel\.(random\.|ns_last_pid|pty\.nr|tainted|perf_event_max_sample_rate|perf_cpu_time_max|hostname|domainname"
     r"|cad_pid|keys\.|seccomp\.actions_avail|version|osrelease|ostype|usermodehelper|sem_next_id|msg_next_id|shm_next_id"
@@ -35,7 +35,7 @@ VOLATILE = re.compile(
     r"|net\.core\.netdev_rss_key|net\.ipv4\.(tcp_fastopen_key|route\.flush|neigh\..*\.gc_)"
     r"|net\.ipv6\.(route\.flush|conf\..*\.stable_secret)|net\.ipv6\.neigh\..*\.gc_"
 )
-# What `ip -d link` tells of an interface that is of no importance, or another one each time.
+# Fields of `ip -d link` that are irrelevant or differ every time.
 STATES = frozenset((
     "ifindex", "link_index", "address", "broadcast", "permaddr", "link_netnsid", "operstate", "link", "ifname",
     "hello_timer", "tcn_timer", "topology_change_timer", "gc_timer", "bridge_id", "root_id", "root_port",
@@ -70,7 +70,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def of_machine() -> Settings:
-    """What holds for the whole machine, and for this process and those that it starts. About 30 ms."""
+    """Return the settings of the machine, of this process and of those that it starts. Takes about 30 ms."""
     result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("kernel", "vm", "net"))}
     for name, path in MACHINE_FILES.items():
         if (text := _text(Path(path))) is not None:
@@ -84,7 +84,7 @@ def of_machine() -> Settings:
 
 
 def of_bpf() -> Settings:
-    """The BPF programs that are loaded, by kind and name, with their tag and where they are attached."""
+    """Return the loaded BPF programs by kind and name, with their tags and where they are attached."""
     count: Counter[str] = Counter()
     words: dict[str, set[str]] = {}
     for one in bpf.programs():
@@ -98,7 +98,7 @@ def of_bpf() -> Settings:
 
 
 def sysctls(top: Path, groups: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The name and value of each sysctl of these groups that can be read, and is no state."""
+    """Yield name and value of each readable sysctl of these groups, without volatile ones."""
     for group in groups:
         for folder, _folders, files in os.walk(top / group):
             for file in files:
@@ -108,7 +108,7 @@ def sysctls(top: Path, groups: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _process() -> Settings:
-    """What programs inherit from this process: CPUs, priority, limits of its cgroups, what is loaded into them."""
+    """Return what started programs inherit: CPUs, priority, cgroup limits, preloaded libraries."""
     policy = os.sched_getscheduler(0)
     result = {
         "CPUs allowed": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
@@ -126,7 +126,8 @@ def _process() -> Settings:
 
 
 def _cgroup(top: Path, path: str, controllers: str) -> Settings:
-    """The limits on CPU time and memory of a cgroup and those above it, not by their names, which are often made up."""
+    """Return the CPU and memory limits of a cgroup and its parents, by level, because their names are often
+    generated."""
     result: Settings = {}
     below = top
     for level, part in enumerate(["", *filter(None, path.split("/"))]):
@@ -139,10 +140,10 @@ def _cgroup(top: Path, path: str, controllers: str) -> Settings:
 
 
 def of_namespace(netns: int) -> Settings:
-    """What holds in the network namespace of this descriptor: its sysctls, interfaces with their offloads, queues and
-    queueing disciplines, filters, netfilter's rules, routes. About 50 ms. What cannot be read is left out.
+    """Return the settings of a network namespace (a file descriptor). Takes about 50 ms.
 
-    To be called by a process of one thread (it forks).
+    These are sysctls, interfaces with offloads, queues and queueing disciplines, filters, netfilter rules and routes.
+    What cannot be read is left out. The calling process must have one thread, because this forks.
     """
     result = _in_namespace(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
@@ -173,7 +174,7 @@ def of_namespace(netns: int) -> Settings:
 
 
 def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:
-    """The filters of interfaces that have any, by tc's words without counters."""
+    """Return tc's filters of each interface, without counters."""
     there: Settings = {}
     names = dict.fromkeys(name.split()[0] for name in result if name.endswith(" mtu"))
     for name in names:
@@ -184,7 +185,7 @@ def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Setting
 
 
 def _in_namespace(netns: int) -> Settings:
-    """What is in files of a namespace, read by a copy of this process in it, which has a /sys of its own there."""
+    """Return what files show in a namespace; a forked copy of this process reads them there, with its own /sys."""
 
     def work(connection: socket.socket) -> None:
         _call("setns", netns, CLONE_NEWNET)
@@ -207,8 +208,11 @@ def _call(function: str, *arguments: Any) -> None:
 
 
 def _queues() -> Settings:
-    """What /sys says of the queues of the interfaces of this namespace; it is mounted anew, in this process alone,
-    because a mount of it shows the interfaces of the namespace in which it was made."""
+    """Return the queue settings from /sys.
+
+    /sys is mounted again in this process, because a mount shows the interfaces of the namespace in which it was
+    mounted.
+    """
     result: Settings = {}
     with suppress(OSError):
         _call("unshare", CLONE_NEWNS)
@@ -237,7 +241,7 @@ def _of_interface(link: Path) -> Settings:
 
 
 def flat(report: Any, left_out: frozenset[str], above: str = "") -> Iterator[tuple[str, str]]:
-    """An object as names of its innermost values, with what they are in front."""
+    """Yield the innermost values of an object, each with the names above it joined by spaces."""
     if isinstance(report, dict):
         for name, value in report.items():
             if name not in left_out:
@@ -268,7 +272,7 @@ def _plain(prefix: list[str], name: str, *words: str) -> str:
 
 
 def _text(path: Path, most: int = LONGEST) -> str | None:
-    """The text of a small file, None where it cannot be read or is empty."""
+    """Return the text of a small file; None if it is empty or cannot be read."""
     try:
         with open(path, errors="replace") as file:
             return _short(file.read(max(most, 1 << 14)).strip(), most) or None

@@ -1,8 +1,8 @@
-"""Sysctls of the whole machine that an arm changes while it is measured, put back on every way out.
+"""Sysctls of the whole machine that an arm changes while it is measured, restored in every case.
 
-The old value is in a journal before the new one is written. The journal is locked (flock(2)) as long as its owner
-lives; whoever finds it unlocked (the guard that outlives an experiment, the next experiment, the doctor) puts the old
-value back.
+The old value is written to a journal before the sysctl is changed. The owner holds a lock (flock(2)) on the journal
+while it lives. Whoever finds the journal unlocked restores the old values: the guard that outlives an experiment, the
+next experiment, or the doctor.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from labkit.system import netlink
 
 JOURNAL = Path("/run/labkit-sysctl.jsonl")
 ROOT = Path("/proc/sys")
-# What may be changed: settings of the network and of the scheduler, none that names a program or a file.
+# Only settings of the network and the scheduler may be changed, and none that names a program or a file.
 ALLOWED = r"net\.[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+|kernel\.(sched_[a-z_]+|numa_balancing|timer_migration)"
 GRACE_S = 5.0
 
 
 class Old(msgspec.Struct, frozen=True):
-    """A sysctl and the value that it had."""
+    """A sysctl and its old value."""
 
     name: str
     value: str
 
 
 def path_of(name: str) -> Path:
-    """The file of a sysctl, in the network namespace of the caller."""
+    """Return the file of a sysctl, as the caller's network namespace sees it."""
     return ROOT.joinpath(*name.split("."))
 
 
 @contextmanager
 def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str, tuple[str, str]]]:
-    """Sysctls of the machine with these values until the block ends; the values before and after, by name. `netns` is
-    the machine's network namespace (a file descriptor).
+    """Set sysctls of the machine for the block; yield (value before, value after) by name.
 
-    Raises Unsupported without the right, for a sysctl that the kernel lacks, and while another labkit changes some.
+    `netns` is the machine's network namespace (a file descriptor). Raises Unsupported without root, for a sysctl that
+    the kernel lacks, and while another labkit process changes sysctls.
     """
     if netns is None:
-        raise Unsupported("a sysctl of the machine can be changed by root only, outside of a user namespace")
+        raise Unsupported("only root outside a user namespace can change sysctls of the machine")
     with _locked() as descriptor:
         _put_back(descriptor, netns)
         try:
@@ -65,13 +65,13 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
 
 
 def put_back_left() -> list[str]:
-    """Put back what a dead process has left, in the network namespace of the caller; the sysctls that were changed."""
+    """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls."""
     if not JOURNAL.exists():
         return []
     try:
         with _locked() as descriptor:
             return _put_back(descriptor, None)
-    except Unsupported:  # a living one has it, or it is not for us
+    except Unsupported:  # a living process holds the journal, or this user may not open it
         return []
 
 
@@ -91,7 +91,7 @@ def _locked() -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise Unsupported(
-                        "another labkit changes sysctls of this machine: run again later"
+                        "another labkit process is changing sysctls of this machine: run again later"
                     ) from None
                 time.sleep(0.02)
         yield descriptor
@@ -100,7 +100,7 @@ def _locked() -> Iterator[int]:
 
 
 def _put_back(descriptor: int, netns: int | None) -> list[str]:
-    """Write what the journal says, last first, and empty it."""
+    """Restore the values in the journal, last first, and empty it; return the names."""
     names = []
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
         for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
@@ -126,6 +126,6 @@ def _write(name: str, value: str) -> None:
     try:
         path_of(name).write_text(value)
     except PermissionError:
-        raise Unsupported(f"sysctl {name} can be changed by root only, outside of a user namespace") from None
+        raise Unsupported(f"only root outside a user namespace can change sysctl {name}") from None
     except OSError as error:
         raise Failed(f"the kernel refuses sysctl {name}={value} ({error.strerror})") from None

@@ -1,7 +1,8 @@
-"""The guard of an experiment that traces. The experiment dies with its PID namespace, and tracers are no namespace's:
-this process is outside, waits until the experiment has ended, in whatever way, and puts back what it left.
+"""The guard of an experiment that traces.
 
-Its standard input is a pipe that the experiment holds open and nobody writes into.
+The experiment dies with its PID namespace, but tracers belong to no namespace. The guard runs outside, waits until the
+experiment has ended in any way, and restores tracers and sysctls. Its standard input is a pipe that the experiment
+holds open.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ PATIENCE_S = 10.0
 
 @contextmanager
 def start_guard() -> Iterator[process.Outliving]:
-    """A guard. It does its work when all have ended that hold its descriptor, also when we are killed; at the latest
-    when the block ends, and then that is waited for."""
+    """Start a guard for the block.
+
+    It restores the settings when all processes have ended that hold its descriptor, even if this process is killed.
+    The end of the block waits for that.
+    """
     guard = process.Outliving(process.python("-m", __name__))
     try:
         yield guard
@@ -29,7 +33,7 @@ def start_guard() -> Iterator[process.Outliving]:
 
 
 def main() -> None:
-    """Wait for the end of the experiment; then put back what it left."""
+    """Wait for the end of the experiment, then restore what it left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()

@@ -1,8 +1,7 @@
-"""What labkit has changed of this machine's tracers and how it was: the one thing that the kernel does not collect with
-an experiment.
+"""A journal of the changed tracer settings of this machine, which the kernel does not reset when an experiment ends.
 
-A journal says it before it is done. It is locked (flock(2)) as long as its owner lives; whoever finds it unlocked, the
-guard that outlives an experiment, the next one to trace or the doctor, puts everything back as it was.
+A change is noted before it is made. The owner holds a lock (flock(2)) on the journal while it lives. Whoever finds it
+unlocked restores all settings: the guard that outlives an experiment, the next tracing run, or the doctor.
 """
 
 from __future__ import annotations
@@ -20,43 +19,46 @@ import msgspec
 
 from labkit.common.errors import Failed, Unsupported
 
-JOURNAL = Path("/run/labkit-tracing.jsonl")  # gone with the next boot, as all tracing is
+JOURNAL = Path("/run/labkit-tracing.jsonl")  # a reboot resets tracing and removes this file
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
-PERF_TOOLS_LOCK = Path("/var/tmp/.ftrace-lock")  # with the pid of the one of perf-tools that runs
-GRACE_S = 5.0  # until the kernel has let go of what a killed process had open
+PERF_TOOLS_LOCK = Path("/var/tmp/.ftrace-lock")  # holds the pid of a running perf-tools script
+GRACE_S = 5.0  # until the kernel has released the files of a killed process
 BUSY = (errno.EBUSY, errno.EAGAIN)
-ANOTHER = "another labkit traces on this machine: run again when that has ended"
+ANOTHER = "another labkit process is tracing on this machine: run again when it has ended"
 
 
 class JournalStep(msgspec.Struct, frozen=True):
-    """Write `text` into the file `path`; without a text, remove the folder `path`, or the lock of perf-tools."""
+    """One step of restoring: write `text` into the file `path`; if it is None, remove the folder or perf-tools lock
+    `path`."""
 
     path: str
     text: str | None = None
 
 
 class Journal:
-    """The journal, ours: what is noted is put back when its block ends, last first."""
+    """The open journal of this process. When its block ends, the noted steps are done, last first."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def note(self, path: Path, text: str | None) -> None:
-        """What is to be done to put `path` back; to be called before it is changed."""
+        """Note how to restore `path`; call this before changing it."""
         os.write(self._descriptor, msgspec.json.encode(JournalStep(str(path), text)) + b"\n")
 
 
 @contextmanager
 def journal() -> Iterator[Journal]:
-    """The machine's journal, after what is left of a dead one was put back. Raises Unsupported while another process of
-    labkit's that lives has it, and without the right to write it; Failed when something could not be put back."""
+    """Lock the machine's journal for the block, after restoring what a dead process left.
+
+    Raises Unsupported if another living labkit process holds it or it cannot be written, Failed if restoring failed.
+    """
     try:
         descriptor = _opened(create=True, patience_s=GRACE_S)
     except BlockingIOError:
         raise Unsupported(ANOTHER) from None
     except OSError as error:
         raise Unsupported(
-            f"{JOURNAL}, which tells how tracers were before, cannot be written ({error.strerror}): run as root"
+            f"{JOURNAL}, the journal of tracer settings, cannot be written ({error.strerror}): run as root"
         ) from None
     try:
         _put_back(descriptor)
@@ -70,8 +72,10 @@ def journal() -> Iterator[Journal]:
 
 
 def restore_leftovers(patience_s: float = 0.0) -> list[str]:
-    """Put back what a dead process has left, and tell the files that it had changed; what one that lives has changed is
-    its own. Raises OSError without the right, Failed when something cannot be put back."""
+    """Restore what a dead process left and return the files that it had changed; changes of a living process stay.
+
+    Raises OSError without the right, Failed if something cannot be restored.
+    """
     try:
         descriptor = _opened(create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
@@ -86,7 +90,7 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
 
 
 def is_held() -> bool:
-    """Whether a process of labkit's that lives has the journal. Raises OSError without the right to know."""
+    """Return whether a living labkit process holds the journal. Raises OSError without the right to open it."""
     try:
         os.close(_opened(create=False, patience_s=0.0))
     except (FileNotFoundError, BlockingIOError) as error:
@@ -95,14 +99,14 @@ def is_held() -> bool:
 
 
 def _opened(*, create: bool, patience_s: float) -> int:
-    """The journal, locked. Raises BlockingIOError when another one has it all the time."""
+    """Open and lock the journal. Raises BlockingIOError if another process holds it for the whole time."""
     deadline = time.monotonic() + patience_s
     while True:
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         descriptor = os.open(JOURNAL, flags, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # else its owner has just removed it
+            if os.fstat(descriptor).st_nlink:  # otherwise its owner has just removed it
                 return descriptor
         except BlockingIOError:
             if time.monotonic() > deadline:
@@ -116,19 +120,17 @@ def _opened(*, create: bool, patience_s: float) -> int:
 
 
 def _steps(descriptor: int) -> list[JournalStep]:
-    """What the journal says, but for lines that are no steps: nobody could ever follow them."""
+    """Return the steps in the journal; invalid lines are ignored."""
     steps = []
     for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True):
-        if line.endswith(
-            b"\n"
-        ):  # else its writer was killed in the midst of it, and had not yet changed anything
+        if line.endswith(b"\n"):  # an incomplete line: its writer was killed before it changed anything
             with contextlib.suppress(msgspec.DecodeError, ValueError):
                 steps.append(msgspec.json.decode(line, type=JournalStep))
     return [step for step in steps if _is_tracing(Path(step.path))]
 
 
 def _is_tracing(path: Path) -> bool:
-    """Whether nothing but a setting of the tracers can be meant: `..` or a link may lead elsewhere."""
+    """Return whether the path is a tracer setting; `..` or a symbolic link could lead elsewhere."""
     if path == PERF_TOOLS_LOCK:
         return True
     real = Path(os.path.realpath(path))
@@ -136,7 +138,7 @@ def _is_tracing(path: Path) -> bool:
 
 
 def _put_back(descriptor: int) -> None:
-    """Do what the journal says, last first; what cannot be done stays in it, for whoever finds it next."""
+    """Do the steps in the journal, last first; those that fail stay in it for the next process."""
     faults = {}
     for step in reversed(_steps(descriptor)):
         try:
@@ -148,7 +150,7 @@ def _put_back(descriptor: int) -> None:
         os.write(descriptor, msgspec.json.encode(step) + b"\n")
     if faults:
         words = ", ".join(f"{step.path} ({why})" for step, why in faults.items())
-        raise Failed(f"tracing could not be put back as it was: {words}")
+        raise Failed(f"tracer settings could not be restored: {words}")
 
 
 def _undone(step: JournalStep) -> None:
@@ -158,7 +160,7 @@ def _undone(step: JournalStep) -> None:
             path = Path(step.path)
             if (
                 path.exists()
-            ):  # what is gone by itself, as the switch of the probes with the last one, is as it was
+            ):  # a file that is gone needs no restoring, like the switch of the probes after the last probe
                 if step.text is not None:
                     path.write_text(step.text)
                 elif path.is_dir():
@@ -173,12 +175,12 @@ def _undone(step: JournalStep) -> None:
 
 
 def writable(name: str, text: str) -> str:
-    """What has to be written to have a setting as it reads."""
+    """Convert the text that a setting shows into the text that sets it."""
     if name == "trace_clock":
         return text.partition("[")[2].partition("]")[0]
-    if name.endswith("buffer_size_kb"):  # `7 (expanded: 1408)`: it is the latter with the first event
+    if name.endswith("buffer_size_kb"):  # `7 (expanded: 1408)`: the latter is the size after the first event
         return text.split()[-1].rstrip(")")
-    if name.startswith("set_"):  # comments, commands, and modules behind the names
+    if name.startswith("set_"):  # drop comments, commands, and module names after function names
         lines = [line for line in text.splitlines() if line and not line.startswith(("#", "no pid"))]
         return "\n".join(line.split()[0] for line in lines if ":" not in line)
     return text.strip()
@@ -186,8 +188,10 @@ def writable(name: str, text: str) -> str:
 
 @contextmanager
 def still_small(top: Path) -> Iterator[None]:
-    """For an instance that comes and goes: before Linux 6.6 the buffer that all share, as long as it is small, is
-    taken afterwards for one that has its size."""
+    """Keep the shared trace buffer small while an instance is created and removed.
+
+    Before Linux 6.6, an unexpanded shared buffer is treated as expanded afterwards; then its size is set again.
+    """
     size = top / "buffer_size_kb"
     before = size.read_text()
     try:

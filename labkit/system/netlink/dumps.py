@@ -1,4 +1,4 @@
-"""What the kernel tells of a namespace: its links, addresses and routes, decoded by pyroute2."""
+"""List links, addresses, routes and queueing disciplines of a network namespace, decoded by pyroute2."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ ARPHRD_ETHER = 1
 
 @dataclass(frozen=True)
 class Link:
-    """An interface. `master`, `link` are indexes; `link` (the far end of a veth, the lower device of others) is one in
-    the namespace `link_netnsid`, or in the same where that is None. `data`: IFLA_INFO_DATA by the kernel's names."""
+    """An interface of a network namespace.
+
+    `master` and `link` are interface indexes. `link` is the peer of a veth, or the lower device of other kinds; it is
+    in the namespace `link_netnsid`, or in the same namespace if that is None. `data` is IFLA_INFO_DATA with the
+    kernel's names.
+    """
 
     index: int
     name: str
@@ -54,8 +58,10 @@ class Link:
 
 @dataclass(frozen=True)
 class DumpedNextHop:
-    """Where a route leads: a gateway, or None, by an interface. `state`: `dead` where it is not taken, `linkdown`
-    where its interface has no carrier."""
+    """A next hop of a route: a gateway (None if directly connected) and the index of an interface.
+
+    `state` is `dead` if the kernel does not use the hop, `linkdown` if its interface has no carrier, else None.
+    """
 
     via: str | None
     index: int | None
@@ -64,8 +70,11 @@ class DumpedNextHop:
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the main table: `to` a prefix or `default`, `source` the preferred address; several `hops` are of
-    equal cost. `connected`: the kernel made it, of an address."""
+    """A route of the main table.
+
+    `to` is a prefix or `default`, `source` the preferred source address. Several `hops` have equal cost. `connected`:
+    the kernel added the route for an address.
+    """
 
     to: str
     hops: tuple[DumpedNextHop, ...]
@@ -75,20 +84,20 @@ class Route:
 
 
 def links(kernel: Netlink) -> list[Link]:
-    """Every interface of the socket's namespace."""
+    """Return every interface of the socket's namespace."""
     message = ifinfmsg()
     message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
     return [_link(one) for one in _dump(kernel, message, RTM_GETLINK, "list interfaces")]
 
 
 def addresses(kernel: Netlink) -> list[tuple[int, str]]:
-    """Every address of the socket's namespace, with its prefix length, after the index of its interface."""
+    """Return (interface index, address with prefix length) for every address of the socket's namespace."""
     result = _dump(kernel, ifaddrmsg(), RTM_GETADDR, "list addresses")
     return [(one["index"], f"{_own_address(one)}/{one['prefixlen']}") for one in result]
 
 
 def routes(kernel: Netlink) -> list[Route]:
-    """Every route of the main table of the socket's namespace, IPv4 and IPv6."""
+    """Return every route of the main table of the socket's namespace, IPv4 and IPv6."""
     result = []
     for family in (socket.AF_INET, socket.AF_INET6):
         message = rtmsg()
@@ -102,9 +111,10 @@ def routes(kernel: Netlink) -> list[Route]:
 
 
 def static_routes(kernel: Netlink) -> list[Message]:
-    """Requests that make the IPv4 routes anew that somebody has given to the main table of the socket's namespace, with
-    gateways and metrics as they were: what `ip route save` keeps. The kernel makes its own when an interface comes
-    up."""
+    """Return requests that add the static IPv4 routes of the main table again, like `ip route save`.
+
+    They keep gateways and metrics. Routes that the kernel adds when an interface comes up are left out.
+    """
     message = rtmsg()
     message["family"] = socket.AF_INET
     result = []
@@ -114,13 +124,16 @@ def static_routes(kernel: Netlink) -> list[Message]:
             report.get_attr("RTA_TABLE", report["table"]) == RT_TABLE_MAIN
             and report["proto"] != RTPROT_KERNEL
         ):
-            result.append(Message(f"add route to {_route(report).to} again", _asked_again(body)))
+            result.append(Message(f"add route to {_route(report).to} again", _as_request(body)))
     return result
 
 
-def _asked_again(body: bytes) -> bytes:
-    """What the kernel told of a route, as a request. Flags of the route and of each of several hops (RTNH_F_DEAD,
-    RTNH_F_LINKDOWN …) tell how it stands, and the kernel takes none that has them (fib_get_nhs)."""
+def _as_request(body: bytes) -> bytes:
+    """Turn a dumped route into a request that adds it.
+
+    The state flags of the route and its hops (RTNH_F_DEAD, RTNH_F_LINKDOWN …) are cleared, because the kernel rejects
+    requests with them (fib_get_nhs).
+    """
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
     # struct nlmsghdr; struct rtmsg, at its end the flags; struct rtattr
     made = bytearray(
@@ -133,7 +146,8 @@ def _asked_again(body: bytes) -> bytes:
 
 
 def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Where attributes (struct rtattr) or hops (struct rtnexthop) begin and end, and their type; aligned to 4 bytes."""
+    """Yield start, end and type of each attribute (struct rtattr) or hop (struct rtnexthop); they are aligned to 4
+    bytes."""
     while at + 4 <= end:
         length, kind = struct.unpack_from("=HH", body, at)
         yield at, at + length, kind
@@ -141,8 +155,10 @@ def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def remotes(kernel: Netlink) -> list[tuple[int, str]]:
-    """The remotes of every VXLAN interface to which goes what has no other (the entries of its forwarding database for
-    the MAC address of zeros), after the index of the interface."""
+    """Return (interface index, remote) for the default remotes of every VXLAN interface.
+
+    Default remotes are the forwarding database entries of the all-zeros MAC address.
+    """
     message = ndmsg()
     message["family"] = socket.AF_BRIDGE
     result = _dump(kernel, message, RTM_GETNEIGH, "list forwarding databases")
@@ -154,8 +170,10 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
 
 
 def qdisc(kernel: Netlink, index: int) -> str:
-    """The root queueing discipline of one interface, as ip(8) prints it: "noqueue", "fq_codel", "mq" …, "noop" while it
-    is down. Raises LinkError when there is no such interface."""
+    """Return the root queueing discipline of an interface as ip(8) prints it: "noqueue", "fq_codel", "mq" …
+
+    It is "noop" while the interface is down. Raises LinkError if there is no such interface.
+    """
     message = ifinfmsg()
     message["index"] = index
     message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
@@ -164,8 +182,10 @@ def qdisc(kernel: Netlink, index: int) -> str:
 
 
 def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
-    """Every queueing discipline of the socket's namespace that counts: the index of its interface, its kind and handle,
-    and packets, bytes, drops, overlimits, qlen, backlog (struct tc_stats)."""
+    """Return (interface index, kind and handle, counters) for every queueing discipline that has counters.
+
+    The counters are packets, bytes, drops, overlimits, qlen and backlog (struct tc_stats).
+    """
     result = []
     for one in _dump(kernel, tcmsg(), RTM_GETQDISC, "list queueing disciplines"):
         if (stats := one.get_attr("TCA_STATS")) is not None:
@@ -176,10 +196,10 @@ def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
 
 
 def id_of(kernel: Netlink, netns: int) -> int | None:
-    """The number by which the socket's namespace knows the namespace `netns` (a file descriptor); None: by none."""
+    """Return the socket's namespace's number for the namespace `netns` (a file descriptor), None if it has none."""
     message = nsidmsg()
     message["attrs"] = [("NETNSA_FD", netns)]
-    [answer] = kernel.ask(_request(message, RTM_GETNSID, 0, "tell a namespace's number"))
+    [answer] = kernel.ask(_request(message, RTM_GETNSID, 0, "read the number of a namespace"))
     result = int(_decoded(nsidmsg, answer).get_attr("NETNSA_NSID"))
     return (
         None if result >= 1 << 31 else result
@@ -222,7 +242,10 @@ def _link(message: Any) -> Link:
 
 
 def _own_address(message: Any) -> str:
-    """IFA_ADDRESS is the far end's on a point-to-point interface; IPv6 has IFA_LOCAL there alone (rtnetlink(7))."""
+    """Return the interface's own address.
+
+    On a point-to-point interface IFA_ADDRESS is the far end, and IPv6 has IFA_LOCAL only there (rtnetlink(7)).
+    """
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
 
 

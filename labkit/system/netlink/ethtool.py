@@ -1,7 +1,7 @@
-"""The features of an interface by ethtool's netlink, named and grouped as ethtool(8) prints them.
+"""Read the features of an interface over ethtool's netlink family, named and grouped as ethtool(8) prints them.
 
-It costs half a millisecond where starting ethtool costs ten, and many times that on an emulated CPU.
-Sources: linux/ethtool_netlink.h, linux/genetlink.h, and in ethtool's own source off_flag_def (common.c).
+This takes 0.5 ms; starting ethtool takes 10 ms, and much more on an emulated CPU. Sources: linux/ethtool_netlink.h,
+linux/genetlink.h, and off_flag_def in ethtool's source (common.c).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BITSET_BITS, BIT, BIT_NAME = 3, 1, 2
 NLA_F_NESTED, NLA_TYPE_MASK = 0x8000, 0x3FFF
 TIMEOUT_S = 2.0
 
-# ethtool's own names for one feature of the kernel's or for several.
+# ethtool's group names, with the kernel features that each covers.
 GROUPS = {
     "rx-checksumming": "rx-checksum",
     "tx-checksumming": "tx-checksum-*",
@@ -43,30 +43,32 @@ GROUPS = {
 
 
 def features(interface: str) -> dict[str, bool]:
-    """The features of an interface of the calling thread's network namespace that are on or off.
+    """Return the features of an interface in the calling thread's network namespace: name to on or off.
 
-    Raises Unsupported when the kernel has no netlink of ethtool's (before Linux 5.6), Failed with the kernel's words
-    when it refuses the question, as for an interface that is not there.
+    Raises Unsupported if the kernel has no ethtool netlink (before Linux 5.6), Failed with the kernel's message if it
+    refuses, for example because the interface does not exist.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_GENERIC) as kernel:
         kernel.settimeout(TIMEOUT_S)
         try:
             family = _family(kernel)
         except OSError as error:
-            raise Unsupported(f"this kernel has no netlink of ethtool's: {error.strerror}") from None
+            raise Unsupported(f"this kernel has no ethtool netlink (Linux 5.6): {error.strerror}") from None
         header = _attribute(FEATURES_HEADER | NLA_F_NESTED, _attribute(HEADER_DEV_NAME, _text(interface)))
         try:
             answer = dict(_attributes(_ask(kernel, family, ETHTOOL_MSG_FEATURES_GET, header)))
         except OSError as error:
             raise Failed(f"the features of {interface} cannot be read: {error.strerror}") from None
-    # The bits of HW are all features of the kernel (some without a name), those of ACTIVE the ones that are on.
+    # HW lists all features that the kernel knows (some have no name), ACTIVE those that are on.
     known, active = filter(None, _names(answer[FEATURES_HW])), set(_names(answer[FEATURES_ACTIVE]))
     return grouped({name: name in active for name in known})
 
 
 def grouped(kernel: dict[str, bool]) -> dict[str, bool]:
-    """The kernel's features as ethtool prints them: a group is on where one of its features is, and a group of one
-    stands for that feature."""
+    """Add ethtool's groups to the kernel's features.
+
+    A group is on if one of its features is on. A group with a single feature replaces that feature.
+    """
     result, done = {}, set[str]()
     for group, pattern in GROUPS.items():
         if members := fnmatch.filter(kernel, pattern):
@@ -84,7 +86,7 @@ def _family(kernel: socket.socket) -> int:
 
 
 def _ask(kernel: socket.socket, family: int, command: int, attributes: bytes) -> bytes:
-    """The attributes of the one message that answers. Raises OSError with the kernel's number."""
+    """Send one request and return the attributes of its answer. Raises OSError with the kernel's errno."""
     # struct nlmsghdr, struct genlmsghdr
     length = 20 + len(attributes)
     kernel.sendto(

@@ -1,4 +1,4 @@
-"""Requests to the kernel, encoded by pyroute2."""
+"""Encode requests to the kernel (route netlink) with pyroute2."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
 
-# Ours start high: tunnel modules put fall-back devices (tunl0, sit0) at 2, 3 … of every new namespace.
+# labkit's indexes start high, because tunnel modules add fall-back devices (tunl0, sit0) at 2, 3 … in every namespace.
 FIRST_INDEX = 100
 
 
 @dataclass(frozen=True)
 class Message:
-    """One encoded request and what it asks for, in words, for the error; and the kind of link that it makes."""
+    """An encoded request; `what` describes it for error messages, `kind` is the link kind that it creates, if any."""
 
     what: str
     body: bytes = field(repr=False)
@@ -59,13 +59,12 @@ def new_link(
     data: dict[str, Any] | None = None,
     peer: dict[str, Any] | None = None,
 ) -> Message:
-    """A request for a new interface, up from the start; `index` chosen by the caller saves asking for it
-    afterwards.
+    """Return a request that creates an interface, up unless `up` is False.
 
-    `netns` is the file descriptor of the namespace that it is made in, `link` the index of its lower device
-    in the namespace of the socket. `data` are the attributes of the kind (IFLA_INFO_DATA) by their kernel
-    names; `peer` the far end of a veth: name, index, netns; it is left down (veth_open refuses before its two
-    ends know each other).
+    `index`: chosen by the caller, so that it need not be looked up. `netns`: file descriptor of the namespace of the
+    new interface. `link`: index of its lower device in the socket's namespace. `data`: attributes of the kind
+    (IFLA_INFO_DATA) with the kernel's names. `peer`: name, index and netns of a veth's other end; it stays down,
+    because veth_open fails before both ends exist.
     """
     message = ifinfmsg()
     message["index"] = index
@@ -112,8 +111,11 @@ def set_link(
     master: int | None = None,
     hairpin: bool | None = None,
 ) -> Message:
-    """A request that changes an interface; `master` makes it a port of the bridge with this index, `hairpin` lets a
-    bridge port send a frame back out where it came in (VEPA)."""
+    """Return a request that changes an interface.
+
+    `master`: index of the bridge whose port it becomes. `hairpin`: a bridge port may send a frame out where it arrived
+    (VEPA).
+    """
     message = ifinfmsg()
     message["index"] = index
     if up:
@@ -133,15 +135,18 @@ def set_link(
 
 
 def shut_link(index: int) -> Message:
-    """A request that takes an interface down; the far end of a veth loses its carrier, and the routes over the
-    interface go (`static_routes` keeps them)."""
+    """Return a request that takes an interface down.
+
+    The peer of a veth loses its carrier. The kernel removes the routes over the interface (`static_routes` saves
+    them).
+    """
     message = ifinfmsg()
     message["index"], message["change"] = index, IFF_UP
     return _encode(message, RTM_NEWLINK, 0, f"take interface {index} down")
 
 
 def set_master(index: int, master: int) -> Message:
-    """A request that makes an interface a port of a bridge."""
+    """Return a request that makes an interface a port of a bridge."""
     message = ifinfmsg()
     message["index"] = index
     message["attrs"] = [("IFLA_MASTER", master)]
@@ -149,9 +154,9 @@ def set_master(index: int, master: int) -> Message:
 
 
 def move_link(index: int, netns: int, new_index: int = 0) -> Message:
-    """A request that moves an interface into the namespace `netns` (a file descriptor); it is down there.
+    """Return a request that moves an interface into the namespace `netns` (a file descriptor), where it is down.
 
-    It keeps its index where that is free; `new_index` is one to take (Linux 5.13; older ones do not read it).
+    It keeps its index if that is free; `new_index` requests another (since Linux 5.13; older kernels ignore it).
     """
     message = ifinfmsg()
     message["index"] = index
@@ -162,15 +167,14 @@ def move_link(index: int, netns: int, new_index: int = 0) -> Message:
 
 
 def delete_link(index: int) -> Message:
-    """A request that deletes an interface."""
+    """Return a request that deletes an interface."""
     message = ifinfmsg()
     message["index"] = index
     return _encode(message, RTM_DELLINK, 0, f"delete interface {index}")
 
 
 def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
-    """A request for an address, usable at once: duplicate address detection (1-2 s) is left out, the
-    addresses are ours."""
+    """Return a request that adds an address without duplicate address detection, which would take 1 to 2 s."""
     message = ifaddrmsg()
     message["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
     message["prefixlen"] = address.network.prefixlen
@@ -182,10 +186,10 @@ def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
 
 
 def new_neighbour(index: int, address: str, mac: str) -> Message:
-    """A request for a permanent neighbour entry.
+    """Return a request that adds or replaces a permanent neighbour entry.
 
-    All namespaces of a machine share one neighbour table of 1,024 learned entries (gc_thresh3), which four topologies
-    of 128 pairs fill; permanent entries do not count. One that was learned meanwhile is replaced.
+    All namespaces share one table of 1,024 learned neighbours (gc_thresh3), which four topologies of 128 pairs fill.
+    Permanent entries do not count.
     """
     message = ndmsg()
     message["family"] = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
@@ -197,8 +201,11 @@ def new_neighbour(index: int, address: str, mac: str) -> Message:
 def new_route(
     to: str, hops: Sequence[tuple[int, str | None]], *, metric: int | None = None, family: int = 4
 ) -> Message:
-    """A request for a route to a prefix, or to `default` of this family. `hops` are interfaces (by index), each with
-    the gateway behind it or None; several are of equal cost (ECMP). `metric`: the smallest is taken."""
+    """Return a request that adds a route to a prefix, or to `default` of this family.
+
+    `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
+    the smallest `metric`.
+    """
     message = rtmsg()
     if to != "default":
         network = ip_network(to)
@@ -223,8 +230,10 @@ def new_route(
 
 
 def new_remote(index: int, remote: str) -> Message:
-    """A request for one more remote of a VXLAN interface, to which goes a copy of what has no other (head-end
-    replication): an entry of its forwarding database for the MAC address of zeros (drivers/net/vxlan)."""
+    """Return a request that adds a default remote to a VXLAN interface (head-end replication).
+
+    It is a forwarding database entry of the all-zeros MAC address (drivers/net/vxlan).
+    """
     message = ndmsg()
     message["family"], message["ifindex"] = socket.AF_BRIDGE, index
     message["state"], message["flags"] = NUD_NOARP | NUD_PERMANENT, NTF_SELF
@@ -233,7 +242,7 @@ def new_remote(index: int, remote: str) -> Message:
 
 
 def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> Message:
-    """A request for a root queueing discipline."""
+    """Return a request that adds a root queueing discipline."""
     message = tcmsg()
     message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0x10000, 0xFFFFFFFF
     message["attrs"] = [("TCA_KIND", kind)]
@@ -243,8 +252,10 @@ def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> M
 
 
 def new_ingress(index: int, kind: str) -> Message:
-    """A request for `ingress` or `clsact`, the places for filters on arriving traffic: parent TC_H_INGRESS
-    (linux/pkt_sched.h)."""
+    """Return a request that adds `ingress` or `clsact`, which hold filters for arriving traffic.
+
+    Their parent is TC_H_INGRESS (linux/pkt_sched.h).
+    """
     message = tcmsg()
     message["family"], message["index"], message["handle"], message["parent"] = (
         0,

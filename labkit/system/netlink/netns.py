@@ -1,4 +1,4 @@
-"""Network namespaces without names: made, entered, and freed by the kernel when nothing holds them."""
+"""Network namespaces without names. The kernel frees one when nothing holds it any more."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def index_of(name: str) -> int:
-    """The index of an interface in the namespace of the calling thread. Raises OSError when there is none of
-    that name."""
+    """Return the index of an interface in the calling thread's namespace. Raises OSError if there is none of this
+    name."""
     return socket.if_nametoindex(name)
 
 
@@ -28,8 +28,10 @@ def _call(function: str, *arguments: int) -> None:
 
 @contextmanager
 def inside(netns: int) -> Iterator[None]:
-    """The calling thread is in the network namespace `netns` (a file descriptor); programs that it starts
-    are, too."""
+    """Move the calling thread into the network namespace `netns` (a file descriptor) for the block.
+
+    Programs that the thread starts in the block are in that namespace, too.
+    """
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", netns, CLONE_NEWNET)
@@ -42,10 +44,9 @@ def inside(netns: int) -> Iterator[None]:
 
 
 def new_namespaces(count: int) -> list[tuple[int, Netlink]]:
-    """`count` anonymous network namespaces: a file descriptor that keeps each alive, and a netlink socket in
-    it.
+    """Create `count` network namespaces; return (file descriptor, netlink socket) for each.
 
-    When the descriptors are closed, by whomever and however, the kernel frees them and all that is in them.
+    The kernel frees a namespace and its content when the last descriptor is closed, also if the process dies.
     """
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     made: list[tuple[int, Netlink]] = []

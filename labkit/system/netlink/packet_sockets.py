@@ -1,7 +1,7 @@
-"""Packet sockets (packet(7)) of a namespace and what they dropped: sock_diag(7), linux/packet_diag.h.
+"""Read the drops of the packet sockets (packet(7)) of a namespace: sock_diag(7), linux/packet_diag.h.
 
-A program that receives by packet sockets, as the userspace datapath of Open vSwitch does, loses packets when a socket's
-buffer is full. No counter of an interface shows that; `ss -0 -e -m` shows it as d in skmem.
+A program that receives through packet sockets, like the userspace datapath of Open vSwitch, loses packets when a
+socket's buffer is full. No interface counter shows that; `ss -0 -e -m` shows it as d in skmem.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _message = struct.Struct("=BBHIII")  # struct packet_diag_msg: family, type, pro
 
 
 class PacketSockets:
-    """A question to the kernel about the packet sockets of the namespace `netns` (a descriptor)."""
+    """Reader of the packet sockets of the namespace `netns` (a file descriptor)."""
 
     def __init__(self, netns: int) -> None:
         with inside(netns):
@@ -39,8 +39,11 @@ class PacketSockets:
         self._socket.close()
 
     def drops(self) -> dict[int, int]:
-        """How many packets found a socket's buffer full, by the index of the interface; sockets that receive nothing
-        are left out. Raises Failed where the kernel does not tell (CONFIG_PACKET_DIAG)."""
+        """Return the packets dropped because a socket's buffer was full, by interface index.
+
+        Sockets that receive nothing are left out. Raises Failed if the kernel does not report them
+        (CONFIG_PACKET_DIAG).
+        """
         body = _request.pack(socket.AF_PACKET, 0, 0, 0, PACKET_SHOW_INFO | PACKET_SHOW_MEMINFO, 0, 0)
         flags = NLM_F_REQUEST | NLM_F_DUMP
         self._socket.send(_header.pack(16 + len(body), SOCK_DIAG_BY_FAMILY, flags, 0, 0) + body)
@@ -64,7 +67,7 @@ class PacketSockets:
 
 
 def _drops(message: bytes) -> tuple[int | None, int]:
-    """The interface that a socket receives from, or None, and what it dropped."""
+    """Return the interface that a socket receives from (or None) and its drops."""
     _family, _type, protocol, *_ = _message.unpack_from(message)
     index, dropped, at = None, 0, _message.size
     while at + 4 <= len(message):

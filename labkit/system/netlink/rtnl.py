@@ -1,7 +1,7 @@
-"""The message classes of pyroute2 that labkit uses, without the rest of it.
+"""The message classes of pyroute2 that labkit uses, imported without the rest of pyroute2.
 
-`import pyroute2` brings its object layers, asyncio and SSL along: 0.15 s here and seconds on an emulated CPU, at
-each start of a lab VM. So a bare package of that name stands in for it while these are imported, and no longer.
+`import pyroute2` also imports its object layers, asyncio and SSL: 0.15 s, and seconds on an emulated CPU at each boot
+of a lab VM. Therefore an empty package of that name replaces it during these imports only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A route-netlink socket of one namespace: requests in batches, counters at little cost."""
+"""A route-netlink socket of one namespace: batched requests and cheap counters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_MULTI, NLM_F_DUMP_INTR = 2, 0x10
 EAGAIN, EOPNOTSUPP = 11, 95
-ATTEMPTS = 10  # to list what another process may be changing
+ATTEMPTS = 10  # attempts to list objects that another process may be changing
 BATCH = 64  # acknowledgements of a batch must fit into the socket's receive buffer
 
 _header = struct.Struct("IHHII")
 
 
 class LinkError(Failed):
-    """The kernel refused a netlink request; `errno` is its number, the text its own words where it gave
-    any. `unknown` is the kind of link that it does not know, if that is why."""
+    """The kernel refused a netlink request. `errno` is its error number; the message includes the kernel's text, if
+    any.
+
+    `unknown` is the link kind that the kernel does not support, if that is the reason.
+    """
 
     def __init__(self, what: str, errno: int, words: str, kind: str | None = None) -> None:
         super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({words})" if words else ""))
@@ -36,8 +39,7 @@ class LinkError(Failed):
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """What an interface has received: frames (after GRO, before segmentation) and their bytes; and the frames that it
-    has sent."""
+    """The received frames (after GRO, before segmentation) and bytes of an interface, and its sent frames."""
 
     received_bytes: int
     received_count: int
@@ -45,7 +47,7 @@ class LinkCounters:
 
 
 class Netlink:
-    """A route-netlink socket in the network namespace in which it was made."""
+    """A route-netlink socket in the network namespace in which it was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(
@@ -59,10 +61,9 @@ class Netlink:
         self._socket.close()
 
     def do(self, *messages: Message) -> None:
-        """Send the requests, in order, and wait until the kernel has acknowledged each.
+        """Send the requests in order and wait until the kernel has acknowledged each.
 
-        Raises LinkError with the kernel's words for the first that it refused; those after it in the same
-        batch were still tried.
+        Raises LinkError for the first refused request; later requests of the same batch are still attempted.
         """
         for start in range(0, len(messages), BATCH):
             self._batch(messages[start : start + BATCH])
@@ -89,19 +90,19 @@ class Netlink:
             raise first
 
     def ask(self, message: Message) -> list[bytes]:
-        """What the kernel tells when it is asked: its messages, each with its header; one, or those of a dump.
+        """Send a request and return the kernel's messages, each with its header: one, or all of a dump.
 
-        Raises LinkError with its words when it does not tell.
+        Raises LinkError if the kernel refuses.
         """
         for _ in range(ATTEMPTS):
             self._socket.send(message.body)
             answers, interrupted = self._answers(message)
             if not interrupted:
                 return answers
-        raise LinkError(message.what, EAGAIN, "what is listed changes all the time")
+        raise LinkError(message.what, EAGAIN, "the listed objects changed during every attempt")
 
     def _answers(self, message: Message) -> tuple[list[bytes], bool]:
-        """The answers, and whether a change came between two parts of a dump."""
+        """Return the answers, and whether a change interrupted the dump."""
         answers: list[bytes] = []
         interrupted = False
         while True:
@@ -120,8 +121,8 @@ class Netlink:
                 offset = (end + 3) & ~3
 
     def counters(self, index: int) -> LinkCounters:
-        """The 64-bit receive counters of one interface (RTM_GETSTATS; 20 µs, where a full RTM_GETLINK costs
-        ten times that)."""
+        """Return the 64-bit counters of an interface (RTM_GETSTATS: 20 µs; a full RTM_GETLINK costs ten times as
+        much)."""
         # struct if_stats_msg: family, pad, ifindex, filter_mask
         body = struct.pack("BBHII", 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1))
         self._socket.send(_header.pack(16 + len(body), RTM_GETSTATS, NLM_F_REQUEST, 0, 0) + body)
@@ -146,7 +147,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _extended_words(flags: int, body: bytes) -> str:
-    """NLMSGERR_ATTR_MSG of an extended acknowledgement: with CAP_ACK it follows the error and the request's
+    """Return NLMSGERR_ATTR_MSG of an extended acknowledgement; with CAP_ACK it follows the error and the request's
     header."""
     if not flags & 0x200:  # NLM_F_ACK_TLVS
         return ""

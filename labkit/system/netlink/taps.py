@@ -1,4 +1,4 @@
-"""Taps: network interfaces whose other end is a descriptor (Documentation/networking/tuntap.rst)."""
+"""Tap interfaces: the other end is a file descriptor (Documentation/networking/tuntap.rst)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ TUN = "/dev/net/tun"
 
 
 def new_tap(name: str, queues_count: int = 1) -> list[int]:
-    """A new tap in the network namespace of the calling thread: a descriptor for each of its queues. The kernel frees
-    it with the last of them. Raises Unsupported where there are no taps."""
+    """Create a tap in the calling thread's network namespace; return one file descriptor per queue.
+
+    The kernel removes the tap when the last descriptor is closed. Raises Unsupported if the machine has no taps.
+    """
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (IFF_MULTI_QUEUE if queues_count > 1 else 0)
     made: list[int] = []
     for _ in range(queues_count):
@@ -30,18 +32,19 @@ def _opened() -> int:
         return os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise Unsupported(
-            f"the cable of a QEMU machine is a tap, and {TUN} cannot be opened ({error.strerror}): `modprobe tun` as"
-            " root makes it, and in a container it has to be passed in"
+            f"QEMU machines need a tap, but {TUN} cannot be opened ({error.strerror}): run `modprobe tun` as"
+            " root; pass the device into a container"
         ) from None
 
 
 def check_taps() -> None:
-    """Raises Unsupported where there are no taps."""
+    """Raise Unsupported if the machine has no taps."""
     os.close(_opened())
 
 
 class Tap:
-    """A tap in the network namespace `netns` (a descriptor): its index there, and the descriptors of its queues."""
+    """A tap in the network namespace `netns` (a file descriptor): its index there and the descriptors of its
+    queues."""
 
     def __init__(self, netns: int, name: str, queues_count: int = 1) -> None:
         with inside(netns):
@@ -49,6 +52,6 @@ class Tap:
             self.index = index_of(name)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the queues; this removes the tap."""
         for fd in self.fds:
             os.close(fd)

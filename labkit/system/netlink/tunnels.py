@@ -1,4 +1,4 @@
-"""What the kernel is told of a tunnel, by its own names (linux/if_link.h, linux/if_tunnel.h)."""
+"""Netlink attributes of tunnels (linux/if_link.h, linux/if_tunnel.h)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def tunnel_data(
     learning: bool = True,
     ttl: int | None = None,
 ) -> dict[str, Any]:
-    """The attributes (IFLA_INFO_DATA) of a vxlan, geneve, gre, gretap or ipip. `number`: VNI, or key of GRE; `link`:
-    the index of the interface that it is bound to; `remote` of a vxlan may be a multicast group; `ttl` none: the
-    default of the namespace for vxlan and geneve, the inner packet's for the others. Only vxlan and geneve have IPv6
-    outside: of the others the kernel has other kinds for that."""
+    """Return the attributes (IFLA_INFO_DATA) of a vxlan, geneve, gre, gretap or ipip interface.
+
+    `number` is the VNI, or the GRE key. `link` is the index of the interface that it is bound to. The `remote` of a
+    vxlan may be a multicast group. `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for
+    the others. Only vxlan and geneve accept IPv6 outer addresses; the kernel has other kinds for IPv6 GRE and IPIP.
+    """
     own: dict[str, Any]
     if kind == "vxlan":
         own = {
@@ -40,7 +42,7 @@ def tunnel_data(
 
 
 def _addresses(**given: str | None) -> dict[str, str]:
-    """These addresses, by the name that they have in their version of IP."""
+    """Return the addresses by attribute name; IPv6 names end in 6."""
     return {
         name if ip_address(address).version == 4 else f"{name}6": address
         for name, address in given.items()

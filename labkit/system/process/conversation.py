@@ -56,7 +56,7 @@ class Conversation:
     """
 
     def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
-        self._said = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()
         self._heard = bytearray()
         self._silent_s: float | None = None
         with startable(argv):
@@ -64,7 +64,7 @@ class Conversation:
                 [*DIE_WITH_US, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 pass_fds=pass_fds,
                 env=parsed_environment(),
             )
@@ -99,7 +99,7 @@ class Conversation:
                 yield line
             seen = len(self._heard)
             if seen > LONGEST_LINE:
-                raise Failed(f"the experiment's process said a line of more than {LONGEST_LINE >> 20} MiB")
+                raise Failed(f"the experiment's process wrote a line longer than {LONGEST_LINE >> 20} MiB")
             if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
                 self._silent_s = silence_s
                 return
@@ -114,7 +114,7 @@ class Conversation:
         if self._silent_s is not None:
             return f"said nothing for {self._silent_s:g} s"
         returncode = self._popen.wait()
-        last = content_of(self._said).strip().splitlines()[-1:]
+        last = content_of(self._stderr).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:
             return f"was killed by signal {signal.SIGKILL:d}"
         if known := _NO_NAMESPACE.get("".join(last)):
@@ -133,4 +133,4 @@ class Conversation:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-        self._said.close()
+        self._stderr.close()

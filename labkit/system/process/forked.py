@@ -1,4 +1,4 @@
-"""A copy of this process that does one thing beside it, without a second Python's start and without this one's GIL."""
+"""A forked copy of this process that does one task: no start of another Python, and no shared GIL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Forked:
-    """A copy of this process that runs `work` with its end of a connection, and then ends. It dies with us, and Ctrl-C
-    does not reach it. Of our descriptors it has those of `keep`, and standard error.
+    """A copy of this process that runs `work` with its end of a socket pair, and then ends.
 
-    To be made by a process of one thread (fork(2)): what other threads hold would be held in the copy for ever.
+    It dies with its parent and ignores Ctrl-C. It keeps only standard error and the descriptors in `keep`. The calling
+    process must have one thread (fork(2)): a lock that another thread holds would stay locked in the copy.
     """
 
     def __init__(self, work: Callable[[socket.socket], None], keep: Iterable[int] = ()) -> None:
@@ -36,14 +36,15 @@ class Forked:
         self._heard = bytearray()
 
     def tell(self, line: bytes) -> None:
-        """Send it a line. Raises Failed when it has ended."""
+        """Send it a line. Raises Failed if it has ended."""
         try:
             self._ours.sendall(line + b"\n")
         except OSError:
             raise Failed(self._how()) from None
 
     def hear(self, timeout_s: float) -> bytes:
-        """The next line that it writes. Raises Failed when it has ended, or is silent for so long and is killed."""
+        """Return the next line that it writes. Raises Failed if it has ended; if it is silent for `timeout_s`,
+        kills it first."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._heard:
             self._ours.settimeout(max(0.001, deadline - time.monotonic()))
@@ -62,7 +63,7 @@ class Forked:
         return line
 
     def _how(self) -> str:
-        """How it ended; one that has let go of the connection is ended now."""
+        """Close the connection, wait for the end, and return how it ended, in words."""
         with contextlib.suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
         self._wait()
@@ -70,8 +71,10 @@ class Forked:
         return f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
 
     def stop(self, timeout_s: float) -> bytes:
-        """Tell it to stop, by the end of what it is told, and hear all that it said until it ended. Raises Failed when
-        it was killed, or did not end in time and is now."""
+        """Close our side of the connection, which stops it; return what it wrote until it ended.
+
+        Raises Failed if it was killed or did not end in time (it is killed then).
+        """
         self._ours.shutdown(socket.SHUT_WR)
         self._ours.settimeout(timeout_s)
         lines = bytearray()
@@ -81,7 +84,7 @@ class Forked:
         except TimeoutError:
             self.kill()
             raise Failed(f"did not end within {timeout_s:g} s and was killed") from None
-        except ConnectionError:  # it was killed before it had read that it should stop
+        except ConnectionError:  # it was killed before it read the end of its input
             pass
         self._wait()
         assert self._ended is not None
@@ -90,13 +93,13 @@ class Forked:
         return bytes(lines)
 
     def _wait(self) -> None:
-        """Wait for its end: who has closed its end of the connection has nothing else to do."""
+        """Wait for its end; a copy that has closed its connection has nothing left to do."""
         if self._ended is None:
             self._ours.close()
             self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         if self._ended is None:
             os.kill(self.pid, signal.SIGKILL)
             self._wait()
@@ -105,10 +108,10 @@ class Forked:
 def _become(
     work: Callable[[socket.socket], None], theirs: socket.socket, keep: Iterable[int], parent: int
 ) -> None:
-    """What the copy does; it never returns into what its parent was doing."""
+    """Run the copy. It never returns into the parent's code."""
     code = 70  # EX_SOFTWARE
     try:
-        gc.freeze()  # an object of the parent's that is finalized here might close a descriptor that is ours by then
+        gc.freeze()  # finalizing an object of the parent here could close a descriptor that the copy uses
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
@@ -122,7 +125,7 @@ def _become(
 
 
 def _let_go(keep: set[int]) -> None:
-    """Close all descriptors but these: a pipe that is held here would not end when the parent closes it."""
+    """Close all descriptors but these: a pipe that the copy holds would not end when the parent closes it."""
     first = 0
     for number in sorted(keep):
         os.closerange(first, number)

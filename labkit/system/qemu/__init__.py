@@ -1,2 +1,1 @@
-"""What it takes to boot a kernel in QEMU, for lab VMs and for guests: kernels, the first file system, command lines,
-the console, KVM."""
+"""Booting kernels in QEMU, for lab VMs and guests: kernels, initramfs, command lines, console, KVM."""

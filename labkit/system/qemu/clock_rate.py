@@ -1,5 +1,7 @@
-"""How fast this machine's time stamp counter runs: an emulated guest's runs alike, and its kernel should not have to
-find out while other programs take its CPU away. One that found 5 GHz instead of 2.6 counts two seconds for each.
+"""The rate of this machine's time stamp counter, to pass to emulated guests.
+
+An emulated guest has the same rate. A guest kernel that measured it on a busy machine could be wrong: with 5 GHz
+instead of 2.6 GHz, its clock runs at half speed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ MEASURE_S = 0.05
 
 
 def tsc_khz() -> int | None:
-    """Ticks in a millisecond, to a few millionths; None where the counter is no clock or cannot be read."""
+    """Return the ticks per millisecond, exact to a few millionths; None if the counter is no clock or cannot be
+    read."""
     if platform.machine() != "x86_64" or "constant_tsc" not in Path("/proc/cpuinfo").read_text():
         return None
     try:
@@ -32,7 +35,7 @@ def tsc_khz() -> int | None:
 
 
 def _at_once(read: ctypes._CFunctionType) -> tuple[int, int]:
-    """The time in nanoseconds and the ticks: of a few readings the one between whose sides the least time passed."""
+    """Return the time in nanoseconds and the ticks at that time: the tightest of 20 readings."""
     result = []
     for _ in range(20):
         before, ticks, after = time.monotonic_ns(), read(), time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""The command lines of QEMU and of virtiofsd, of Debian 12 and of later."""
+"""The command lines of QEMU and virtiofsd, for Debian 12 and later."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from labkit.system.qemu.vm_spec import Shape
 CHANNEL = "labkit"  # the name of a lab VM's virtio-serial port; in the guest /sys/class/virtio-ports/*/name
 PORTS = {CHANNEL: "channel"}  # a port's name in the guest, and its socket
 
-# The emulated CPU: QEMU's smallest model, with what x86-64-v2 adds to it (the psABI's second level), because numpy's
-# wheels since 2.4 execute those instructions without asking. Larger models are not faster: they cost more to emulate.
+# The emulated CPU: QEMU's smallest model plus the instructions of x86-64-v2 (second level of the psABI), which numpy's
+# wheels since 2.4 use without a check. Larger models are slower to emulate.
 EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
-# mitigations=off and a small CPU model make an emulated CPU several times as fast; the command line is in every row's
-# environment. tsc=reliable: an emulated clock is not to be watched.
+# mitigations=off and a small CPU model make an emulated CPU several times as fast; every row's environment records the
+# command line. tsc=reliable: the kernel does not watch an emulated clock.
 KERNEL_WORDS = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
 
-# A guest's root makes no device node, and gives no file rights that its reader does not have.
+# root in a guest cannot create device nodes or set file capabilities and setgid bits in a share
 WITHOUT = "modcaps=-mknod:-setfcap:-fsetid"
 
 
 @dataclass(frozen=True)
 class Share:
-    """A folder of this machine that the guest mounts by its tag."""
+    """A host folder that the guest mounts by its tag."""
 
     tag: str
     source: Path
@@ -37,14 +37,14 @@ class Share:
 
 
 def system() -> str:
-    """The program that runs a lab VM. Raises Unsupported where labkit knows none for this architecture."""
+    """Return the QEMU program for lab VMs. Raises Unsupported if this architecture is not supported."""
     if platform.machine() != "x86_64":
-        raise Unsupported(f"lab VMs need an x86-64 machine so far, and this one is {platform.machine()}")
+        raise Unsupported(f"lab VMs need an x86-64 machine, and this one is {platform.machine()}")
     return machine.program("qemu-system-x86_64")
 
 
 def virtiofsd(share: Share, socket: Path) -> list[str]:
-    """The words that serve a share at `socket`. Debian 12 has the daemon in C, later ones that in Rust."""
+    """Return the command that serves a share at `socket`; Debian 12 has the C daemon, later releases the Rust one."""
     path = machine.program("virtiofsd")
     cache = "always" if share.readonly else "auto"
     if "/qemu/" in path:
@@ -61,17 +61,18 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
 
 
 def _emulated() -> list[str]:
-    """Words for a kernel on an emulated CPU.
+    """Return kernel parameters for an emulated CPU.
 
-    It neither measures nor tries its clocks: on a busy machine it finds a wrong rate of the time stamp counter, or dies
-    ("IO-APIC + timer doesn't work"). And it boots on one CPU (agent.vm_init brings up the others): while a boot changes
-    the kernel's own code (jump labels), another emulated CPU now and then runs into the change ("Oops: int3")."""
+    The kernel must not measure or test its clocks: on a busy machine it would find a wrong time stamp counter rate, or
+    panic ("IO-APIC + timer doesn't work"). It boots on one CPU (agent.vm_init starts the others): while a boot patches
+    the kernel's code (jump labels), another emulated CPU can run into the patched instruction ("Oops: int3").
+    """
     rate = clock_rate.tsc_khz()
     return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
 
 
 def threads_count(shape: Shape, *, kvm: bool) -> int:
-    """How many threads of this machine run a guest's CPUs."""
+    """Return how many threads of this machine run a guest's CPUs."""
     return shape.cpus if kvm or shape.profile != "tracing" else 1
 
 
@@ -85,8 +86,10 @@ def argv(
     more: Sequence[str] = (),
     ports: Mapping[str, str] = PORTS,
 ) -> list[str]:
-    """The words that run a machine whose sockets, initramfs and console are files of `scratch`; `more` are further
-    words (a NIC), `ports` its virtio-serial ports with their sockets."""
+    """Return the QEMU command of a machine; its sockets, initramfs and console are files in `scratch`.
+
+    `more` are further arguments (a NIC). `ports` are its virtio-serial ports by name, with their sockets.
+    """
     threads = "single" if shape.profile == "tracing" else "multi"
     runs = (
         ["-accel", "kvm", "-cpu", "host"]
@@ -105,7 +108,7 @@ def argv(
     return [
         system(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
         "-smp", str(shape.cpus), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        # No new programs and no other user's rights, whatever a guest makes of QEMU.
+        # A guest that takes over QEMU can neither start programs nor gain another user's rights.
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny",
         "-serial", f"file:{scratch / 'console'}",
         "-device", "virtio-rng-pci",

@@ -1,11 +1,11 @@
-"""The last words of a guest's console."""
+"""The last lines of a guest's console."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# The line that says most about why a kernel went, the first that is found.
+# The lines that explain best why a kernel stopped; the first match counts.
 _TELLING = (
     "Kernel panic - not syncing",
     "Out of memory",
@@ -19,7 +19,7 @@ TAIL_BYTES = 65536
 
 
 def lines(path: Path) -> list[str]:
-    """The last lines of a console, without times and colours; none where there is no console."""
+    """Return the last lines of a console without timestamps and colours; empty if there is no console."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -31,15 +31,15 @@ def lines(path: Path) -> list[str]:
 
 
 def panic(path: Path) -> str | None:
-    """What a kernel says when it gives up, or None."""
+    """Return the kernel panic message on the console, or None."""
     return next((line for line in lines(path) if "Kernel panic - not syncing" in line), None)
 
 
 def last_words(path: Path) -> str:
-    """`; the console's last words: …`, or nothing where it was silent."""
+    """Return `; the console's last words: …`, or an empty string if the console is empty."""
     result = lines(path)
     telling = next((line for words in _TELLING for line in result if words in line), None)
     line = telling or (result[-1] if result else "")
     before = result[: result.index(line)][-1:] if "Attempted to kill init" in line else []
-    line = "; ".join([*before, line])  # why PID 1 went is what it said before
+    line = "; ".join([*before, line])  # PID 1 explained its end in the line before
     return f"; the console's last words: {line[:200]}" if line else ""

@@ -1,4 +1,4 @@
-"""The first file system of what is booted: a cpio archive, with busybox and the modules of the kernel."""
+"""Build an initramfs: a cpio archive with busybox and kernel modules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Entry = tuple[int, bytes]  # mode and content
 
 
 def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """A cpio archive in the form that the kernel unpacks ("newc"; Documentation/driver-api/early-userspace/
-    buffer-format.rst): path to mode and content."""
+    """Return a cpio archive in the kernel's format "newc" of path to (mode, content).
+
+    Source: Documentation/driver-api/early-userspace/buffer-format.rst.
+    """
     packed = bytearray()
     for number, (name, (mode, content)) in enumerate([*entries.items(), ("TRAILER!!!", (0, b""))], 1):
         path = name.encode() + b"\0"
@@ -27,10 +29,10 @@ def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
 
 
 def load_order(modules: Path, names: Iterable[str]) -> list[Path]:
-    """The files of the modules and of those that they need, in the order in which they are loaded.
+    """Return the files of the modules and of their dependencies, in loading order.
 
-    `modules` is the kernel's lib/modules/RELEASE, whose modules.dep and modules.builtin depmod(8) wrote. Raises
-    Unsupported for a module that this kernel does not have.
+    `modules` is lib/modules/RELEASE of the kernel, with modules.dep and modules.builtin from depmod(8). Raises
+    Unsupported for a module that this kernel lacks.
     """
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
@@ -44,11 +46,11 @@ def load_order(modules: Path, names: Iterable[str]) -> list[Path]:
             continue
         if name not in by_name:
             raise Unsupported(
-                f"the kernel {modules.name} has no {name}, without which what is booted cannot reach this machine:"
-                " take another one (labkit kernels)"
+                f"the kernel {modules.name} has no module {name}, which a guest needs to reach this machine:"
+                " choose another kernel (labkit kernels)"
             )
         first = by_name[name]
-        # modules.dep lists what a module needs, direct needs first: backwards is the order of loading
+        # modules.dep lists dependencies with the direct ones first; loading order is the reverse
         order += [one for path in [*reversed(needs[first]), first] if (one := modules / path) not in order]
     return order
 
@@ -59,23 +61,28 @@ def _name(path: str) -> str:
 
 def _content(path: Path) -> bytes:
     content = path.read_bytes()
-    if path.suffix == ".xz":  # busybox's insmod does not unpack
+    if path.suffix == ".xz":  # busybox's insmod cannot decompress
         content = lzma.decompress(content)
     elif path.suffix != ".ko":
-        raise Unsupported(f"{path} is compressed in a way that labkit does not unpack; take another kernel")
+        raise Unsupported(
+            f"{path} has an unsupported compression (only .xz is supported): choose another kernel"
+        )
     return content
 
 
 def modules(kernel: Kernel, names: Iterable[str]) -> dict[str, Entry]:
-    """modules/NAME.ko of these modules and of those that they need, in the order in which they are loaded; nothing for
-    a kernel without modules. Raises Unsupported for one that this kernel does not have."""
+    """Return modules/NAME.ko of these modules and their dependencies in loading order; empty for a kernel without
+    modules.
+
+    Raises Unsupported for a module that this kernel lacks.
+    """
     files = load_order(kernel.modules, names) if kernel.modules else []
     return {f"modules/{_name(path.name)}.ko": (0o100644, _content(path)) for path in files}
 
 
 def busybox() -> Entry:
-    """The static busybox. Raises Unsupported where there is none."""
+    """Return the static busybox. Raises Unsupported if it is not installed."""
     result = next((path for name in ("busybox-static", "busybox") if (path := shutil.which(name))), None)
     if result is None:
-        raise Unsupported("the program busybox is not here: install the Debian package busybox-static")
+        raise Unsupported("the program busybox is missing: install the Debian package busybox-static")
     return 0o100755, Path(result).read_bytes()

@@ -1,4 +1,4 @@
-"""Kernels that a lab VM can boot: those of /boot, those in labkit's store, and image files.
+"""Kernels that a lab VM can boot: in /boot, in labkit's store, and image files.
 
 STORE/RELEASE/boot/vmlinuz-RELEASE
               lib/modules/RELEASE/
@@ -19,7 +19,7 @@ from labkit.common.errors import BadInput
 BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-# "cloud" has fewer drivers; the real-time flavour is never what `debian` means.
+# "cloud" has fewer drivers. `debian` never means the real-time flavour.
 _OF_DEBIAN = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
 _X86, _ARM = (
     b"HdrS",
@@ -29,9 +29,9 @@ _X86, _ARM = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel image and its modules; `modules` is None when none are found (all that a guest needs may be built in).
+    """A kernel image and its modules; `modules` is None if none are found (all drivers may be built in).
 
-    `source` is "installed" (/boot), "store" (what `labkit kernels get` fetched) or "file".
+    `source` is "installed" (/boot), "store" (fetched by `labkit kernels get`) or "file".
     """
 
     release: str
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def digest(self) -> str:
-        """The first 16 hexadecimal digits of the image's SHA-256. Raises BadInput when it cannot be read."""
+        """Return the first 16 hexadecimal digits of the image's SHA-256. Raises BadInput if it cannot be read."""
         try:
             status = self.image.stat()
             return _digest(self.image, status.st_mtime_ns, status.st_size)
@@ -56,20 +56,22 @@ def _digest(image: Path, _mtime_ns: int, _size: int) -> str:
 
 
 def store() -> Path:
-    """Where `labkit kernels get` puts kernels: labkit/kernels in $XDG_DATA_HOME, else in ~/.local/share."""
+    """Return the folder of `labkit kernels get`: labkit/kernels in $XDG_DATA_HOME, else in ~/.local/share."""
     data = os.environ.get("XDG_DATA_HOME", "")
     return (Path(data) if data.startswith("/") else Path.home() / ".local/share") / "labkit/kernels"
 
 
 def in_store(release: str) -> Kernel:
-    """Where a release is in the store, whether it is there or not."""
+    """Return the paths of a release in the store, whether it exists or not."""
     folder = store() / release
     return Kernel(release, folder / f"boot/vmlinuz-{release}", folder / "lib/modules" / release, "store")
 
 
 def installed() -> list[Kernel]:
-    """The kernels of /boot and of the store that have modules, newest last; the store's in the place of one of
-    /boot that this user cannot read."""
+    """Return the kernels of /boot and of the store that have modules, newest last.
+
+    A kernel of the store replaces one of /boot that this user cannot read.
+    """
     result: dict[str, Kernel] = {}
     for image in BOOT.glob("vmlinuz-*"):
         release = image.name.removeprefix("vmlinuz-")
@@ -91,8 +93,8 @@ def _has_modules(kernel: Kernel) -> bool:
 
 
 def order(release: str) -> tuple[object, ...]:
-    """A key that sorts releases as Debian sorts versions: numbers as numbers, ~ before the end; of one version,
-    Debian's full flavour last."""
+    """Return a sort key that orders releases as Debian orders versions; in one version, Debian's full flavour is
+    last."""
     named = flavour(release)
     version = release.removesuffix(f"-{named}").replace("-rc", "~rc")
     parts = []
@@ -103,20 +105,24 @@ def order(release: str) -> tuple[object, ...]:
 
 
 def flavour(release: str) -> str:
-    """The word that ends a release (cloud-amd64, generic), or nothing."""
+    """Return the word at the end of a release (cloud-amd64, generic), or an empty string."""
     word = re.search(r"-(?!rc\d)([a-z][a-z0-9_-]*)$", release)
     return word[1] if word else ""
 
 
 def find(name: str) -> Kernel:
-    """The kernel of a name: `debian` (the newest one of Debian's that is here), a release, or the absolute path of
-    an image. Raises BadInput with the list of what there is."""
+    """Return a kernel by name: `debian` (the newest Debian kernel), a release, or the absolute path of an image.
+
+    Raises BadInput with the available kernels.
+    """
     if name.startswith("/"):
         return _of_file(Path(name))
     there = installed()
     if name == "debian":
         named = [each for each in there if flavour(each.release) in _OF_DEBIAN]
-        named.sort(key=lambda each: os.access(each.image, os.R_OK))  # stable: the newest readable one is last
+        named.sort(
+            key=lambda each: os.access(each.image, os.R_OK)
+        )  # stable sort: the newest readable kernel is last
     else:
         named = [each for each in there if each.release == name]
     if named:
@@ -125,8 +131,7 @@ def find(name: str) -> Kernel:
     what = "no kernel of Debian's" if name == "debian" else f"no kernel {name[:100]!r}"
     have = f"there are {', '.join(each.release for each in there)}" if there else "there is none at all"
     raise BadInput(
-        f"{what} can be booted here ({have}): `labkit kernels get` fetches one, and the absolute path of an image is"
-        " a name, too"
+        f"{what} can be booted here ({have}): run `labkit kernels get`, or give the absolute path of an image"
     )
 
 
@@ -142,11 +147,11 @@ def _of_file(image: Path) -> Kernel:
 
 
 def release_of(image: Path) -> str:
-    """The release that a kernel image says it is. Raises BadInput when it is not there, cannot be read, or is no
-    image that this machine's architecture boots."""
+    """Return the release in a kernel image. Raises BadInput if it is missing, unreadable, or not bootable on this
+    machine."""
     try:
         if image.exists() and not image.is_file():
-            raise BadInput(f"{image} is no file, so it is no kernel image")
+            raise BadInput(f"{image} is not a regular file: name a kernel image")
         with open(image, "rb") as file:
             head = file.read(1 << 16)
             rest = file.read() if head[56:60] == _ARM else b""
@@ -154,12 +159,10 @@ def release_of(image: Path) -> str:
         raise _unreadable(image, error) from None
     magic = {"amd64": head[0x202:0x206] == _X86, "arm64": head[56:60] == _ARM}
     if not any(magic.values()):
-        raise BadInput(
-            f"{image} is no kernel image: name a vmlinuz or a bzImage (an ELF vmlinux is not booted)"
-        )
+        raise BadInput(f"{image} is not a kernel image: name a vmlinuz or a bzImage (not an ELF vmlinux)")
     if not magic.get(ARCHITECTURE):
         raise BadInput(
-            f"{image} is a kernel for {'amd64' if magic['amd64'] else 'arm64'}, and this is {ARCHITECTURE}"
+            f"{image} is a kernel for {'amd64' if magic['amd64'] else 'arm64'}, and this machine is {ARCHITECTURE}"
         )
     if magic["amd64"]:
         start = 0x200 + int.from_bytes(head[0x20E:0x210], "little")
@@ -169,15 +172,15 @@ def release_of(image: Path) -> str:
         lines = re.search(rb"Linux version (\S{1,128}) ", head + rest)
         release = lines[1].decode(errors="replace") if lines else image.name.removeprefix("vmlinuz-")
     if not RELEASE.fullmatch(release):
-        raise BadInput(f"{image} does not say which release it is: {release[:60]!r} is none")
+        raise BadInput(f"{image} has no valid kernel release: {release[:60]!r}")
     return release
 
 
 def _unreadable(image: Path, error: OSError) -> BadInput:
     if isinstance(error, PermissionError):
         return BadInput(
-            f"only root may read the kernel {image}: run as root, or `labkit kernels get` fetches one that you may read"
+            f"only root may read the kernel {image}: run as root, or fetch a readable one with `labkit kernels get`"
         )
     if isinstance(error, FileNotFoundError):
         return BadInput(f"there is no file {image}: `labkit kernels` lists what can be booted")
-    return BadInput(f"{image} cannot be read as a kernel: {error.strerror}")
+    return BadInput(f"{image} cannot be read as a kernel image: {error.strerror}")

@@ -1,5 +1,7 @@
-"""Whether KVM works here: /dev/kvm that can be opened is no proof (nested, it may hang), so it is tried once, with a
-deadline, and the outcome is remembered for this machine and its kernel."""
+"""Check whether KVM works. An accessible /dev/kvm is no proof, because nested KVM may hang.
+
+KVM is tried once with a deadline. A failure is remembered for this machine and kernel.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ FIRST_WORDS_S = 15.0  # a kernel under KVM is there within 2
 
 
 def remembered() -> Path:
-    """The file whose presence says that KVM does not work with this kernel on this machine."""
+    """Return the file whose existence means that KVM does not work with this kernel on this machine."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "labkit" / f"no-kvm-{os.uname().release}-{machine.provenance.machine_id()}"
 
 
 def worth_trying() -> bool:
-    """Whether the device can be opened and has not failed before."""
+    """Return whether /dev/kvm can be opened and KVM has not failed before."""
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return False
     with suppress(OSError):
@@ -32,12 +34,14 @@ def worth_trying() -> bool:
 
 
 class Silent(Failed):
-    """QEMU runs, and nothing comes of it."""
+    """QEMU runs, but the guest prints nothing."""
 
 
 def check(console: Path, first_words: str, ended: Callable[[], str | None]) -> None:
-    """Wait for the first words on the console of what has just been started with KVM. Raises Silent if they are late,
-    Failed with what `ended` tells if it tells that QEMU has ended."""
+    """Wait for `first_words` on the console of a guest that was just started with KVM.
+
+    Raises Silent if they are late, Failed with the text of `ended` if QEMU has ended.
+    """
     deadline = time.monotonic() + FIRST_WORDS_S
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -46,19 +50,19 @@ def check(console: Path, first_words: str, ended: Callable[[], str | None]) -> N
         if words := ended():
             raise Failed(words)
         time.sleep(0.05)
-    raise Silent(f"KVM does not work here: a kernel was not up after {FIRST_WORDS_S:g} s")
+    raise Silent(f"KVM does not work here: a kernel did not start within {FIRST_WORDS_S:g} s")
 
 
 def remember(why: str) -> None:
-    """From now on KVM is not tried on this machine with this kernel; `why` is for the doctor."""
+    """Remember that KVM does not work on this machine with this kernel; the doctor shows `why`."""
     with suppress(OSError):
         remembered().parent.mkdir(parents=True, exist_ok=True)
         remembered().write_text(" ".join(why.split())[:300] + "\n")
 
 
 def reason() -> str | None:
-    """Why KVM is not tried; None where it has not failed."""
+    """Return why KVM is not tried, None if it has not failed."""
     try:
-        return remembered().read_text(errors="replace").strip() or "a kernel was tried and hung in it"
+        return remembered().read_text(errors="replace").strip() or "a test kernel hung"
     except OSError:
         return None

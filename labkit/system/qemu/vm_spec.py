@@ -1,4 +1,4 @@
-"""The description of a lab VM in one word: its kernel, and options after commas."""
+"""Parse the description of a lab VM: its kernel, then options after commas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FORM = "vm:KERNEL[,cpus=N][,memory_mib=N][,profile=traffic|tracing][,append=WORD
 class Shape:
     """The description of a lab VM.
 
-    `kernel`: debian, a release, or the path of an image. `profile`: traffic (as many threads as CPUs), or tracing (one
-    thread for all CPUs, in which arming tracers is safe under emulation). `append`: words for the kernel's command
-    line. `modules`: loaded before anything runs. `fresh`: booted for every run instead of once for a sweep.
+    `kernel`: debian, a release, or the path of an image. `profile`: traffic (one thread per CPU), or tracing (one
+    thread for all CPUs, with which tracers can be started safely under emulation). `append`: kernel parameters.
+    `modules`: loaded before anything runs. `fresh`: boot for every run instead of once per sweep.
     """
 
     kernel: str
@@ -34,7 +34,7 @@ Read = Callable[[str], object]
 
 
 def number(least: int, most: int) -> Read:
-    """Reads a number within these bounds."""
+    """Return a reader of numbers within these bounds."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"\d{1,6}", text) or not least <= int(text) <= most:
@@ -45,7 +45,7 @@ def number(least: int, most: int) -> Read:
 
 
 def one_of(*known: str) -> Read:
-    """Reads one of these words."""
+    """Return a reader of one of these words."""
 
     def read(text: str) -> str:
         if text not in known:
@@ -56,7 +56,7 @@ def one_of(*known: str) -> Read:
 
 
 def words(form: str) -> Read:
-    """Reads words of a form with + between them."""
+    """Return a reader of words of this form, separated by +."""
 
     def read(text: str) -> tuple[str, ...]:
         words = tuple(text.split("+"))
@@ -94,14 +94,16 @@ def read(
     """
     kernel, *rest = text.split(",")
     if not re.fullmatch(r"[A-Za-z0-9_.+~/-]+", kernel):
-        raise BadInput(f"{source}: {what} is asked for as {form}")
+        raise BadInput(f"{source}: {what} has the form {form}")
     given: dict[str, object] = {}
     for word in rest:
         name, equals, value = word.partition("=")
         if name in given:
             raise BadInput(f"{source}: {name} is given twice")
         if name not in fields or bool(equals) != (fields[name] is not None):
-            raise BadInput(f"{source}: {word!r} is none of {', '.join(fields)}; the form is {form}")
+            raise BadInput(
+                f"{source}: {word!r} is not a valid option ({', '.join(fields)}); the form is {form}"
+            )
         reads = fields[name]
         try:
             given[name] = True if reads is None else reads(value)

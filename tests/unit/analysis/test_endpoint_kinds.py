@@ -260,13 +260,13 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
         ({"loads": "udp:"}, "loads=udp:: a load is"),
         ({"loads": "udp:800,udp:800"}, "none twice"),
         ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
-        ({"loads": "ping", "rate_bps": "1e6"}, "ping takes neither"),
+        ({"loads": "ping", "rate_bps": "1e6"}, "ping supports neither"),
         ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
         ({"slices": 3}, "slices=3: not used"),
         ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),
         ({"nodes": "two"}, "nodes=two: not used: guests are of one host"),
         ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
-        ({"topology": "veth"}, "veth has no place for a guest's tap"),
+        ({"topology": "veth"}, "veth has does not support endpoint="),
     ],
 )
 def test_invalid_loads(given: dict[str, Any], words: str) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 
+import example_states
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 import synthetic_report
+from numpy.typing import NDArray
 from synthetic_report import FIGURES, NO_IPVLAN
 
 from labkit.analysis import theme
+from labkit.analysis.drawing import figure as drawing
+from labkit.analysis.figures import endpoint_kinds, function_costs, line_chart
 
 
 def luminance(colour: str) -> float:
@@ -137,3 +143,73 @@ def test_external_text_is_not_markup(name: str) -> None:
     for path, value in synthetic_report.leaves(json.loads(figure.to_json())):
         if not path.endswith("legendgroup"):  # is not shown
             assert not re.search(r"<script|<a |<b>z", str(value)), path
+
+
+# --- seen by everybody, at any width ---
+
+DEUTERANOPIA = np.array(  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def seen_lab(colour: str) -> NDArray[np.float64]:
+    """A colour as deuteranopes see it, in CIELAB (D65)."""
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    ratios = XYZ @ np.clip(DEUTERANOPIA @ linear, 0, 1) / np.array([0.9505, 1.0, 1.089])
+    f = np.where(ratios > 0.008856, np.cbrt(ratios), 7.787 * ratios + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("colour", theme.PALETTE)
+def test_deuteranopes_tell_arms_from_the_baseline(colour: str) -> None:
+    assert np.linalg.norm(seen_lab(colour) - seen_lab(theme.GREY)) > 25
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_subtitles_fit_a_narrow_page(name: str) -> None:
+    figure = FIGURES[name](synthetic_report.rows())
+    assert max(map(len, figure.layout.title.subtitle.text.split("<br>"))) <= 104
+
+
+def test_long_subtitle_gets_room() -> None:
+    figure = go.Figure()
+    theme.titled(figure, "title", "word " * 50 + "<br>second")
+    assert figure.layout.title.subtitle.text.count("<br>") == 3
+    assert figure.layout.margin.t == theme.MARGIN_TOP_PX + 2 * theme.NOTE_LINE_PX
+    assert figure.layout.height == 450 + 2 * theme.NOTE_LINE_PX
+
+
+def test_same_notes_are_shown_once() -> None:
+    first, second, other = go.Figure(), go.Figure(), go.Figure()
+    for figure, note in ((first, "no ipvlan"), (second, "no ipvlan"), (other, "no gre")):
+        theme.noted(figure, [note], 50)
+    height, seen = second.layout.height, set[str]()
+    for figure in (first, second, other):
+        theme.noted_once(figure, seen)
+    assert [len(figure.layout.annotations) for figure in (first, second, other)] == [1, 0, 1]
+    assert second.layout.height == height - theme.NOTE_LINE_PX
+
+
+def test_interval_beyond_the_axis_is_cut_and_marked() -> None:
+    middles = pd.DataFrame({"x": [1, 2], "value": [5.0, 5.0], "below": [1.0, 9.0], "above": [1.0, 20.0]})
+    marks = line_chart._cut(middles, (0.0, 10.0))
+    assert middles["above"].tolist() == [1.0, 5.0]
+    assert middles["below"].tolist() == [1.0, 5.0]
+    assert (marks["x"].tolist(), marks["y"].tolist()) == ([2, 2], [10.0, 0.0])
+    assert marks["symbol"].tolist() == ["triangle-up-open", "triangle-down-open"]
+
+
+def test_seconds_have_a_unit_without_prefix_at_the_ticks() -> None:
+    rows = pd.DataFrame({"rtt_s": [2e-4, 3e-4]})
+    plot = endpoint_kinds.Plot("round-trip time", "s", [endpoint_kinds.Series("rtt_s")])
+    assert endpoint_kinds._prefix(rows, plot) == "µ"
+    times = pd.DataFrame({"difference_s": [2e-5, -1e-9]})
+    assert function_costs._scale(times, {"unit_s": 1e-9, "unit": "ns"}) == (1e-6, "µs")
+    assert function_costs._scale(times / 100, {"unit_s": 1e-9, "unit": "ns"}) == (1e-9, "ns")
+
+
+def test_drawing_page_follows_dark_mode() -> None:
+    page = drawing.page(example_states.bridged(1))
+    assert "@media (prefers-color-scheme:dark){body{background:#14171a}}" in page.partition("</head>")[0]

@@ -47,7 +47,7 @@ def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyP
             steps.append("started" if request is None else "started and told")
 
         def tell(self, line: str) -> None:
-            steps.append("told")
+            steps.append("reported")
 
         def end(self) -> None:
             steps.append("ended")
@@ -56,4 +56,4 @@ def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(local.machine, "details", lambda: steps.append("details") or {})
     with local.conversation({"do": "doctor"}):
         pass
-    assert steps == ["started", "details", "told", "ended"]
+    assert steps == ["started", "details", "reported", "ended"]

@@ -241,7 +241,7 @@ def test_huge_ping_count_is_bounded() -> None:
     text = sample("ping-20221126-outage.txt")
     claimed = text.replace(" packets transmitted", "0000000 packets transmitted")
     for read in (ping_probes.answers, ping_probes.probes):
-        with pytest.raises(Failed, match="ping claims what cannot be"):
+        with pytest.raises(Failed, match="ping claims more than"):
             read(claimed)
 
 

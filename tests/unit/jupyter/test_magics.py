@@ -57,7 +57,7 @@ def test_folders_are_completed(
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
-        ("%labkit run datapaths topology=nope", "there is no topology nope"),
+        ("%labkit run datapaths topology=nope", "nope is not a topology"),
         ("%labkit run nope", "there is no experiment nope"),
         ("%labkit fly", "%labkit fly: there are open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),

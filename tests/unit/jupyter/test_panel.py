@@ -31,7 +31,7 @@ def test_validation_while_typing(panel: panels.Panel) -> None:
     assert "It takes about" in panel.verdict.value
     assert not panel.start.disabled
     panel.fields["topology"].value = "<nope>"
-    assert "there is no topology &lt;nope&gt;" in panel.verdict.value
+    assert "&lt;nope&gt; is not a topology" in panel.verdict.value
     assert panel.start.disabled
     panel.fields["topology"].value = "veth,vxlan"
     assert not panel.start.disabled

@@ -98,7 +98,7 @@ def test_background_program() -> None:
         assert parameters.answer(1)["event"] == "started"
         end = time.monotonic() + 10
         for number in range(2, 1000):
-            parameters.ask(number, "said", program=1)
+            parameters.ask(number, "output", program=1)
             report = parameters.answer(number)
             if report["stdout"] == "ready\n" or time.monotonic() > end:
                 break
@@ -111,7 +111,7 @@ def test_background_program() -> None:
             -signal.SIGTERM,
             "ready\n",
         )
-        parameters.ask(1004, "said", program=1)
+        parameters.ask(1004, "output", program=1)
         assert not parameters.answer(1004)["running"]
 
 
@@ -120,7 +120,7 @@ def test_background_program() -> None:
     [
         ({"do": "run", "at": "nowhere", "argv": ["true"], "timeout_s": 1}, "has no nowhere: there are cs1"),
         ({"do": "wait", "program": 7, "timeout_s": 1}, "no such program"),
-        ({"do": "dance"}, "cannot be asked"),
+        ({"do": "dance"}, "unknown request"),
     ],
 )
 def test_invalid_requests_are_refused(request_: dict[str, Any], says: str) -> None:

@@ -151,7 +151,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"parameters": {"pairs": "x"}}, "pairs=x"),
         ({"parameters": {1: 2}}, "has no parameter 1"),
         ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
-        ({"grid": {"where": ["here", "moon"]}}, "where=moon: there are here "),
+        ({"grid": {"where": ["here", "moon"]}}, "where=moon is not a host: choose here "),
         ({"grid": {"where": ["here", "vm:debian,cpus=many"]}}, "cpus"),
         ({"grid": {"mtu_bytes": [1500, 1500]}}, "the point 1500 is there twice"),
         ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),
@@ -160,7 +160,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"grid": [5]}, "grid is a list of mappings"),
         ({"grid": None}, "grid is a list of mappings"),
         ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
-        ({"grid": {"topology": [["veth", "vethh"]]}}, "there is no topology vethh"),
+        ({"grid": {"topology": [["veth", "vethh"]]}}, "vethh is not a topology"),
     ],
 )
 def test_invalid_sweeps_are_refused(change: dict[str, Any], words: str, project: Path) -> None:
@@ -242,5 +242,5 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
     own.write_text(own.read_text().replace("vxlan7", "vxlan8"))
     assert sweep.load(written(project, content)).digest != first.digest
     own.write_text(own.read_text().replace("bob]]", "carol]]"))
-    with pytest.raises(BadInput, match="a pair has carol, and there is no such node"):
+    with pytest.raises(BadInput, match="a pair has carol, which is not a node"):
         sweep.load(written(project, content))

@@ -259,7 +259,7 @@ class TestDoctor:
         Capability("privilege", "root", False, "an ordinary user", "no profiles", "run as root"),
         Capability("link kinds", "veth", True),
         Capability(
-            "link kinds", "ipvlan", False, "this kernel does not know it", "no ipvlan", "boot another"
+            "link kinds", "ipvlan", False, "this kernel does not support it", "no ipvlan", "boot another"
         ),
         Capability("link kinds", "gre", None, "not tried", None, "modprobe ip_gre"),
         Capability("tools", "iperf3", True, "3.12"),
@@ -275,7 +275,7 @@ class TestDoctor:
         lines = text.splitlines()
         assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
         assert "  ✓ veth" in lines
-        assert "  ✗ ipvlan  this kernel does not know it — lost: no ipvlan — do: boot another" in lines
+        assert "  ✗ ipvlan  this kernel does not support it — lost: no ipvlan — do: boot another" in lines
         assert "  ? gre     not tried — do: modprobe ip_gre" in lines
         assert "  ✓ iperf3  3.12" in lines
         assert lines[-1] == "2 of 5 capabilities are available here; 1 not tested"

@@ -1,5 +1,7 @@
-"""What a guest boots with: busybox, the modules of its NIC and its ports, the programs of the load with the libraries
-that they need, and the Python that runs `exec_server`. Every file has the path that it has on this machine."""
+"""The initramfs of a guest: busybox, modules for its NIC and ports, load programs with their libraries, and Python.
+
+Python runs `exec_server`. Every file has the same path as on this machine.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,10 @@ _FOLDER: Entry = (0o040755, b"")
 
 @functools.lru_cache(maxsize=4)
 def packed(kernel: Kernel, programs: tuple[str, ...]) -> bytes:
-    """What all guests of a kernel have in common. Raises BadInput for a program that is not here, Unsupported for a
-    kernel without the modules."""
+    """Return the part that all guests of a kernel share.
+
+    Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
+    """
     entries: dict[str, Entry] = dict.fromkeys(("proc", "sys", "dev", "run", "tmp", "root", "etc"), _FOLDER)
     modules = cpio.modules(kernel, MODULES)
     entries |= {
@@ -51,7 +55,7 @@ def packed(kernel: Kernel, programs: tuple[str, ...]) -> bytes:
 
 
 def own(nic: Nic, kernel: Kernel, modules: Sequence[str], ports_count: int) -> bytes:
-    """What one guest has of its own, to follow the other (the kernel unpacks one archive after the other)."""
+    """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives)."""
     more = cpio.modules(kernel, [*MODULES, *modules])
     script = _script(nic, [Path(name).name for name in more], ports_count)
     return cpio.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
@@ -61,12 +65,12 @@ def _found(names: Iterable[str], *, must: bool) -> list[str]:
     result = {name: machine.program(name) for name in names}
     for name, path in result.items():
         if must and not os.path.isabs(path):
-            raise BadInput(f"there is no program {name} here to be packed for a guest")
+            raise BadInput(f"the program {name} is not installed here, so it cannot be packed for a guest")
     return [path for path in result.values() if os.path.isabs(path)]
 
 
 def _python() -> str:
-    """This Python, without its virtual environment."""
+    """Return the path of this Python without its virtual environment."""
     return os.path.realpath(sys.executable)
 
 
@@ -75,18 +79,19 @@ def _file(path: str) -> Entry:
 
 
 def _libraries(path: str) -> list[str]:
-    """The shared libraries that a program or library needs, its loader among them; none of a static one."""
+    """Return the shared libraries of a program or library with its loader; empty for a static one."""
     return _LIBRARY.findall(process.run(["ldd", path]).stdout)
 
 
 def _python_modules() -> dict[str, Entry]:
-    """The modules of Python that `inside` needs, compiled: an emulated CPU would take seconds for that."""
+    """Return the Python modules that `exec_server` needs, compiled, because compiling takes seconds on an emulated
+    CPU."""
     result: dict[str, Entry] = {}
     for line in process.output([_python(), "-I", "-S", exec_server.__file__, "modules"]).splitlines():
         name, _, path = line.partition(" ")
         if path.endswith(".so"):
             result |= {each: _file(each) for each in (path, *_libraries(path))}
-        elif name in ("os", "__main__"):  # by the file os.py Python finds its place
+        elif name in ("os", "__main__"):  # Python finds its standard library by the file os.py
             result |= {path: _file(path)} if name == "os" else {}
         else:
             result[f"{path}c"] = (0o100644, _compiled(path))
@@ -94,7 +99,7 @@ def _python_modules() -> dict[str, Entry]:
 
 
 def _compiled(path: str) -> bytes:
-    """A module as a file without its source beside it has it (importlib; PEP 3147)."""
+    """Compile a module into the form of a .pyc file without source (importlib; PEP 3147)."""
     import importlib.util
     import marshal
 
@@ -103,14 +108,14 @@ def _compiled(path: str) -> bytes:
 
 
 def _with_folders(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """The entries, with the folders that they are in before them."""
+    """Add the parent folders of the entries before them."""
     folders = {str(parent): _FOLDER for name in entries for parent in reversed(Path(name).parents)}
     folders.pop(".", None)
     return {**folders, **entries}
 
 
 def _nic_lines(nic: Nic, ip: str) -> list[str]:
-    """What waits for eth0, and gives it its address."""
+    """Return shell lines that wait for eth0 and configure it."""
     return [
         f"tries={NIC_S * 100}",
         'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
@@ -121,10 +126,10 @@ def _nic_lines(nic: Nic, ip: str) -> list[str]:
 
 
 def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
-    """What is run first: mounts, modules, eth0 with its address, and then `inside` for ever."""
+    """Return the init script: mounts, modules, eth0 with its address, then `exec_server`."""
     ip, is_v6 = machine.program("ip"), ":" in nic.address
     of_v6 = {"accept_dad": 0, "router_solicitations": 0} if is_v6 else {"disable_ipv6": 1}
-    # as namespaces have them
+    # as in network namespaces
     sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
     lines = [
         "#!/bin/busybox sh",

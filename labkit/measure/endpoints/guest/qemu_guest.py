@@ -1,7 +1,7 @@
-"""Guests: machines that QEMU runs, with a NIC (virtio-net) on a tap, a kernel, and a first file system that holds what
-load needs and nothing else.
+"""Guests: QEMU machines with a virtio-net NIC on a tap, a kernel, and a minimal initramfs for the load.
 
-They are asked over virtio-serial ports, which are not the measured network. A guest ends with whoever booted it.
+labkit controls them through virtio-serial ports, which are not part of the measured network. A guest ends with the
+process that booted it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from labkit.system import netlink, process
 from labkit.system.qemu import command, confined, console, kernels, kvm
 from labkit.system.temporary_files import in_memory, short_folder
 
-GRACE_S = 5.0  # for QEMU to end, once its sockets have
+GRACE_S = 5.0  # until QEMU ends after its sockets have closed
 VHOST = Path("/dev/vhost-net")
-# virtio-net's features that shift work between a guest and this machine (virtio 1.2, 5.1.3).
+# virtio-net features that move work between guest and host (virtio 1.2, 5.1.3).
 OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6",
     "host_ecn", "host_ufo",
@@ -32,27 +32,27 @@ OFFLOADS = (
 
 
 class Reading:
-    """A file in a guest."""
+    """A file in a guest, read again by each `read`."""
 
     def __init__(self, guest: QemuGuest, path: str) -> None:
         self._guest, self._path = guest, path
 
     def read(self) -> str:
-        """All of it, as it is now."""
+        """Return its current content."""
         return self._guest.read(self._path).decode()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
 
 class QemuGuest:
-    """A guest that runs."""
+    """A running guest."""
 
     def __init__(self, name: str, folder: Path, qemu: process.Running, report: dict[str, Any]) -> None:
         self.name = name
@@ -63,33 +63,36 @@ class QemuGuest:
 
     @property
     def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in it."""
+        """The command line prefix that runs a program in the guest."""
         return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
 
     @property
     def kernel(self) -> Self:
-        """It has a kernel of its own."""
+        """The guest itself, because it has its own kernel."""
         return self
 
     def greet(self, deadline: float) -> None:
-        """Wait until it answers. Raises Failed with the last words of its console when it does not in time."""
+        """Wait until the guest answers. Raises Failed with the last words of its console if it does not answer in
+        time."""
         try:
             self._talk = exec_client.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
         except (exec_client.Over, OSError):
             self._still(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
             self._still(0)
-        (self.folder / "initramfs").unlink(missing_ok=True)  # it is large, and unpacked by now
+        (self.folder / "initramfs").unlink(
+            missing_ok=True
+        )  # the file is large, and the guest has unpacked it
 
     def gone(self) -> str | None:
-        """Why it did not boot, once QEMU has ended; None while QEMU runs."""
+        """Return why the guest did not boot if QEMU has ended; None while QEMU runs."""
         if not self._qemu.poll():
             return None
         last = console.last_words(self.folder / "console")
         return f"the guest {self.name} did not boot: {self._qemu.ended().words()}{last}"
 
     def _still(self, deadline: float) -> None:
-        """Raise Failed when it has ended, or it is too late."""
+        """Raise Failed if the guest has ended or the deadline has passed."""
         if words := self.gone():
             raise Failed(words)
         path = self.folder / "console"
@@ -110,43 +113,43 @@ class QemuGuest:
             raise Failed(f"in the guest {self.name}: {error.strerror}: {error.filename}") from None
 
     def read(self, path: str) -> bytes:
-        """The content of a file in it. Raises Failed."""
+        """Return the content of a file in the guest. Raises Failed."""
         return self._ask(b"F", os.fsencode(path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file in it. Raises Failed."""
+        """Write a file in the guest. Raises Failed."""
         self._ask(b"W", os.fsencode(path) + b"\0" + content)
 
     def open(self, path: str) -> Reading:
-        """A file as it reads in it."""
+        """Return a file of the guest for reading."""
         return Reading(self, path)
 
     def counters(self, interface: str, path: str = "/proc/net/dev") -> netlink.LinkCounters:
-        """What an interface in it has received."""
+        """Return the counters of an interface in the guest."""
         for line in self.read(path).decode().splitlines():
             name, _, values = line.partition(":")
             if name.strip() == interface:
-                received = values.split()  # 8 columns of reception, then those of transmission
+                received = values.split()  # 8 columns of reception, then transmission
                 return netlink.LinkCounters(int(received[0]), int(received[1]), int(received[9]))
         raise Failed(f"the guest {self.name} has no interface {interface}")
 
     def sysctl(self, name: str, value: int | str) -> None:
-        """Set net.`name` in it."""
+        """Set the sysctl net.`name` in the guest."""
         self.write(f"/proc/sys/net/{name}", str(value).encode())
 
 
 @contextmanager
 def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[list[QemuGuest]]:
-    """A guest for each NIC, up and answering, until the block ends.
+    """Boot a guest for each NIC and yield them until the block ends.
 
-    Raises BadInput for what cannot be booted, Unsupported where QEMU or the like is missing, Failed with the console's
-    last words for one that does not boot.
+    Raises BadInput for a guest that cannot be booted, Unsupported if QEMU or a similar program is missing, Failed with
+    the console's last words if a guest does not boot.
     """
     spec = more.of(parse(text))
     kernel = kernels.find(spec.machine.kernel)
     if spec.vhost == "on" and not os.access(VHOST, os.R_OK | os.W_OK):
         raise Unsupported(
-            f"guest={text}: {VHOST} cannot be opened: `modprobe vhost_net` as root makes it; vhost=auto does without"
+            f"guest={text}: {VHOST} cannot be opened: run `modprobe vhost_net` as root, or choose vhost=auto"
         )
     with ExitStack() as stack:
         yield _booted(stack, spec, kernel, nics)
@@ -155,8 +158,10 @@ def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[lis
 def _booted(
     stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic]
 ) -> list[QemuGuest]:
-    """Guests that answer; they end with the stack. KVM that fails where emulation works is remembered. Emulated
-    boots fail now and then, and are tried twice."""
+    """Boot guests and wait until they answer; they end with the stack.
+
+    If KVM fails but emulation works, that is remembered. Emulated boots sometimes fail, so they are tried twice.
+    """
     first: LabkitError | None = None
     without_kvm: LabkitError | None = None
     for accelerated in [True] * kvm.worth_trying() + [False, False]:
@@ -182,7 +187,7 @@ def _booted(
 def _started(
     spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
 ) -> Iterator[list[QemuGuest]]:
-    """The guests as they boot."""
+    """Start the guests and yield them while they boot."""
     vhost = spec.vhost == "on" or (
         spec.vhost == "auto" and accelerated and os.access(VHOST, os.R_OK | os.W_OK)
     )
@@ -199,7 +204,7 @@ def _started(
         made = []
         confinement = confined.confinement([kvm.DEVICE] * accelerated + [VHOST] * vhost)
         confinement.open_folder(scratch)
-        image = scratch / "kernel"  # the store of kernels may be root's alone
+        image = scratch / "kernel"  # the kernel store may be readable by root only
         image.write_bytes(kernel.image.read_bytes())
         for nic in nics:
             (folder := scratch / nic.name).mkdir(mode=0o700)
@@ -219,15 +224,17 @@ def _started(
 
 
 def nic_words(spec: GuestSpec, nic: Nic, vhost: bool) -> list[str]:
-    """QEMU's words for a guest's NIC and its cable."""
+    """Return QEMU's arguments for a guest's NIC and tap."""
     if not nic.fds:
         return []
     fds = "fd=" if len(nic.fds) == 1 else "fds="
     cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
-    # Without a ROM to boot from: it is a file of another package.
+    # romfile=: no boot ROM, which is part of another package.
     device = f"virtio-net-pci,netdev=nic,mac={nic.mac},romfile=,host_mtu={nic.mtu_bytes}"
     if len(nic.fds) > 1:
-        device += f",mq=on,vectors={2 * len(nic.fds) + 2}"  # one for each queue, and two (linux virtio_net)
+        device += (
+            f",mq=on,vectors={2 * len(nic.fds) + 2}"  # one vector per queue, plus two (linux virtio_net)
+        )
     if not spec.offloads:
         device += "".join(f",{name}=off" for name in OFFLOADS)
     return ["-netdev", cable, "-device", device]

@@ -1,6 +1,6 @@
-"""Ends that share one guest: a network namespace each, on a bridge of the guest's kernel.
+"""Endpoints that share one guest: each has a network namespace on a bridge of the guest's kernel.
 
-Beside guests with an end each, of the same kernel on as many CPUs in all, what differs is the machines' boundary.
+Compared with one guest per endpoint (same kernel, same total of CPUs), only the machine boundary differs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from labkit.measure.endpoints.guest.spec import Nic
 from labkit.system import machine, netlink, process
 
 MODULES = ("veth", "bridge")
-PROGRAMS = ("nsenter",)  # busybox's would run its own ping instead of the packed one
-PATIENCE_S = 60.0  # an emulated guest is slow, and a loaded machine slower
-HELD_S = 2147483  # for which a process that holds a namespace sleeps
+PROGRAMS = ("nsenter",)  # busybox's nsenter would run its own ping instead of the packed one
+PATIENCE_S = 60.0  # an emulated guest is slow, especially on a loaded machine
+HELD_S = 2147483  # sleep time of a process that holds a namespace
 
 
 class Room:
-    """A network namespace of a guest, by the process that holds it: what the programs of one end run in."""
+    """A network namespace in a guest, where the programs of one endpoint run; process `pid` holds it."""
 
     def __init__(self, guest: QemuGuest, pid: int) -> None:
         self.name = guest.name
@@ -31,24 +31,24 @@ class Room:
 
     @property
     def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in it."""
+        """The command line prefix that runs a program in the namespace."""
         return [*self.guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
 
     @property
     def kernel(self) -> Self:
-        """The guest's, as it is seen from here."""
+        """The namespace's view of the guest's kernel."""
         return self
 
     def open(self, path: str) -> Reading:
-        """A file as it reads in here."""
+        """Return a file as the namespace sees it."""
         return Reading(self.guest, self._path(path))
 
     def counters(self, interface: str) -> netlink.LinkCounters:
-        """What an interface in here has received."""
+        """Return the counters of an interface in the namespace."""
         return self.guest.counters(interface, self._path("/proc/net/dev"))
 
     def sysctl(self, name: str, value: int | str) -> None:
-        """Set net.`name` in here."""
+        """Set the sysctl net.`name` in the namespace."""
         process.output([*self.prefix, "sh", "-c", _set(name, value)], PATIENCE_S)
 
     def _path(self, path: str) -> str:
@@ -56,9 +56,9 @@ class Room:
 
 
 def rooms(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[Room]:
-    """A namespace for each NIC in a guest, with a veth to one bridge as `veth_bridge` has it. They end with the guest.
+    """Create a namespace in the guest for each NIC, each with a veth to one bridge, like `veth_bridge`.
 
-    Raises Failed in the words of what failed there.
+    They end with the guest. Raises Failed with the error message from the guest.
     """
     ip = machine.program("ip")
     lines = [
@@ -72,11 +72,11 @@ def rooms(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[Room]:
         pids = [int(word) for word in words]
         if len(pids) == len(nics):
             return [Room(guest, pid) for pid in pids]
-    raise Failed(f"the guest {guest.name} tells of no namespaces: {' '.join(words)}")
+    raise Failed(f"the guest {guest.name} created no namespaces: {' '.join(words)}")
 
 
 def _room(ip: str, number: int, nic: Nic, family: int) -> str:
-    """What makes one of them, and says the process that holds it."""
+    """Return the shell lines that create one namespace and print the pid of its holder."""
     of_v6 = {"accept_dad": 0, "router_solicitations": 0} if family == 6 else {"disable_ipv6": 1}
     sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
     inside = [_set(name, value) for name, value in sysctls.items()]

@@ -1,4 +1,4 @@
-"""What a guest is: the word that asks for one, its larger versions, and its NIC."""
+"""The description of a guest, a larger shared guest, and a guest's NIC."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ FORM = (
     "KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off][,memory_mib=N][,profile=traffic|tracing]\
 [,append=WORD+WORD][,modules=NAME+NAME][,programs=NAME+NAME][,boot_s=N]"
 )
-CPUS, MEMORY_MIB = 64, 262144  # the most that a guest may have
+CPUS, MEMORY_MIB = 64, 262144  # upper limits of a guest
 
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """A guest that is asked for. `queues`: pairs of queues of its NIC. `offloads`: whether checksums and segmentation
-    may be left to the other side. `vhost`: auto is on where KVM and the kernel's vhost-net are. `programs` are packed
-    beside those of the load."""
+    """The parsed description of a guest.
+
+    `queues`: queue pairs of its NIC. `offloads`: whether the other side may compute checksums and segment. `vhost`:
+    auto means on if KVM and vhost-net are available. `programs` are packed in addition to those of the load.
+    """
 
     machine: vm_spec.Shape
     queues: int = 1
@@ -30,7 +32,7 @@ class GuestSpec:
 
 
 def parse(text: str) -> GuestSpec:
-    """The guest that a word asks for. Raises BadInput in one sentence for what is none."""
+    """Parse the description of a guest. Raises BadInput, with one sentence, if it is invalid."""
     own = {
         "queues": vm_spec.number(1, 64),
         "offloads": vm_spec.one_of("on", "off"),
@@ -50,28 +52,25 @@ def parse(text: str) -> GuestSpec:
     made = vm_spec.Shape(kernel, **{"cpus": 1, "memory_mib": 384, **given})  # type: ignore[arg-type]
     spec = GuestSpec(made, **more)  # type: ignore[arg-type]
     if spec.queues > made.cpus:
-        raise BadInput(
-            f"guest={text}: a guest uses as many queues as it has CPUs: say cpus={spec.queues} or more"
-        )
+        raise BadInput(f"guest={text}: a guest needs a CPU for each queue: choose cpus={spec.queues} or more")
     return spec
 
 
 @dataclass(frozen=True)
 class More:
-    """What guests are beyond what the word asks for: so many times its CPUs and its memory, more modules and
-    programs."""
+    """What a shared guest has in addition: `times` the CPUs and memory, more modules and programs."""
 
     times: int = 1
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
 
     def of(self, spec: GuestSpec) -> GuestSpec:
-        """The larger guest. Raises BadInput for one that is too large."""
+        """Return the larger guest. Raises BadInput if it is too large."""
         one = spec.machine
         cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
         if cpus > CPUS or memory_mib > MEMORY_MIB:
             words = f"one guest for {self.times} ends would have cpus={cpus},memory_mib={memory_mib}"
-            raise BadInput(f"{words}, and {CPUS} and {MEMORY_MIB} are the most: ask for fewer pairs")
+            raise BadInput(f"{words}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
         made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
         return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
 
@@ -81,8 +80,11 @@ NO_MORE = More()
 
 @dataclass(frozen=True)
 class Nic:
-    """A guest's NIC: the guest's name, the descriptors of its tap's queues (none: no NIC), and what the guest gives its
-    eth0: an address with its prefix length, and its partner's address and MAC address as a permanent neighbour."""
+    """A guest's NIC.
+
+    `name` is the guest's name, `fds` the descriptors of its tap's queues (empty: no NIC). The guest configures eth0
+    with `address` (with prefix length) and with its partner's addresses as a permanent neighbour.
+    """
 
     name: str
     fds: Sequence[int]

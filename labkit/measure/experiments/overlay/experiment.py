@@ -1,9 +1,8 @@
-"""An overlay that can be seen through: the path of a packet hop by hop, who reaches whom and by which way, what a spine
-that fails costs, and what each encapsulation costs.
+"""An observable overlay: the path of a packet hop by hop, reachability, spine failure, and the cost of encapsulation.
 
-The network is that of `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and
-`failure` build it and look at it; `headers` and `cost` compare tunnels point to point, as the experiment `datapaths`
-compares any topologies.
+The network is `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and `failure`
+build and observe it. `headers` and `cost` compare point-to-point tunnels, as the experiment `datapaths` compares
+topologies.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from labkit.measure.topologies import tunnels
 from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
 
-# Whether leaves leave out routes over a link without carrier; where carrier is not lost it makes no difference.
+# Whether leaves ignore routes over links without carrier; irrelevant if no carrier is lost.
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
 PARTS = ("path", "reachability", "failure", "headers", "cost")
-BEFORE_S, AFTER_S = 1.0, 2.0  # probes before a spine fails, and after it has come back
+BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
 OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
 
 HELP = {
@@ -50,7 +49,7 @@ HELP = {
 
 
 class Overlay(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, for the cost, and the network's; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths` for the cost, and the network's; HELP describes each."""
 
     topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
     protocol: str = "udp"
@@ -106,7 +105,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
             super().check_programs()
 
     def network(self, routes: str) -> Network:
-        """The network, with these routes between the leaves."""
+        """Return the network with these routes between the leaves."""
         inside = encapsulation.overhead_bytes("vxlan")
         inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
         fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
@@ -115,8 +114,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part, or what it has for one kind of routes and one way to fail: what it is in words, and about how many
-    seconds it takes."""
+    """A part of the experiment, or one combination of routes and failure in it: a description, and its seconds."""
 
     part: str
     what: str
@@ -133,7 +131,7 @@ class Stage:
 
 
 def stages(parameters: Overlay) -> list[Stage]:
-    """What is looked at beside the cost, in order."""
+    """Return the stages beside the cost, in order."""
     first = parameters.routes[0]
     pairs_count = 20  # of five containers, each with each
     result = {
@@ -176,7 +174,7 @@ def _cost_s(parameters: Overlay) -> float:
 
 
 def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every part that has none yet, with progress between."""
+    """Yield the rows of every part that has none yet, and progress events."""
     done = run_context.done()
     total_s, spent_s = planned_s(parameters), 0.0
     for stage in stages(parameters):
@@ -193,9 +191,9 @@ def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
 
 
 def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
-    """The rows of a stage; what cannot be seen is a row that says why."""
+    """Return the rows of a stage; if it fails, a row with the reason."""
     try:
-        result = LOOKS[stage.part](parameters, run_context, stage)
+        result = MEASURE[stage.part](parameters, run_context, stage)
     except (Unsupported, Failed) as error:
         result = [_refused(error)]
     return [_row(parameters, run_context, stage, one) for one in result]
@@ -268,4 +266,4 @@ def _refused(error: Unsupported | Failed) -> Row:
     return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
 
 
-LOOKS = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
+MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

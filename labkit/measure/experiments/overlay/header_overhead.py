@@ -1,5 +1,7 @@
-"""What a tunnel adds to a packet, computed from its headers and measured: a ping through the tunnel, and one of the
-same length past it, over the same veth, counted by the same counter of the kernel."""
+"""The bytes that a tunnel adds to a packet, computed from its headers and measured.
+
+A ping through the tunnel and a ping of the same length beside it use the same veth and the same kernel counter.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,17 @@ from labkit.measure.traffic import ping
 
 COUNT = 10
 PAYLOAD_BYTES = 64
-ATTEMPTS = 5  # IPv6 may say something of its own meanwhile
-IPV6_MORE = 20  # the header of IPv6 is so much longer than that of IPv4
+ATTEMPTS = 5  # IPv6 may send packets of its own meanwhile
+IPV6_MORE = 20  # the difference between the headers of IPv6 and IPv4
 
 
 def measured(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str, Any]:
-    """A row, without identity and provenance, of a tunnel that stands: `computed_bytes` and `measured_bytes` that it
-    adds to each packet, `layers` (name, header_bytes, source) from the outside in, and what the rest of the frame is:
-    `frame_bytes` (of the ping past the tunnel, with its Ethernet header) and `length_bytes` (of a ping's payload).
+    """Measure a built tunnel; return a row without identity and provenance.
 
-    Raises BadInput for a topology that is no tunnel, Failed when pings are lost or others' packets keep coming between.
+    `computed_bytes` and `measured_bytes`: added to each packet. `layers`: (name, header_bytes, source) from the
+    outside in. `frame_bytes`: of the ping beside the tunnel with its Ethernet header. `length_bytes`: of the ping's
+    payload. Raises BadInput for a topology that is not a tunnel, Failed if pings are lost or other packets keep
+    interfering.
     """
     if topology.name not in ARMS:
         raise BadInput(f"{topology.name} is no tunnel: there are {', '.join(ARMS)}")
@@ -44,7 +47,7 @@ def measured(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str
 
 
 def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
-    """The length of the frames that pings to this address are in on `under`, as the server's end of it counts them."""
+    """Return the mean length of the frames of pings to this address on `under`, as the server's end counts them."""
     pair = topology.pairs[0]
     kernel = pair.server.namespace.netlink
     for _ in range(ATTEMPTS):
@@ -54,6 +57,6 @@ def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
         if after.received_count - before.received_count == COUNT:
             return (after.received_bytes - before.received_bytes) / COUNT
     raise Failed(
-        f"of {topology.name} no header can be measured: beside {COUNT} pings other packets were on `under`,"
+        f"the headers of {topology.name} cannot be measured: `under` carried other packets beside {COUNT} pings,"
         f" {ATTEMPTS} times in a row"
     )

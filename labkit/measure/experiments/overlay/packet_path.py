@@ -1,4 +1,4 @@
-"""A packet followed hop by hop: a ping between the two ends of every pair, captured at every interface."""
+"""Follow a packet hop by hop: a ping between the ends of every pair, captured at every interface."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from labkit.measure.traffic import ping
 
 
 def followed(topology: Topology, payload_bytes: int, folder: Path) -> list[dict[str, Any]]:
-    """A row for each interface that saw the echo request of a pair, or its reply: hop, direction, time since the first
-    sighting, length and headers of the frame.
+    """Return a row for each interface that saw a pair's echo request or reply.
 
-    Whoever answers has been asked once before, so that no neighbour and no port of a bridge is unknown any more. In
-    `folder` are the capture and what the kernel told of the network. Raises Failed for a ping without an answer.
+    A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
+    once before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
+    Raises Failed for a ping without a reply.
     """
     for pair in topology.pairs:
         ping.answered(pair.client, pair.server.address, 1, payload_bytes)

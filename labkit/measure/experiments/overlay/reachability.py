@@ -1,5 +1,5 @@
-"""Who reaches whom, and by which way: pings from every container to every other, what came of them and which way each
-request was seen to take, beside what the description promises."""
+"""Reachability and paths: pings between all containers, with the path that each request took and the expected
+paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Way = tuple[str, ...]
 
 
 class PingPair(NamedTuple):
-    """Who asks whom, by names and addresses."""
+    """The source and the target of a ping, by names and addresses."""
 
     source: str
     target: str
@@ -36,8 +36,10 @@ class PingPair(NamedTuple):
 
 
 def rounds(network: Network) -> list[list[PingPair]]:
-    """Every container with every other, in rounds: in each a container asks one other and is asked by one, so that
-    those of a round, at the same time, hardly disturb each other."""
+    """Return all ordered pairs of containers in rounds.
+
+    In each round a container pings one other and is pinged by one, so that concurrent pings hardly disturb each other.
+    """
     containers = [part.name for part in network.parts if isinstance(part, Node) and part.container]
     at = {name: address_of(network, name) for name in containers}
     return [
@@ -52,14 +54,13 @@ def rounds(network: Network) -> list[list[PingPair]]:
 def reachability(
     network: Network, topology: Topology, count: int, folder: Path, interval_s: float = INTERVAL_S
 ) -> list[dict[str, Any]]:
-    """The columns of a row for every container and every other, of a network that stands (`topology` was built of
-    `network`): `count` echo requests each.
+    """Return the columns of a row for every ordered pair of containers, after `count` echo requests each.
 
-    `path`: the nodes by which most requests were seen to go, as far as they came; `expected_paths`: those that the
-    description promises, of equal-cost routes all, of which a packet takes one; `spine`: which of those that may stand
-    in for each other. `ttl` is that of the answers on arrival. `as_expected`: all was answered, each request came by
-    one of these ways, each answer with that TTL; or nothing was, and there is no way: `reason` says why. The capture is
-    in `folder`, a folder of the run's artefacts; what it lacks is a doubt. Raises as `capture` does.
+    `topology` was built from `network`. `path`: the nodes that most requests passed. `expected_paths`: those that the
+    description allows; a packet takes one of the equal-cost paths. `spine`: the interchangeable node on the path.
+    `ttl`: of the replies on arrival. `as_expected`: every request was answered, on an expected path and with the
+    expected TTL; or none was and no path is expected. `reason` says why not. The capture is in `folder`; missing
+    packets are a doubt. Raises as `capture`.
     """
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)
@@ -84,7 +85,7 @@ def _pinged(
 
 
 def _acquaint(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
-    """Have each answered once, so that neighbours and bridges on the way know them and nothing is flooded any more."""
+    """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
         answered = _pinged(spaces, ends, 1, INTERVAL_S)
         ends = [one for one, answers in zip(ends, answered, strict=True) if not answers.received_count]
@@ -93,7 +94,7 @@ def _acquaint(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
 
 
 def _paths_taken(journeys: Iterable[Journey]) -> dict[tuple[str, str], list[Way]]:
-    """By source and target address, the nodes that each echo request was seen to enter, in order."""
+    """Return, by source and target address, the nodes that each echo request entered, in order."""
     result: dict[tuple[str, str], list[Way]] = {}
     for one in journeys:
         if one.inner[-1].text.endswith("echo request") and one.source and one.target:

@@ -1,8 +1,8 @@
-"""A spine fails while packets flow over it: what is lost, for how long, and which way the rest takes.
+"""A spine fails while packets flow over it: what is lost, for how long, and which path the rest takes.
 
-It fails in one of two ways. `carrier`: all its interfaces go down, so that the leaves' links to it lose their carrier,
-which a kernel can notice; whether a route over such a link is still taken is the sysctl ignore_routes_with_linkdown.
-`silent`: it stops forwarding, which nobody notices where nothing asks (a routing protocol, BFD).
+It fails in one of two ways. `carrier`: all its interfaces go down, so the leaves' links lose their carrier, which a
+kernel can notice; the sysctl ignore_routes_with_linkdown decides whether routes over such links are still used.
+`silent`: it stops forwarding, which nobody notices without a protocol that checks (a routing protocol, BFD).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from labkit.measure.traffic.ping_probes import Probe
 from labkit.system import netlink
 
 FAILURES = ("carrier", "silent")
-PATIENCE_S = 20.0  # until the first answers: neighbours are asked for, bridges' ports begin to forward
+PATIENCE_S = 20.0  # until the first reply: neighbours are resolved, bridge ports begin to forward
 FIRST = 3  # answers before it begins
-SHARE = 0.25  # a spine that carried less of a direction's packets than this did not carry it; ARP is no flow
+SHARE = 0.25  # a spine with a smaller share of a direction's packets did not carry it; ARP also counts
 
 LINKDOWN = "ipv4/conf/all/ignore_routes_with_linkdown"  # of every interface of the namespace
 LOOPBACK = 1  # its index
 
-Counts = dict[str, list[int]]  # of each spine: packets in the direction of requests, and of answers
+Counts = dict[str, list[int]]  # per spine: packets in the direction of requests, and of replies
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long it is watched, in seconds: before the failure, while the spine is down, and after it has come back."""
+    """Seconds of observation: before the failure, while the spine is down, and after it has come back."""
 
     before_s: float = 1.0
     down_s: float = 2.0
@@ -46,7 +46,7 @@ class Times:
 
 
 def spines(network: Network) -> list[str]:
-    """The nodes that may stand in for each other: they forward, and have the same neighbours."""
+    """Return the interchangeable nodes: they forward and have the same neighbours."""
     neighbours: dict[str, set[str]] = {
         part.name: set() for part in network.parts if isinstance(part, Node) and part.forwards
     }
@@ -70,17 +70,17 @@ def failure(
     interval_s: float = 0.02,
     times: Times | None = None,
 ) -> dict[str, Any]:
-    """One failure in a network that stands (`topology` was built of `network`), as the columns of a row.
+    """Measure one failure in a built network; return the columns of a row.
 
-    A ping of the first pair goes on all the time. The spine that carries its requests fails, or
-    the one that is named, and comes back with all its routes. `ignores_linkdown` sets the sysctl in every namespace
-    meanwhile; None leaves it.
+    `topology` was built from `network`. A ping of the first pair runs all the time. The spine that carries its
+    requests, or the named one, fails and comes back with all its routes. `ignores_linkdown` sets the sysctl in every
+    namespace meanwhile; None leaves it.
 
-    `path_before`, `path_during`, `path_after`: the spines that carried requests and answers, by the counters of the
-    leaves' interfaces, None where neither did. `expected_during`: the spines that the description leaves. `down_s`,
-    `up_s`, `outage_since_s` and the times in `probes` are seconds since the first probe. Raises BadInput for a failure
-    or a spine that is none, or a pair with IPv6 addresses, Failed where nothing is answered, or no spine is seen to
-    carry the flow, before it.
+    `path_before`, `path_during`, `path_after`: the spines that carried requests and replies, by the counters of the
+    leaves' interfaces; None if none did. `expected_during`: the spines that the description leaves. `down_s`, `up_s`,
+    `outage_since_s` and the times in `probes` are seconds since the first probe. Raises BadInput for an unknown
+    failure or spine, or a pair with IPv6 addresses. Raises Failed if nothing is answered, or no spine carries the
+    flow, before the failure.
     """
     if how not in FAILURES:
         raise BadInput(f"failure={how} is none of {', '.join(FAILURES)}")
@@ -110,7 +110,7 @@ def failure(
 
 
 def _timeline(result: Sequence[Probe], during: _Phase) -> dict[str, Any]:
-    """The columns that tell of time, since the first probe."""
+    """Return the columns of times since the first probe."""
     first_s, longest = result[0].sent_s, ping_probes.outage(result, during.begin_s)
     return {
         "sent_count": len(result),
@@ -137,7 +137,7 @@ def _answered(probe: ping_probes.LongProbe, pair: Pair) -> None:
 
 @dataclass
 class _Phase:
-    """A time in which is counted: its begin and end (seconds since the epoch), and what every spine carried in it."""
+    """A phase: its start and end (seconds since the epoch), and what every spine carried in it."""
 
     begin_s: float
     end_s: float
@@ -145,12 +145,12 @@ class _Phase:
 
 
 class _Watched:
-    """A network that stands, its spines, and the interfaces by which its leaves get what the spines carry."""
+    """A built network under observation: its spines, and the leaves' interfaces towards them."""
 
     def __init__(self, network: Network, topology: Topology) -> None:
         self.network, self.pair = network, topology.pairs[0]
         client, server = self.pair.client, self.pair.server
-        if ":" in server.address:  # more than the sysctl of IPv4 and `static_routes` would be needed
+        if ":" in server.address:  # IPv6 would need more than IPv4's sysctl and `static_routes`
             talk = f"{client.name} and {server.name} talk over IPv6"
             raise BadInput(f"{talk}, and a failure is of IPv4 alone: give them its addresses")
         self.spines = spines(network)
@@ -160,7 +160,7 @@ class _Watched:
         self._indexes = {spine: [self._index(leaf, spine) for leaf in self._leaves] for spine in self.spines}
 
     def _behind(self, source: str, target: str) -> str:
-        """The leaf to which a spine hands what is sent from here to there."""
+        """Return the leaf to which a spine forwards packets from `source` to `target`."""
         for path in paths(self.network, source, target):
             for spine, leaf in pairwise(path.nodes):
                 if spine in self.spines:
@@ -170,7 +170,7 @@ class _Watched:
         )
 
     def _index(self, leaf: str, spine: str) -> int:
-        """The index of the leaf's interface to a spine."""
+        """Return the index of the leaf's interface to a spine."""
         for cable in (part for part in self.network.parts if isinstance(part, Cable)):
             for own, far in ((cable.one, cable.other), (cable.other, cable.one)):
                 if (own.at, far.at) == (leaf, spine):
@@ -179,7 +179,7 @@ class _Watched:
         raise BadInput(f"there is no cable between {leaf} and {spine}")
 
     def settings(self) -> dict[str, Any]:
-        """What the kernel does at the leaves with a dead link, and with several gateways (0: by addresses alone)."""
+        """Return the leaves' sysctls for dead links and for multipath (0: hash of addresses only)."""
         spaces = [self._spaces[leaf] for leaf in self._leaves]
         return {
             "ignores_linkdown": all(_read(space, LINKDOWN) == 1 for space in spaces),
@@ -187,7 +187,7 @@ class _Watched:
         }
 
     def probe(self, interval_s: float) -> AbstractContextManager[ping_probes.LongProbe]:
-        """Probes of the pair."""
+        """Start probes of the pair."""
         return ping_probes.long_probe(self.pair.client.namespace, self.pair.server.address, interval_s)
 
     def _counts(self) -> Counts:
@@ -208,7 +208,7 @@ class _Watched:
             phase.counts[spine] = [now - then for now, then in zip(counts, first[spine], strict=True)]
 
     def carried(self, phase: _Phase, result: Sequence[Probe]) -> list[str | None]:
-        """The spine that carried the requests, and the one that carried the answers; None where none did."""
+        """Return the spines that carried requests and replies; None if none did."""
         sent = sum(phase.begin_s <= one.sent_s < phase.end_s for one in result)
         least = max(FIRST, SHARE * sent)
         carriers: list[str | None] = []
@@ -218,20 +218,20 @@ class _Watched:
         return carriers
 
     def carrying(self, phase: _Phase, result: Sequence[Probe]) -> str:
-        """The spine that carried the requests. Raises Failed where none did."""
+        """Return the spine that carried the requests. Raises Failed if none did."""
         carrier = self.carried(phase, result)[0]
         if carrier is None:
             raise Failed(f"probes are answered, but none of {', '.join(self.spines)} is seen to carry them")
         return carrier
 
     def space(self, spine: str) -> Namespace:
-        """The namespace of a spine. Raises BadInput for what is none."""
+        """Return the namespace of a spine. Raises BadInput for an unknown spine."""
         if spine not in self.spines:
             raise BadInput(f"{spine} is no spine that can fail; there are {', '.join(self.spines)}")
         return self._spaces[spine]
 
     def left(self, failed: str, how: str, noticed: bool) -> list[str]:
-        """The spines over which the description still leads requests; with several, one flow takes one of them."""
+        """Return the spines over which the description still routes requests; one flow takes one of them."""
         ends, network, without = (self.pair.client.name, self.pair.server.address), self.network, {failed}
         if how == "silent":
             without = set()
@@ -242,7 +242,7 @@ class _Watched:
 
 
 def _quiet(part: Part, name: str) -> Part:
-    """The part; without forwarding, if it is the node of that name."""
+    """Return the part; if it is the named node, without forwarding."""
     if isinstance(part, Node) and part.name == name:
         return msgspec.structs.replace(part, forwards=False)
     return part
@@ -250,14 +250,14 @@ def _quiet(part: Part, name: str) -> Part:
 
 @contextmanager
 def _down(space: Namespace, how: str) -> Iterator[None]:
-    """A node that has failed, until the block ends."""
+    """Let a node fail for the block."""
     with _sysctl(space, "ipv4/ip_forward", 0) if how == "silent" else _shut(space):
         yield
 
 
 @contextmanager
 def _shut(space: Namespace) -> Iterator[None]:
-    """Every interface down; then up again, with the routes that went with them."""
+    """Set every interface down for the block; then up again, with the lost routes."""
     indexes = [link.index for link in netlink.links(space.netlink) if link.up and link.index != LOOPBACK]
     routes = netlink.static_routes(space.netlink)
     space.netlink.do(*(netlink.shut_link(index) for index in indexes))
@@ -269,7 +269,7 @@ def _shut(space: Namespace) -> Iterator[None]:
 
 @contextmanager
 def _sysctl(space: Namespace, name: str, value: int) -> Iterator[None]:
-    """net.`name` set, until the block ends."""
+    """Set net.`name` for the block."""
     before = _read(space, name)
     space.sysctl(name, value)
     try:

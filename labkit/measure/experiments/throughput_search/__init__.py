@@ -1,1 +1,1 @@
-"""The experiment `throughput`: the rate at which a datapath begins to lose packets, searched for."""
+"""The experiment `throughput`: a search for the rate at which a datapath begins to lose packets."""

@@ -1,7 +1,8 @@
 """What the machine did during a trial: whether loss came from scheduling, and where the kernel counted it.
 
-Loss is the datapath's own only if its processes had a CPU when they wanted one and the sender kept its schedule. On
-shared cores they often do not: ungated, the same switch gave rates between 28 and 253 kpps (METHOD, "Searches").
+Loss belongs to the datapath only if its processes had a CPU when they wanted one and the sender kept its schedule. On
+shared cores that is often not so: without this check, the same switch gave rates between 28 and 253 kpps (METHOD,
+"Searches").
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.traffic.base import Trial
 from labkit.system import machine, netlink
 
-WAITED = 0.01  # of a trial: a busy thread that waited longer for a CPU, or a sender that slipped by more, was disturbed
+WAITED = (
+    0.01  # share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed
+)
 STOLEN = 0.05  # of all CPUs
-BUSY = 0.05  # of a trial: threads that ran less are not what carries packets
-_DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped is the fourth, tx_dropped the twelfth
+BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
+_DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What happened beside the packets of one trial. `wait_s`: how long the busiest waiting thread of the datapath's
-    processes waited for a CPU. `drops`: by interface or place, what the kernel counted as dropped."""
+    """The conditions of one trial.
+
+    `wait_s`: how long the datapath's busy thread that waited most waited for a CPU. `drops`: by interface or place.
+    """
 
     slip_s: float
     wait_s: float
@@ -38,8 +43,10 @@ class Conditions:
     drops: dict[str, int]
 
     def disturbance(self, trial: Trial) -> str | None:
-        """Why this trial says nothing about the datapath, or None. A trial without loss whose sender kept its rate is
-        good whatever else happened."""
+        """Return why this trial says nothing about the datapath, or None.
+
+        A trial without loss whose sender kept its rate is always valid.
+        """
         if trial.generator_limited:
             return f"the generator reached {trial.offered_pps:.0f} of {trial.rate_pps or 0:.0f} pps"
         if not trial.lost_count:
@@ -54,7 +61,7 @@ class Conditions:
         return None
 
     def row(self) -> dict[str, Any]:
-        """Columns of a row."""
+        """Return columns of a row."""
         return {
             "slip_s": self.slip_s,
             "datapath_wait_s": self.wait_s,
@@ -68,8 +75,8 @@ class Conditions:
         }
 
 
-class Watch:
-    """The counters of a topology's namespaces and of this experiment's processes, less those of the generator."""
+class ConditionsMonitor:
+    """The counters of a topology's namespaces and of this experiment's processes except the generator's."""
 
     def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:
         self.pids = descendants(os.getpid()) - generator
@@ -85,11 +92,11 @@ class Watch:
             file.close()
 
     def begin(self) -> None:
-        """A trial begins."""
+        """Start a trial."""
         self._before = self._now()
 
     def end(self, trial: Trial) -> Conditions:
-        """What happened since it began."""
+        """Return the conditions since the start of the trial."""
         (drops, softnet, sockets, threads, times), then = self._now(), self._before
         used = times - then[4]
         ran = {
@@ -124,8 +131,10 @@ class Watch:
         return drops, softnet_drops(), sockets, dict(self._threads()), machine.cpu_times()
 
     def _threads(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Nanoseconds on a CPU and waiting for one, of every thread of the processes that this one has started
-        (Documentation/scheduler/sched-stats.rst)."""
+        """Yield nanoseconds on a CPU and waiting for one, of every thread of this process's descendants.
+
+        Source: Documentation/scheduler/sched-stats.rst.
+        """
         for pid in self.pids:
             for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
                 try:
@@ -154,7 +163,7 @@ def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
 
 
 def interface_drops(text: str) -> dict[str, int]:
-    """Frames that interfaces have dropped, both ways, from /proc/net/dev."""
+    """Parse /proc/net/dev: frames dropped by each interface in both directions."""
     result = {}
     for line in text.splitlines()[2:]:
         name, _, values = line.partition(":")
@@ -164,7 +173,7 @@ def interface_drops(text: str) -> dict[str, int]:
 
 
 def softnet_drops() -> int:
-    """Packets that full backlogs of CPUs have dropped, of this kernel (/proc/net/softnet_stat, second column)."""
+    """Return the packets dropped at full CPU backlogs (/proc/net/softnet_stat, second column)."""
     try:
         text = Path("/proc/net/softnet_stat").read_text()
     except OSError:
@@ -173,7 +182,7 @@ def softnet_drops() -> int:
 
 
 def descendants(pid: int) -> frozenset[int]:
-    """The processes that a process has started, with theirs."""
+    """Return the descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

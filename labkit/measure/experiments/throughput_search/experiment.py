@@ -1,8 +1,8 @@
 """The search for the rate at which a datapath begins to lose packets: NDR and PDR of topologies, side by side.
 
-All arms stand at once, and each round searches them one after the other, in an order that alternates (A B B A), each
-with a fresh set-up; the baseline is searched twice (A/A control). A row of the part `cost` is one search for one ratio
-of loss; the rows of the part `trials` are what it did, those that were repeated as well.
+All arms exist at once. Each round searches them one after the other, in alternating order (A B B A), with a fresh set-
+up. The baseline is searched twice (A/A control). A row of the part `cost` is one search for one loss ratio; rows of
+the part `trials` are its trials, including repeated ones.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import mlrsearch
-from labkit.measure.experiments.throughput_search.conditions import Conditions, Watch, give_cpus
-from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
+from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, give_cpus
+from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.throughput_search.switch_state import SwitchState
 from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -34,22 +34,22 @@ from labkit.measure.traffic.base import Trial, Trials
 METHOD, TRIAL = "search", "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
-WITHIN_REACH = 0.8  # of the generator's own ceiling: so far it keeps the rate within 1 %
-AFTER_S = 1.0  # of a trial after the search
-SHARES = (0.1, 0.5, 0.9)  # of the last rate found, at which latency is measured
-REPEATED = 0.2  # of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
-SET_UP_S = 0.3  # of an arm with its generator, about
-PLANNED_S = 12.0  # of a search that ends by itself, about
+WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
+AFTER_S = 1.0  # seconds of a trial after the search
+SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
+REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
+SET_UP_S = 0.3  # about: of an arm with its generator
+PLANNED_S = 12.0  # about: of a search that ends by itself
 
-# What rows have beside those of other experiments; null where it was not measured.
+# Additional columns of these rows; null where not measured.
 COLUMNS = schema.names(writer=("throughput",))
 
 Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
 
 
 @dataclass(frozen=True)
-class Point:
-    """One round of searches with one size of frames, one number of flows and one number of pairs."""
+class SearchPoint:
+    """One round of searches with one frame size, one number of flows and one number of pairs."""
 
     pairs: int
     round: int
@@ -62,12 +62,12 @@ class Point:
         return f"{self.frame}b-{self.flows}f-{self.pairs}-r{self.round}"
 
 
-def points(parameters: Throughput, seed: int) -> list[Point]:
-    """All points in the order in which they are measured: round by round, everything shuffled in each."""
+def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
+    """Return all points in measuring order: round by round, shuffled within each."""
     search = []
     for number in range(parameters.rounds):
         all_of = [
-            Point(pairs, number, frame, flows)
+            SearchPoint(pairs, number, frame, flows)
             for pairs in parameters.pairs
             for frame in parameters.frame_bytes
             for flows in parameters.flows
@@ -88,7 +88,7 @@ def _set_up_s(usable: list[Arm]) -> float:
     return SET_UP_S * len(usable) + survey.boots_s(usable)
 
 
-def _point_s(parameters: Throughput, point: Point, usable: list[Arm]) -> float:
+def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> float:
     return _set_up_s(usable) + len(usable) * _search_s(parameters)
 
 
@@ -118,7 +118,7 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
 def _measured(
     parameters: Throughput,
     run_context: RunContext,
-    point: Point,
+    point: SearchPoint,
     usable: list[Arm],
     spent_of: tuple[float, float],
 ) -> Iterator[Event]:
@@ -159,8 +159,8 @@ def _measured(
     yield context.rows(point.name, rows)
 
 
-def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measured]:
-    """A search of one arm: a row for each ratio of loss, and one for each trial."""
+def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list[Measured]:
+    """Search one arm; return a row for each loss ratio and for each trial."""
     search: list[Measured] = []
     try:
         _search(parameters, live, point, search)
@@ -170,7 +170,7 @@ def searched(parameters: Throughput, live: LocalArm, point: Point) -> list[Measu
     return search
 
 
-def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[Measured]) -> None:
+def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: list[Measured]) -> None:
     """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         generator = parameters.load_generator.trials(
@@ -178,10 +178,10 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
         )
         trials = stack.enter_context(generator)
         generator_pids = frozenset(getattr(trials, "pids", ()))
-        watch = Watch(live.topology.namespaces, generator_pids)
-        stack.callback(watch.close)
-        placed = _placed(watch, generator_pids, live.topology.switch)
-        take = _taking(live, trials, watch, search)
+        monitor = ConditionsMonitor(live.topology.namespaces, generator_pids)
+        stack.callback(monitor.close)
+        placed = _placed(monitor, generator_pids, live.topology.switch)
+        take = _taking(live, trials, monitor, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take)
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
@@ -204,28 +204,28 @@ def _search(parameters: Throughput, live: LocalArm, point: Point, search: list[M
             search.append(live.measured(metrics, doubts))
 
 
-def _placed(watch: Watch, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
-    """How the datapath's processes are scheduled; None where it has none."""
-    if not watch.pids:
+def _placed(monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
+    """Set how the datapath's processes are scheduled and return it; None if there are none."""
+    if not monitor.pids:
         return None
     cpu = min(os.sched_getaffinity(0))
     if switch is not None and not switch.kernel:
-        # All senders on one CPU: one on the switch's own CPU would keep it from its packets.
+        # All senders share one CPU: on the switch's own CPU one would keep it from its packets.
         for pid in generator_pids:
-            with suppress(ProcessLookupError):  # a trial tells how it ended
+            with suppress(ProcessLookupError):  # the trial reports how it ended
                 os.sched_setaffinity(pid, {cpu})
-    return "fifo" if give_cpus(watch.pids, cpu) else "normal"
+    return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
 
 
-def _taking(live: LocalArm, trials: Trials, watch: Watch, search: list[Measured]) -> Take:
-    """What takes a trial, and leaves its row."""
+def _taking(live: LocalArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
+    """Return a function that runs a trial and records its row."""
 
     def take(
         phase: str, rate_pps: float | None, duration_s: float, latency: bool
     ) -> tuple[Trial, Conditions]:
-        watch.begin()
+        monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency)
-        conditions = watch.end(trial)
+        conditions = monitor.end(trial)
         search.append(live.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
 
@@ -257,7 +257,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
         "phase": phase,
         "status": "ok" if words is None else "invalid",
         "reason": words,
-        "asked_pps": trial.rate_pps,
+        "requested_pps": trial.rate_pps,
         "offered_pps": trial.offered_pps,
         "throughput_pps": trial.received_count / trial.elapsed_s,
         "offered_count": trial.offered_count,
@@ -274,7 +274,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
 
 
 def _reach_pps(take: Take) -> float:
-    """What the generator reaches on this path. Raises Failed when it reaches nothing."""
+    """Return the rate that the generator reaches on this path. Raises Failed if it is zero."""
     reached = max(take("calibration", None, CALIBRATION_S, False)[0].offered_pps for _ in range(CALIBRATIONS))
     if reached <= 0:
         raise Failed("the generator could not send a single frame")
@@ -282,7 +282,7 @@ def _reach_pps(take: Take) -> float:
 
 
 def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Trial, Conditions]:
-    """A trial after the search; again while the machine disturbs it."""
+    """Run a trial after the search; repeat it while the machine disturbs it."""
     for _ in range(mlrsearch.REPEATS):
         trial, conditions = take(phase, rate_pps, AFTER_S, latency)
         if conditions.disturbance(trial) is None:
@@ -290,9 +290,11 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, search: list[Found], state: SwitchState) -> dict[float | None, dict[str, Any]]:
-    """By each rate that was found: the CPU time of the whole machine, the generator, and the datapath's processes at
-    it, and of the machine per packet that arrived; what each receiver got, and what a switch counted."""
+def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[float | None, dict[str, Any]]:
+    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
+
+    It also has the machine's CPU time per received packet, what each receiver got, and what a switch counted.
+    """
     costs: dict[float | None, dict[str, Any]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
         state.begin()
@@ -312,9 +314,9 @@ def _costs(take: Take, search: list[Found], state: SwitchState) -> dict[float | 
 
 
 def _row(
-    one: Found, result: Result, parameters: Throughput, point: Point, line_pps: float | None
+    one: FoundRate, result: Result, parameters: Throughput, point: SearchPoint, line_pps: float | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The columns of what was found for one ratio of loss, and its doubts."""
+    """Return the columns of the result for one loss ratio, and its doubts."""
     mean = rates.mean_bytes(rates.sizes(point.frame))
     settings = parameters.settings
     row: dict[str, Any] = {
@@ -350,8 +352,8 @@ def _row(
     return row, doubts
 
 
-def _verdict(one: Found, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
-    """The status of a search that found no rate of the device, and why; None for one that did."""
+def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
+    """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
     if result.problem is not None:
         known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.most_pps:.0f} pps"
@@ -362,7 +364,7 @@ def _verdict(one: Found, result: Result, line_pps: float | None) -> tuple[str | 
             f"even {units.si(one.upper_pps, 'pps')}, the lowest load, lost more than the goal ({goal})",
         )
     if one.upper_pps is None and line_pps is not None and result.most_pps >= 0.99 * line_pps:
-        return None, None  # the line itself, or the highest load that was asked for
+        return None, None  # the line rate itself, or the highest requested load
     if one.upper_pps is None:
         return "invalid", (
             f"generator-limited: {goal} up to {units.si(one.lower_pps, 'pps')}, the most that the generator offers here"

@@ -1,8 +1,8 @@
-"""The search for the rates at which loss begins: MLRsearch (RFC 9971) by the library of that name.
+"""The search for the rates at which loss begins: MLRsearch (RFC 9971), with the library of that name.
 
-The library sees rates and loss ratios alone. What it measures is a `Measure`: an attempt that the machine disturbed is
-repeated, and a load that the generator cannot offer ends the search with a lower greatest load, so that no limit of the
-generator is taken for loss of the device.
+The library sees only rates and loss ratios. It measures with a `Measure`: an attempt that the machine disturbed is
+repeated. A load that the generator cannot offer ends the search, with a lower maximum load, so that the generator's
+limit does not look like loss.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from labkit.measure.traffic.base import Trial
 
 REPEATS = 6
 RESTARTS = 4
-REACHED = 0.97  # of the asked rate: less, and the greatest load is lowered
-LEAST_SPAN = 1.05  # between the least and the greatest load
+REACHED = 0.97  # share of the requested rate: below it, the maximum load is lowered
+LEAST_SPAN = 1.05  # ratio of the maximum to the minimum load
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a search decides (RFC 9971). A load is a lower bound when, over `sum_s` seconds of trials of `trial_s`, no
-    more than `exceed_ratio` of them lost more than the goal; bounds are at most `width` apart (of the upper one).
-    `preceding`: coarser searches that go ahead."""
+    """How a search decides (RFC 9971).
+
+    A load is a lower bound if, over `sum_s` seconds of trials of `trial_s`, at most the share `exceed_ratio` lost more
+    than the goal. Bounds are at most `width` apart, relative to the upper one. `preceding`: number of coarser searches
+    before.
+    """
 
     trial_s: float
     sum_s: float
@@ -34,8 +37,8 @@ class Settings:
     preceding: int = 2
 
 
-# `mlrsearch`: short trials that may fail in half of the time, for noisy machines; on this project's it spread by 7 to
-# 25 % where a binary search spread by 57 to 70 %. `rfc2544`: one trial of 60 s that loses nothing (section 24, 26.1).
+# `mlrsearch`: short trials of which half may fail, for noisy machines; on this project's machine its results spread by
+# 7 to 25 %, those of a binary search by 57 to 70 %. `rfc2544`: one trial of 60 s without loss (sections 24, 26.1).
 PRESETS = {
     "mlrsearch": Settings(trial_s=0.2, sum_s=2.1, exceed_ratio=0.5, width=0.05),
     "rfc2544": Settings(trial_s=60.0, sum_s=60.0, exceed_ratio=0.0, width=0.01, preceding=0),
@@ -43,9 +46,8 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found for one loss ratio: the rate, and the loads between which it lies; None where a bound is
-    missing."""
+class FoundRate:
+    """The result for one loss ratio: the rate and its bounds; None for a missing bound."""
 
     loss_ratio: float
     rate_pps: float | None
@@ -55,9 +57,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Result:
-    """A search. `most_pps`: the greatest load that was tried. `problem`: why it did not end as it should, or None."""
+    """A search. `most_pps`: the greatest load tried. `problem`: why it ended early, or None."""
 
-    bounds: list[Found]
+    bounds: list[FoundRate]
     most_pps: float
     trials_count: int
     repeated_count: int
@@ -66,7 +68,7 @@ class Result:
     problem: str | None = None
 
 
-# One attempt at a rate and for a time: the trial, and why it says nothing about the device, or None.
+# One attempt at a rate for a time: the trial, and why it is invalid, or None.
 Measure = Callable[[float, float], tuple[Trial, str | None]]
 
 
@@ -85,10 +87,10 @@ def search(
     most_pps: float,
     limit_s: float,
 ) -> Result:
-    """The greatest rates with no more than these ratios of loss, between two loads.
+    """Search the greatest rates with at most these loss ratios, between two loads.
 
-    A rate without an upper bound is not the device's: the generator offers no more. Raises Unsupported without the
-    library, and what `measure` raises.
+    A rate without an upper bound is not the device's limit: the generator offers no more. Raises Unsupported without
+    the library, and what `measure` raises.
     """
     begun = time.monotonic()
     counts = _Counts()
@@ -102,7 +104,7 @@ def search(
         except _Limited as limit:
             most_pps = limit.reached_pps * REACHED
     else:
-        result = [Found(loss, None, None, None) for loss in losses]
+        result = [FoundRate(loss, None, None, None) for loss in losses]
         problem = f"the generator's own rate fell {RESTARTS} times while it was searched"
     took_s = time.monotonic() - begun
     return Result(result, most_pps, counts.trials, counts.repeated, counts.disturbed, took_s, problem)
@@ -112,7 +114,7 @@ def search(
 class _Counts:
     trials: int = 0
     repeated: int = 0
-    disturbed: int = 0  # stayed so after all repeats
+    disturbed: int = 0  # still disturbed after all repeats
 
 
 def _once(
@@ -123,8 +125,8 @@ def _once(
     most_pps: float,
     limit_s: float,
     counts: _Counts,
-) -> tuple[list[Found], bool]:
-    """One search between two loads, and whether it ended in time."""
+) -> tuple[list[FoundRate], bool]:
+    """Search once between two loads; return the rates and whether the search ended in time."""
     try:  # which takes 60 ms, and other experiments need none
         from MLRsearch import Config, MultipleLossRatioSearch, SearchGoal
     except ImportError:
@@ -144,23 +146,23 @@ def _once(
     ]
     config = Config()
     config.goals = goals
-    config.min_load = least_pps  # first: a greatest load below the usual least one is refused
+    config.min_load = least_pps  # set first: a maximum load below the default minimum is refused
     config.max_load = most_pps
     config.search_duration_max = limit_s
-    config.warmup_duration = min(settings.trial_s, 1.0)  # the first trial at the greatest load is thrown away
+    config.warmup_duration = min(settings.trial_s, 1.0)  # the first trial at the maximum load is discarded
     one = MultipleLossRatioSearch(config=config)
     ended = True
     try:
         results = one.search(_measurer(measure, counts), debug=lambda _text: None)
         bounds = [(results[goal].relevant_lower_bound, results[goal].relevant_upper_bound) for goal in goals]
         rates = [results[goal].conditional_throughput for goal in goals]
-    except RuntimeError:  # out of time: what it knows by then is not lost
+    except RuntimeError:  # time is up: keep what it knows
         ended = False
         targets = [one.scaling.goal_to_final_target[goal] for goal in goals]
         known = [one.database.get_relevant_bounds(target=target) for target in targets]
         bounds, rates = [(each.clo, each.chi) for each in known], [None] * len(goals)
     return [
-        Found(loss, _float(rate), _float(lower), _float(upper))
+        FoundRate(loss, _float(rate), _float(lower), _float(upper))
         for loss, rate, (lower, upper) in zip(losses, rates, bounds, strict=True)
     ], ended
 
@@ -173,18 +175,18 @@ def _measurer(measure: Measure, counts: _Counts) -> Any:
     from MLRsearch import AbstractMeasurer, MeasurementResult
 
     class Measurer(AbstractMeasurer):  # type: ignore[misc]
-        """What the library measures."""
+        """The measurer that the library calls."""
 
         def measure(self, intended_duration: float, intended_load: float) -> Any:
             trial = attempts(measure, intended_load, intended_duration, counts)
-            # Its loss ratio would add what was not sent: what the generator did not offer is no loss.
+            # The library's own loss ratio would count frames that were not offered as lost.
             return MeasurementResult(
                 intended_duration=intended_duration,
                 intended_load=intended_load,
                 offered_count=trial.offered_count,
                 forwarding_count=trial.offered_count - trial.lost_count,
                 intended_count=trial.offered_count,
-                # It sums these up until they are enough: waiting and repeats are no evidence.
+                # The library sums durations until they suffice: waiting and repeats must not count.
                 duration_with_overheads=intended_duration,
             )
 
@@ -192,8 +194,10 @@ def _measurer(measure: Measure, counts: _Counts) -> Any:
 
 
 def attempts(measure: Measure, rate_pps: float, duration_s: float, counts: _Counts) -> Trial:
-    """A trial, repeated while the machine disturbs it. It only repeats bad ones, which biases a search upwards: so
-    repeats are counted and reported."""
+    """Run a trial and repeat it while the machine disturbs it.
+
+    Repeating only disturbed trials biases a search upwards, so repeats are counted and reported.
+    """
     best: Trial | None = None
     for attempt in range(REPEATS + 1):
         counts.trials += 1

@@ -1,4 +1,4 @@
-"""Parameters of the experiment `throughput`, and what cannot be searched."""
+"""Parameters of the experiment `throughput`, and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 
-# The OVS test plan's: so many flows send a packet each, so many times, then the next, until all have; then again.
+# The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
+# repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (
     "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
@@ -47,8 +48,8 @@ HELP = {
 
 
 class Throughput(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths` that say what is measured, and the search; HELP says what each
-    is."""
+    """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
+    describes each."""
 
     protocol: str = "udp"
     rounds: int = 3
@@ -70,7 +71,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     latency: bool = True
 
     def check(self) -> None:
-        """Raise BadInput in one sentence for what cannot be searched."""
+        """Raise BadInput, with one sentence, for parameters that cannot be searched."""
         left_out(self, UNUSED, HELP)
         for name in ("frame_bytes", "flows", "loss"):
             values = getattr(self, name)
@@ -105,17 +106,17 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
 
     def _check_load(self) -> None:
-        """The generator has to run trials."""
+        """Raise BadInput for a load that the generator's trials do not support."""
         registry.find_trial(self.load_generator.name)
 
     @property
     def load_generator(self) -> TrialGenerator:
-        """What offers the load."""
+        """The generator of the load."""
         return registry.find_trial(self.generator or packet_generator.PacketGenerator.name)
 
     @property
     def settings(self) -> Settings:
-        """How a search decides: the preset's, with what was given instead; a longer trial makes the sum longer."""
+        """The search settings: the preset's with the given changes; a longer trial also extends the sum."""
         preset = PRESETS[self.preset]
         names = ("trial_s", "sum_s", "exceed_ratio", "width")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -124,26 +125,27 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         return dataclasses.replace(preset, **given)
 
     def line(self) -> Line:
-        """The line that per cent are of."""
+        """The line whose rate percentages refer to."""
         return Line(self.line_rate_bps, self.line_tag)
 
     def mix(self, frame: str, flows: int) -> Mix:
-        """What is sent. Raises BadInput."""
+        """Return the frames to send. Raises BadInput."""
         block, repeats = PROFILES[self.flow_profile]
         mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
         packet_generator.check_mix(mix, self.mtu_bytes)
         return mix
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
-        """What is sent through one topology."""
+        """Return the frames to send through one topology."""
         return self.mix(frame, flows)
 
     def columns_of(self, topology: str) -> dict[str, Any]:
-        """More columns of the rows of one topology."""
+        """Return additional columns for the rows of one topology."""
         return {}
 
     def bounds(self, frame: str) -> tuple[float, float | None]:
-        """The lowest and the highest load in frames a second; None: what the generator reaches. Raises BadInput."""
+        """Return the minimum and maximum load in frames per second; None: what the generator reaches. Raises
+        BadInput."""
         sizes = rates.sizes(frame)
         line_most = self.line().most_pps(rates.mean_bytes(sizes))
         least = rates.pps("least_rate", self.least_rate, sizes, self.line())

@@ -7,22 +7,22 @@ from typing import Any
 from labkit.measure.observers import switch as counters
 from labkit.measure.topologies.open_vswitch.switch import Switch
 
-MOST_FLOWS = 5000  # to list more flows takes seconds, in which the switch does little else
+MOST_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
 
 
 class SwitchState:
-    """The counters of a switch; nothing where there is none."""
+    """The counters of a switch; empty without a switch."""
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
         self._missed_count = self._missed()
 
     def begin(self) -> None:
-        """A trial begins."""
+        """Start a trial."""
         self._missed_count = self._missed()
 
     def row(self) -> dict[str, Any]:
-        """Columns of a row for the time since, and for the state now."""
+        """Return columns of a row: counts since the start, and the current state."""
         if self._switch is None:
             return {}
         _ports, own, state = counters.datapaths(self._switch.command("dpctl/show"))

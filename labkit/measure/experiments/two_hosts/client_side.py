@@ -1,7 +1,6 @@
-"""The other host of two nodes, as the clients' host has it: asked through whoever started both, and arms across both.
+"""The clients' side of two nodes: requests to the servers' host, and arms across both hosts.
 
-Clocks are not compared: each side counts seconds of its own, and what has to follow something else is asked for after
-it.
+Clocks are not compared: each side counts its own seconds, and requests order the steps.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from labkit.measure.traffic import ping
 from labkit.measure.traffic.base import FlowGenerator, Flows, Page
 from labkit.system import machine
 
-CLOCK = 1.02  # times what passed here another host's clock may count before it is doubted
+CLOCK = 1.02  # ratio of the other host's clock to this one beyond which its time is doubted
 
 
 class RemoteServer:
-    """The servers of a run are on the other host."""
+    """The servers of a run on the other host."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -42,7 +41,7 @@ class RemoteServer:
         self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
-        """Whether no flow has carried data yet."""
+        """Return whether no flow has carried data yet."""
         return bool(self._peer.ask("idle")["idle"])
 
     def carrying(self, within_s: float) -> bool:
@@ -59,39 +58,39 @@ class RemoteServer:
         self._used = {f"peer_{name}": getattr(seen, name) for name in of_theirs}
         here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
         seen = msgspec.structs.replace(seen, **here)
-        # Asking takes time, so less may have been counted there than here, but not more.
+        # The request takes time, so the other host may count less time than this one, but not more.
         if seen.window_s > CLOCK * passed_s:
             doubt = f"the servers' host counted {seen.window_s:.2f} s in {passed_s:.2f} s of this one: a clock is wrong"
             seen = msgspec.structs.replace(seen, doubts=[*seen.doubts, doubt])
         return seen
 
     def pages(self) -> list[Page]:
-        """The servers' own JSON, after their ends."""
+        """Return the servers' own JSON, after they have ended."""
         result: list[Page] = self._peer.ask("pages")["pages"]
         return result
 
     def report(self) -> dict[str, Any]:
-        """The CPU time of the other host."""
+        """Return the CPU time of the other host."""
         return self._used
 
 
 @dataclass(frozen=True, kw_only=True)
 class Across(BuiltArm):
-    """An arm whose clients are on this host and whose servers are on the other."""
+    """An arm with its clients on this host and its servers on the other."""
 
     peer: Peer
     far_pairs: Sequence[FarPair]
 
     @property
     def pairs(self) -> Sequence[FarPair]:
-        """What load is run between."""
+        """The pairs between which the load runs."""
         return self.far_pairs
 
     @contextmanager
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
-        """Flows whose servers listen over there, and what is counted there."""
+        """Start servers on the other host; yield the flows and the remote counters."""
         self.peer.ask("listen")
         try:
             with generator.far_flows(self.far_pairs, parameters) as flows:
@@ -100,7 +99,7 @@ class Across(BuiltArm):
             self.peer.ask("quiet")
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
-        """From now on, the CPU time of the other host."""
+        """Start measuring the CPU time of the other host."""
         begun = self.peer.ask("times")
 
         def until_now(_window_s: float) -> dict[str, Any]:
@@ -112,9 +111,9 @@ class Across(BuiltArm):
 
 @contextmanager
 def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pairs: int) -> Iterator[Across]:
-    """An arm across both hosts, built afresh and found reachable; one stands at a time, because they share the NICs.
+    """Build an arm across both hosts and check reachability; only one exists at a time, because arms share the NICs.
 
-    Raises Unsupported, with what to do, when the path does not carry the MTU, and Failed when it carries nothing.
+    Raises Unsupported, with the remedy, if the path does not carry the MTU, Failed if it carries nothing.
     """
     peer = run_context.peer
     assert peer is not None

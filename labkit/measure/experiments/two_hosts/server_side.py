@@ -1,5 +1,5 @@
-"""The servers' host of two nodes: builds its side of an arm, lets servers listen, and tells what arrived, each when it
-is asked for it."""
+"""The servers' side of two nodes: it builds its side of an arm, starts servers, and reports what arrived, on
+request."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from labkit.system import machine, process
 
 
 class Serving:
-    """What stands here: one side of one arm, and its servers while a run lasts."""
+    """What exists on this host: one side of one arm, and its servers during a run."""
 
     def __init__(
         self, parameters: DatapathParameters, run_context: RunContext, environment: dict[str, Any]
     ) -> None:
-        self._asked, self._around, self._environment = parameters, run_context, environment
+        self._parameters, self._run_context, self._environment = parameters, run_context, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
         self._servers: Servers | None = None
@@ -49,27 +49,29 @@ class Serving:
         }
 
     def hello(self) -> dict[str, Any]:
-        """What rows and environment.json tell of this host."""
-        report = {**self._around.machine, **registry.versions()}
+        """Return the description of this host for rows and environment.json."""
+        report = {**self._run_context.machine, **registry.versions()}
         return {"machine": report, "environment": {"machine": report, **self._environment}}
 
     def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
         """Build this side of an arm."""
         self.clear()
-        spec = self._asked.spec(pairs, self._around.machine_netns, topologies.SERVERS, bytes.fromhex(ours))
+        spec = self._parameters.spec(
+            pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
+        )
         self._ends = self._arm.enter_context(topologies.half(topology, spec))
         return {"offloads": offloads(self._ends[0])}
 
     def clear(self) -> dict[str, Any]:
-        """Nothing stands any more."""
+        """Remove everything that was built."""
         self.quiet()
         self._arm.close()
         return {}
 
     def listen(self) -> dict[str, Any]:
-        """A server listens at every end."""
-        parameters = self._asked
-        emulated = self._around.machine.get("accelerator") == "tcg"
+        """Start a server at every end."""
+        parameters = self._parameters
+        emulated = self._run_context.machine.get("accelerator") == "tcg"
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._counters = self._run.enter_context(counters)
@@ -77,18 +79,18 @@ class Serving:
         return {}
 
     def idle(self) -> dict[str, Any]:
-        """Whether no flow has carried data yet."""
+        """Return whether no flow has carried data yet."""
         _servers, counters = self._listening()
         return {"idle": not any(counters.carrying(self._before))}
 
     def carrying(self, within_s: float) -> dict[str, Any]:
-        """Whether data has arrived on every flow in time."""
+        """Return whether data arrived on every flow in time."""
         servers, counters = self._listening()
         one_ended = lambda: any(program.poll() for program in servers.programs)  # noqa: E731
         return {"carrying": server_counters.carrying(counters, self._before, within_s, one_ended)}
 
     def window(self, for_s: float) -> dict[str, Any]:
-        """What arrived in so many seconds, and the CPU time that they took here."""
+        """Return what arrived in `for_s` seconds, and the CPU time used here."""
         servers, counters = self._listening()
         seen = server_counters.window(
             counters, lambda until: process.wait(servers.programs, until), time.monotonic() + for_s
@@ -98,23 +100,23 @@ class Serving:
         return {"window": msgspec.to_builtins(msgspec.structs.replace(seen, doubts=doubts))}
 
     def pages(self) -> dict[str, Any]:
-        """What the servers wrote."""
+        """Return the servers' own JSON."""
         servers, _counters = self._listening()
         return {"pages": servers.finish(time.monotonic() + self._generator.last_words_s)}
 
     @property
     def _generator(self) -> FlowGenerator:
-        assert isinstance(self._asked.load_generator, FlowGenerator)
-        return self._asked.load_generator
+        assert isinstance(self._parameters.load_generator, FlowGenerator)
+        return self._parameters.load_generator
 
     def quiet(self) -> dict[str, Any]:
-        """No server listens any more."""
+        """Stop the servers."""
         self._run.close()
         self._servers = self._counters = None
         return {}
 
     def times(self) -> dict[str, Any]:
-        """The CPU times of this host now."""
+        """Return the current CPU times of this host."""
         now = machine.cpu_times()
         return {"cpu_s": now.busy_s, "softirq_s": now.softirq_s, "steal_s": now.steal_s}
 
@@ -130,7 +132,7 @@ def answers(
     environment: dict[str, Any],
     lines: Iterable[bytes],
 ) -> Iterator[Event]:
-    """An answer to each line that asks, until there are no more or one says `end`."""
+    """Yield an answer to each request line, until their end or an `end` request."""
     serving_here = Serving(parameters, run_context, environment)
     with ExitStack() as stack:
         stack.callback(serving_here.clear)

@@ -1,4 +1,4 @@
-"""Packets captured at any set of interfaces at once, around any traffic."""
+"""Capture packets at any set of interfaces at once, during any traffic."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from labkit.measure.observers.capture.packet_ring import Ring
 from labkit.measure.observers.capture.recorder import DRAIN_S, Limits, Recorder, RecorderReport
 from labkit.system import netlink, process
 
-SNAP_BYTES = 256  # headers of a tunnel in a tunnel, and the beginning of the payload
+SNAP_BYTES = 256  # holds the headers of a tunnel in a tunnel, and the start of the payload
 LEAST_SNAP_BYTES, MOST_SNAP_BYTES = 192, 1 << 18
 RATE_PPS = 10_000
 TOTAL_BYTES = 64 << 20
 BUFFER_BYTES = 4 << 20
 SETTLE_S, MOST_SETTLE_S = 1.0, 3600.0
-WRITE_S = 60.0  # patience with a disk
+WRITE_S = 60.0  # limit for a slow disk
 
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """A place where packets are seen: an interface in a namespace."""
+    """A place to capture at: an interface in a namespace."""
 
     namespace: Namespace
     interface: str
 
     @property
     def name(self) -> str:
-        """namespace:interface; no interface has a colon in its name."""
+        """namespace:interface; interface names contain no colon."""
         return f"{self.namespace.name}:{self.interface}"
 
 
 def everywhere(namespaces: Sequence[Namespace], *, made_only: bool = True) -> list[CapturePoint]:
-    """Every interface of these namespaces; with `made_only` those that were made for them: not those that every
-    namespace has (lo, gre0 and the like), unless one has nothing else."""
+    """Return every interface of these namespaces; with `made_only`, those that were created in them.
+
+    `made_only` leaves out interfaces that every namespace has (lo, gre0 …), unless a namespace has nothing else.
+    """
     result = []
     for space in namespaces:
         links = netlink.links(space.netlink)
@@ -53,8 +55,8 @@ def everywhere(namespaces: Sequence[Namespace], *, made_only: bool = True) -> li
 
 
 class Capture:
-    """What is captured, from its beginning to the end of the block. `path`: the file; `pid`: the recorder's process;
-    `counts` of every hop, by its name, after the block."""
+    """A running capture. `path`: its file. `pid`: the recorder's process. `counts`: by capture point, after the
+    block."""
 
     def __init__(self, path: Path, pid: int, rate_pps: int) -> None:
         self.path = path
@@ -64,20 +66,20 @@ class Capture:
 
     @property
     def doubt(self) -> str | None:
-        """What to know before believing it, in one sentence, when packets were lost."""
+        """One sentence if packets are missing, else None."""
         return doubt(self.counts, self._rate_pps)
 
     def recorded(self) -> packets.Recorded:
-        """The frames in the order of time; during the block those that are in the file by then."""
+        """Return the frames in time order; during the block, those that the file holds so far."""
         return packets.read(self.path.read_bytes())
 
     def journeys(self, ports: Mapping[int, str] = packets.PORTS) -> list[packets.Journey]:
-        """Every packet with the hops that saw it; after the block. `ports`: UDP ports that carry vxlan or geneve."""
+        """Return every packet with the points that saw it, after the block. `ports`: UDP ports of vxlan and geneve."""
         return packets.journeys(self.recorded().frames, ports)
 
 
 def doubt(counts: Mapping[str, Counts], rate_pps: int) -> str | None:
-    """One sentence when packets are missing in a capture."""
+    """Return one sentence if packets are missing in a capture, else None."""
     lost = []
     for name, one in counts.items():
         if one.dropped_count:
@@ -99,15 +101,15 @@ def capture(
     buffer_bytes: int = BUFFER_BYTES,
     settle_s: float = SETTLE_S,
 ) -> Iterator[Capture]:
-    """Record the packets that pass the hops during the block, to `folder`/`name`.pcapng.
+    """Record the packets that pass these points during the block, to `folder`/`name`.pcapng.
 
-    Recording has begun when the block begins. At its end it goes on until nothing came for 50 ms, `settle_s` at most;
-    then all that was seen is written. Of each packet `snap_bytes` are kept; of each hop `rate_pps` packets in a second,
-    of all `total_bytes`: what is beyond is counted as skipped. `buffer_bytes` for each hop hold what the recorder, a
-    process of its own, has not read yet; what they cannot hold is counted as dropped.
+    Recording starts before the block does. After the block it continues until nothing arrived for 50 ms, at most
+    `settle_s`; then all packets are written. `snap_bytes` of each packet are kept, `rate_pps` packets per second and
+    point, and `total_bytes` in all; packets beyond are counted as skipped. A ring of `buffer_bytes` per point holds
+    what the recorder process has not read yet; packets that do not fit are counted as dropped.
 
-    Raises BadInput for a hop that is not there or a limit that cannot be, Unsupported where packets cannot be captured,
-    Failed, at the end, when the recorder died or the disk was full; what it wrote until then is in the file.
+    Raises BadInput for a point that does not exist or an invalid limit, Unsupported if packets cannot be captured.
+    Raises Failed at the end if the recorder died or the disk was full; the file then holds what was written before.
     """
     _check(hops)
     check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
@@ -136,21 +138,21 @@ def _check(hops: Sequence[CapturePoint]) -> None:
     if not hops:
         raise BadInput("a capture needs at least one interface")
     if twice:
-        raise BadInput(f"{twice[0]} is named twice: a capture sees an interface once")
+        raise BadInput(f"{twice[0]} is named twice: name each interface once")
 
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
-    """Raise BadInput for the first limit of a capture that cannot be one."""
+    """Raise BadInput for the first invalid limit of a capture."""
     if not LEAST_SNAP_BYTES <= snap_bytes <= MOST_SNAP_BYTES:
         wanted = f"{LEAST_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MOST_SNAP_BYTES}"
-        raise BadInput(f"snap_bytes={snap_bytes} cannot be: {wanted}")
+        raise BadInput(f"snap_bytes={snap_bytes} is out of range: {wanted}")
     for each, value in (("rate_pps", rate_pps), ("total_bytes", total_bytes)):
         if value < 1:
-            raise BadInput(f"{each}={value} would capture nothing: at least 1")
+            raise BadInput(f"{each}={value} would capture nothing: use at least 1")
         if not value < 1 << 63:
-            raise BadInput(f"{each}={value} cannot be: it is less than 2^63")
+            raise BadInput(f"{each}={value} is too large: use less than 2^63")
     if not 0 <= settle_s <= MOST_SETTLE_S:
-        raise BadInput(f"settle_s={settle_s} cannot be: it is 0 to {MOST_SETTLE_S:.0f} seconds")
+        raise BadInput(f"settle_s={settle_s} is out of range: use 0 to {MOST_SETTLE_S:.0f} seconds")
 
 
 @contextmanager
@@ -174,7 +176,7 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
         return BadInput(f"{hop.namespace.name} has no interface {hop.interface} to capture at")
     if error.errno in (errno.EPERM, errno.EACCES):
         words = "packets cannot be captured without CAP_NET_RAW"
-        return Unsupported(f"{words}: run as root, or where users may make namespaces")
+        return Unsupported(f"{words}: run as root, or allow user namespaces")
     if error.errno in (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ENOPROTOOPT):
         words = f"packets cannot be captured at {hop.name} on this kernel ({error.strerror})"
         return Unsupported(f"{words}: leave it out, or boot a kernel with CONFIG_PACKET")
@@ -182,12 +184,12 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
 
 
 def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderReport:
-    """What the recorder tells when it is told to stop. Raises Failed."""
+    """Stop the recorder and return its report. Raises Failed."""
     try:
         reply = forked.stop(settle_s + DRAIN_S + WRITE_S)
         report = msgspec.json.decode(reply, type=RecorderReport)
     except (Failed, msgspec.DecodeError) as error:
-        raise Failed(f"the recorder of packets {error}; what it wrote until then is in {path}") from None
+        raise Failed(f"the packet recorder {error}; {path} holds what it wrote before") from None
     if report.error:
         raise Failed(f"packets could not be recorded: {report.error}")
     return report

@@ -1,10 +1,10 @@
-"""A packet socket at one interface, with a ring that the kernel fills (packet(7); TPACKET_V3 in linux/if_packet.h,
-Documentation/networking/packet_mmap.rst).
+"""A packet socket at one interface, with a ring that the kernel fills (TPACKET_V3).
 
-The ring is memory of its own, large without a privilege. In it the kernel writes the packet's own timestamp where it
-has one, else when this socket saw it (tpacket_get_timestamp, net/packet/af_packet.c). A packet has one only while some
-program wants timestamps, as ping does, and loses it when it goes to another namespace or is forwarded: until then all
-interfaces tell the same time, and a decapsulation in one namespace takes none.
+Sources: packet(7), linux/if_packet.h, Documentation/networking/packet_mmap.rst. The ring needs no privilege for its
+size. The kernel stores the packet's own timestamp if it has one, else the time when this socket saw the packet
+(tpacket_get_timestamp, net/packet/af_packet.c). Packets carry a timestamp only while a program requests timestamps, as
+ping does, and lose it when they are forwarded or change the namespace. Until then all interfaces show the same time,
+and a decapsulation within one namespace seems to take no time.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from labkit.system import netlink
 SOL_PACKET, SO_ATTACH_FILTER = 263, 26
 PACKET_RX_RING, PACKET_STATISTICS, PACKET_VERSION, TPACKET_V3 = 5, 6, 10, 2
 ETH_P_ALL = 3
-RETURN = 0x06  # BPF_RET | BPF_K: so many bytes of every packet
+RETURN = 0x06  # BPF_RET | BPF_K: keep this many bytes of every packet
 STATUS_USER, STATUS_VLAN, STATUS_VLAN_TPID = 1, 1 << 4, 1 << 6
-# linux/if_arp.h: Ethernet and loopback have Ethernet's header; of others (ipip, ip6tnl, sit, gre, ip6gre, tun) none.
+# linux/if_arp.h: Ethernet and loopback have an Ethernet header; ipip, ip6tnl, sit, gre, ip6gre and tun have none.
 WITH_ETHERNET = (1, 772)
 WITHOUT_HEADER = (768, 769, 776, 778, 823, 65534)
 
 BLOCK_BYTES = 1 << 16
 OUTGOING = 4  # sll_pkttype; 0 is to us, 1 broadcast, 2 multicast, 3 to another
-SLOT_BYTES = 256  # the kernel wants a size of slots, and packs all the same
-RETIRE_MS = 20  # after this a block is handed over though it is not full
+SLOT_BYTES = 256  # the kernel requires a slot size, but packs packets anyway
+RETIRE_MS = 20  # the kernel hands over an unfilled block after this time
 
 _block = struct.Struct("=8xIII")  # struct tpacket_block_desc: status, count of packets, offset of the first
 _status = struct.Struct("=I")
-# struct tpacket3_hdr: next, s, ns, bytes here, bytes in all, status, offset of the frame; VLAN tag and type; then of a
-# struct sockaddr_ll the kind of packet
+# struct tpacket3_hdr: next, s, ns, captured bytes, original bytes, status, frame offset, VLAN tag and type; then the
+# packet type of a struct sockaddr_ll
 _head = struct.Struct("=6IH6xIH20xB")
 
-Seen = tuple[int, int, int, bytes]  # time in ns, sll_pkttype, bytes in all, those that are here
+Seen = tuple[int, int, int, bytes]  # time in ns, sll_pkttype, original length in bytes, captured bytes
 
 
 class Ring:
-    """Sees what passes the interface `interface` of the namespace `netns` (a descriptor) from now on.
+    """Captures what passes `interface` in the namespace `netns` (a file descriptor), without promiscuous mode.
 
-    Not promiscuous: it changes nothing. Raises OSError: EPERM without CAP_NET_RAW, ENODEV for no such interface,
-    EAFNOSUPPORT where the kernel has no packet sockets, or none for this kind of interface. `program` makes from the
-    link type the instructions of a BPF program that selects packets; without it all are seen.
+    Raises OSError: EPERM without CAP_NET_RAW, ENODEV for an unknown interface, EAFNOSUPPORT if the kernel has no
+    packet sockets or none for this kind of interface. `program` returns, for a link type, the instructions of a BPF
+    program that selects packets; without it all packets are captured.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Ring:
             except BaseException:
                 self._socket.close()
                 raise
-        # the largest that fits with the kernel's own header in front of it; a power of two
+        # the largest packet with the kernel's header must fit; a power of two
         self._block_bytes = max(BLOCK_BYTES, 1 << (snap_bytes + 255).bit_length())
         self._blocks = max(buffer_bytes // self._block_bytes, 2)
         self._at = self._seen = self._dropped = 0
@@ -84,43 +84,43 @@ class Ring:
             self._take(snap_bytes)
         else:
             self._attach(self._program)
-        self._socket.bind((interface, ETH_P_ALL))  # from here on it sees
+        self._socket.bind((interface, ETH_P_ALL))  # capturing starts here
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when a block of the ring is handed over."""
+        """Return a descriptor that becomes readable when the kernel hands over a block."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """See no more."""
+        """Stop capturing."""
         self._socket.close()
 
     def _take(self, size_bytes: int) -> None:
-        """Of every packet so many bytes; with 0 there are none, and none is counted."""
+        """Keep this many bytes of every packet; with 0, packets are neither captured nor counted."""
         self._attach(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
 
     def _attach(self, instructions: bytes) -> None:
-        """See only what this program selects (struct sock_fprog: count and address of the instructions)."""
+        """Capture only what this program selects (struct sock_fprog: count and address of the instructions)."""
         code = ctypes.create_string_buffer(instructions)
         program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def deafen(self) -> None:
-        """See nothing that comes after this."""
+        """Ignore packets from now on."""
         self._take(0)
 
     def counts(self) -> tuple[int, int]:
-        """Packets seen since the beginning, and those of them that found the ring full."""
-        report = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 12)  # since it was asked last
+        """Return the packets seen since the start, and those of them that did not fit into the ring."""
+        report = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 12)  # counts since the previous call
         seen, dropped = struct.unpack_from("II", report)
         self._seen, self._dropped = self._seen + seen, self._dropped + dropped
         return self._seen, self._dropped
 
     def clear_error(self) -> None:
-        """Forget that the interface went down: it may come up again."""
+        """Clear the error after the interface went down; it may come up again."""
         self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def packets(self) -> Iterator[Seen]:
-        """What has been handed over since the last call; a block is the kernel's again when its end is reached."""
+        """Yield the packets handed over since the last call; a block returns to the kernel after its last packet."""
         if self._memory is None:
             self._memory = mmap.mmap(self.fileno(), self._blocks * self._block_bytes, mmap.MAP_SHARED)
         memory = self._memory
@@ -145,7 +145,7 @@ class Ring:
 
 
 def _socket(interface: str) -> tuple[socket.socket, int]:
-    """A packet socket that does not see anything yet, bound to an interface of this namespace, and the link type."""
+    """Return an inactive packet socket for an interface of this namespace, and its link type."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
     try:
         made.bind((interface, 0))

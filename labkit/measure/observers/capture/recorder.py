@@ -1,4 +1,4 @@
-"""The process that records packets: it empties rings into a file, beside the experiment and not in it."""
+"""The process that records packets: it empties the rings into a file, beside the experiment."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from labkit.common.packets import Counts, pcapng
 from labkit.measure.observers.capture.packet_ring import OUTGOING, Ring
 
 POLL_S = 1.0
-QUIET_S = 0.05  # nothing more is on its way when nothing came for so long
+QUIET_S = 0.05  # after such a pause no more packets are expected
 STEP_S = 0.01
 DRAIN_S = 5.0
-WAYS = {0: 4, 1: 12, 2: 8, 3: 16}  # sll_pkttype: what pcapng says of how it was received
+WAYS = {0: 4, 1: 12, 2: 8, 3: 16}  # sll_pkttype to pcapng's reception type
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is recorded: see `capture`."""
+    """The limits of a recording, see `capture`."""
 
     snap_bytes: int
     rate_pps: int
@@ -36,14 +36,14 @@ class Limits:
 
 
 class RecorderReport(msgspec.Struct):
-    """What the recorder tells at its end: counts in the order of the hops, or what went wrong."""
+    """The recorder's final report: counts in the order of the points, or an error."""
 
     counts: list[Counts] = []
     error: str | None = None
 
 
 class _Hop:
-    """A ring, and what became of its packets."""
+    """A ring and the counts of its packets."""
 
     def __init__(self, number: int, ring: Ring, limits: Limits) -> None:
         self.number = number
@@ -53,7 +53,7 @@ class _Hop:
         self.captured = self.skipped = self.truncated = 0
 
     def read(self, room_bytes: int) -> bytes:
-        """The packets that have come, as blocks of the file, if there is room for them and the rate allows."""
+        """Return the new packets as blocks of the file, within the limits of space and rate."""
         blocks: list[bytes] = []
         rate, written = self._limits.rate_pps, 0
         for time_ns, kind, whole, data in self.ring.packets():
@@ -75,13 +75,13 @@ class _Hop:
         return Counts(self.captured, self.ring.counts()[1], self.skipped, self.truncated)
 
     def is_empty(self) -> bool:
-        """Whether all that the socket saw has been read or was lost."""
+        """Return whether all packets that the socket saw have been read or lost."""
         seen, dropped = self.ring.counts()
         return self.captured + self.skipped == seen - dropped
 
 
 class Recorder:
-    """Writes what the rings see to a file, until it is told to stop."""
+    """Writes what the rings capture to a file until it is stopped."""
 
     def __init__(self, rings: Sequence[Ring], path: Path, file: IO[bytes], limits: Limits) -> None:
         self._hops = [_Hop(number, ring, limits) for number, ring in enumerate(rings)]
@@ -91,11 +91,11 @@ class Recorder:
         self._written = 0
 
     def descriptors(self) -> list[int]:
-        """What it needs of the process that it is made in."""
+        """Return the file descriptors that it needs in its own process."""
         return [self._file.fileno(), *(hop.ring.fileno() for hop in self._hops)]
 
     def record(self, control: socket.socket) -> None:
-        """Record until the other end of `control` is closed, and tell it what was recorded."""
+        """Record until the other end of `control` is closed; then send the report to it."""
         try:
             with run_folder.write_errors(self._path):
                 report = self._record(control)
@@ -110,9 +110,7 @@ class Recorder:
         counts = [hop.counts() for hop in self._hops]
         for hop, result in zip(self._hops, counts, strict=True):
             self._write(pcapng.statistics(hop.number, time.time_ns(), result))
-        with contextlib.suppress(
-            OSError
-        ):  # where there is no room for a second file, whoever reads this one sorts it
+        with contextlib.suppress(OSError):  # without space for a sorted copy, the reader sorts the packets
             pcapng.sort(self._path)
         return RecorderReport(counts)
 
@@ -132,7 +130,7 @@ class Recorder:
                 return
 
     def _sweep(self) -> None:
-        """Write what has come, at once, so that it is there whatever becomes of this process."""
+        """Write new packets at once, so that they survive this process."""
         for hop in self._hops:
             if blocks := hop.read(self._limits.total_bytes - self._written):
                 self._write(blocks)
@@ -144,7 +142,7 @@ class Recorder:
             left = left[self._file.write(left) :]
 
     def _settle(self) -> None:
-        """Go on until nothing more came for a moment, at most as long as asked for."""
+        """Continue until no packets arrived for QUIET_S, at most `settle_s`."""
         end = time.monotonic() + self._limits.settle_s
         seen, since = self._seen(), time.monotonic()
         while (now := time.monotonic()) < end and now - since < QUIET_S:
@@ -157,11 +155,11 @@ class Recorder:
         return sum(hop.ring.counts()[0] for hop in self._hops)
 
     def _drain(self) -> None:
-        """Read all that the sockets have seen: a block that is not full is handed over only after a while."""
+        """Read all packets that the sockets have seen: the kernel hands over an unfilled block after a delay."""
         for hop in self._hops:
             hop.ring.deafen()
         end = time.monotonic() + DRAIN_S
-        time.sleep(STEP_S)  # longer than a packet takes that was being looked at
+        time.sleep(STEP_S)  # longer than the kernel needs for a packet in progress
         self._sweep()
         while not all(hop.is_empty() for hop in self._hops):
             if time.monotonic() > end:

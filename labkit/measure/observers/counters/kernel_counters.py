@@ -1,10 +1,10 @@
-"""counters: what the kernel counts anyway, before and after the traffic.
+"""counters: the kernel's standing counters, read before and after the traffic.
 
-Of each namespace its interfaces (/proc/net/dev), queueing disciplines and MIBs (/proc/net/snmp, netstat, snmp6:
-RFC 4293, 4113, 4022 and Linux's own); of each CPU the softirqs of the network, what its backlog dropped and how often
-its budget was squeezed (/proc/net/softnet_stat), and its softirq time (/proc/stat). All of them are read before the
-first and after the last packet, so that nothing is on its way while they are read. Ends whose programs run in a guest
-have the same of the guest's kernel, but for queueing disciplines, which are in no file of it.
+Per namespace: interfaces (/proc/net/dev), queueing disciplines, and MIBs (/proc/net/snmp, netstat, snmp6: RFC 4293,
+4113, 4022 and Linux's own). Per CPU: network softirqs, backlog drops and exhausted budgets (/proc/net/softnet_stat),
+and softirq time (/proc/stat). They are read before the first and after the last packet, so that no packet is in
+flight. Endpoints in guests have the same counters of the guest's kernel, except queueing disciplines, which no file
+there shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labkit.measure.observers.base import Observation
 from labkit.system import netlink
 from labkit.system.machine.cpu_time import TICKS_PER_S
 
-# The columns of /proc/net/dev: those of reception, then those of transmission (net/core/net-procfs.c).
+# The columns of /proc/net/dev: reception, then transmission (net/core/net-procfs.c).
 INTERFACE = (
     "rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo_errors", "rx_frame_errors", "rx_compressed",
     "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
@@ -33,19 +33,19 @@ SOFTNET = {
     9: "received_rps",
     10: "flow_limit",
 }  # hexadecimal
-SOFTNET_CPU = 12  # the column that names the CPU (Linux 5.10); before, lines are CPUs in order
+SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, lines are CPUs in order
 SOFTIRQS = ("NET_RX", "NET_TX")
-# They are no counts but limits and states.
+# Limits and states, not counts.
 STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
 
 NOT_READ = "queueing disciplines in guests"
 
-Counts = dict[str, Any]  # nested by place; the innermost are numbers
+Counts = dict[str, Any]  # nested by place; the innermost values are numbers
 Opens = Callable[[str], Reading | TextIO]
 
 
 class Counters:
-    """What was counted between two readings of these namespaces, and of these ends in guests."""
+    """The counter changes between two readings of these namespaces and of these endpoints in guests."""
 
     def __init__(self, namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> None:
         self._places = namespaces, ends
@@ -69,11 +69,14 @@ def counters(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> 
 
 
 def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:
-    """All counters now: namespaces by name (interfaces, qdiscs, mibs; 0.5 ms each), and cpus by number; of ends in
-    guests those of their kernels, as namespaces with the ends' names, and guests by name (cpus)."""
+    """Return all counters now.
+
+    `namespaces` by name (interfaces, qdiscs, mibs; 0.5 ms each), including the kernels of endpoints in guests under
+    the endpoints' names; `cpus` by number; `guests` by name (cpus).
+    """
     result = {space.name: _of_namespace(space) for space in namespaces}
     result |= {end.name: _of_kernel(end.open) for end in ends}
-    guests = {end.box.name: end for end in ends if end.box is not None}  # which several may share
+    guests = {end.box.name: end for end in ends if end.box is not None}  # several endpoints may share a guest
     return {
         "namespaces": result,
         "cpus": _cpus(open),
@@ -105,7 +108,7 @@ def _of_kernel(opens: Opens) -> Counts:
 
 
 def interfaces(text: str) -> dict[str, dict[str, int]]:
-    """/proc/net/dev as interface to INTERFACE's names."""
+    """Parse /proc/net/dev: interface to counters by INTERFACE's names."""
     result = {}
     with errors.reading("/proc/net/dev") as at:
         for at.line, line in enumerate(text.splitlines()[2:], 3):
@@ -116,7 +119,7 @@ def interfaces(text: str) -> dict[str, dict[str, int]]:
 
 @errors.reading("/proc/net/snmp or netstat")
 def mibs(text: str) -> dict[str, dict[str, int]]:
-    """/proc/net/snmp or netstat as group (Ip, Udp, TcpExt …) to the kernel's names; states are left out."""
+    """Parse /proc/net/snmp or netstat: group (Ip, Udp, TcpExt …) to counters, without states."""
     lines = [line.split() for line in text.splitlines() if line]
     result = {}
     for names, values in zip(lines[::2], lines[1::2], strict=True):
@@ -126,7 +129,7 @@ def mibs(text: str) -> dict[str, dict[str, int]]:
 
 
 def mibs6(text: str) -> dict[str, dict[str, int]]:
-    """/proc/net/snmp6 in the groups Ip6, Icmp6, Udp6, UdpLite6."""
+    """Parse /proc/net/snmp6 into the groups Ip6, Icmp6, Udp6, UdpLite6."""
     result: dict[str, dict[str, int]] = {}
     with errors.reading("/proc/net/snmp6") as at:
         for at.line, line in enumerate(text.splitlines(), 1):
@@ -143,7 +146,7 @@ def _cpus(opens: Opens) -> Counts:
 
 @errors.reading("/proc/net/softnet_stat, /proc/softirqs or /proc/stat")
 def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
-    """What each CPU did for the network: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
+    """Parse each CPU's network work: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
     result: Counts = {}
     for number, line in enumerate(softnet.splitlines()):
         fields = [int(word, 16) for word in line.split()]
@@ -164,7 +167,7 @@ def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
 
 
 def changes(before: Counts, after: Counts) -> Counts:
-    """What is more or less afterwards, place by place; what is alike is left out."""
+    """Return the counters that changed, place by place."""
     result: Counts = {}
     for name, now in after.items():
         then = before.get(name)

@@ -1,11 +1,10 @@
-"""Loss per hop: where along the way of a pair its packets went, from the counters before and after.
+"""Packet loss per hop on a pair's path, computed from counters before and after the traffic.
 
-The hops add up: what the client's sockets sent, less what was lost in each hop, is what the server's sockets handed to
-their program. UDP is followed from socket to socket; where it is fragmented or in a tunnel, interfaces count something
-else than datagrams: all that is between the sockets is one hop then, and frames are told beside (`frames`). Everything
-else is followed from the client's interface to the server's. Interfaces count frames of any kind, so the few of
-iperf3's own TCP connection are among them; where one side counts some that the other does not, they are told as
-`unexplained_count`.
+The hops add up: what the client's sockets sent, minus the loss of each hop, is what the server's program received. UDP
+is followed from socket to socket. With fragments or tunnels, interfaces count other units than datagrams; then
+everything between the sockets is one hop, and frames are reported separately (`frames`). All other traffic is followed
+from the client's interface to the server's. Interfaces count every frame, including the few of iperf3's TCP control
+connection; a difference between both sides is reported as `unexplained_count`.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ class _CounterChanges:
         self._spaces = changed.get("namespaces", {})
 
     def interface(self, step: Step, *names: str) -> int:
-        """The sum of these counters of the interface of a step."""
+        """Return the sum of these counters of a step's interface."""
         counts = self._spaces.get(step[0], {}).get("interfaces", {}).get(step[1], {})
         return sum(counts.get(name, 0) for name in names)
 
     def mib(self, space: str, group: str, *names: str) -> int:
-        """The sum of these counters of a group of a namespace."""
+        """Return the sum of these counters of a group in a namespace."""
         counts = self._spaces.get(space, {}).get("mibs", {}).get(group, {})
         return sum(counts.get(name, 0) for name in names)
 
     def report(self, space: str, group: str, names: Sequence[str]) -> dict[str, int]:
-        """Those of these counters that have changed."""
+        """Return those of these counters that changed."""
         counts = self._spaces.get(space, {}).get("mibs", {}).get(group, {})
         return {f"{group} {name}": counts[name] for name in names if name in counts}
 
     def queues(self, step: Step) -> dict[str, int]:
-        """What the queueing disciplines of a step's interface dropped."""
+        """Return the drops of the queueing disciplines of a step's interface."""
         result = self._spaces.get(step[0], {}).get("qdiscs", {}).get(step[1], {})
         return {f"qdisc {name} dropped": one["drop"] for name, one in result.items() if "drop" in one}
 
@@ -63,10 +62,13 @@ def losses(
     family: int,
     outside: Collection[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
-    """For each pair (client's name, server's, its way): unit, sent_count, received_count, lost_count, hops in order
-    (at, lost_count, why) and unexplained_count, which with the hops' losses makes lost_count; of frames received_bytes,
-    too, and of datagrams that are not followed one by one `frames`. outside: interfaces (namespace, name) that take
-    packets out of UDP datagrams."""
+    """Return the loss of each pair, where `pairs` are (client's name, server's name, path).
+
+    Each result has unit, sent_count, received_count, lost_count, the hops in order (at, lost_count, why) and
+    unexplained_count; the hops' losses plus unexplained_count are lost_count. Frames also have received_bytes.
+    Datagrams that cannot be followed one by one also have `frames`. `outside`: interfaces (namespace, name) that
+    decapsulate UDP.
+    """
     seen = _CounterChanges(changed)
     shared = _shared([way for _client, _server, way in pairs])
     result = []
@@ -77,7 +79,7 @@ def losses(
         else:
             at_ends = (own[0][0], own[-1][0])
             simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more
-            # Where it begins or ends at a guest's cable, the sockets are elsewhere.
+            # If the path starts or ends at a guest's tap, the sockets are in the guest.
             sockets = protocol == "udp" and (own[0][2], own[-1][2]) == ("out", "in")
             if not sockets:
                 report = _frames(seen, own)
@@ -91,7 +93,7 @@ def losses(
 
 
 def _shared(ways: Sequence[Sequence[Step]]) -> set[Step]:
-    """Steps that several pairs take, or both directions of one: their counters tell of all of them together."""
+    """Return the steps that several pairs take, or both directions of one pair: their counters mix both."""
     turned = {"out": "in", "in": "out"}
     taken = Counter(step for way in ways for step in way)
     taken += Counter(
@@ -104,8 +106,11 @@ def _shared(ways: Sequence[Sequence[Step]]) -> set[Step]:
 
 
 def _frames(seen: _CounterChanges, way: Sequence[Step]) -> dict[str, Any]:
-    """From the first interface to the last. One that frames come in by first has them from a guest's cable, and one
-    that they go out by last hands them to one: what it took in was sent, and what it gave away is received."""
+    """Follow frames from the first interface to the last.
+
+    If the first step is `in`, the frames come from a guest's tap: its received frames were sent. If the last step is
+    `out`, the frames go to a guest's tap: its transmitted frames are received.
+    """
     first, last = way[0], way[-1]
     sent = seen.interface(first, *(("tx_packets", "tx_dropped") if first[2] == "out" else ("rx_packets",)))
     received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
@@ -114,7 +119,7 @@ def _frames(seen: _CounterChanges, way: Sequence[Step]) -> dict[str, Any]:
 
 
 def _between(seen: _CounterChanges, way: Sequence[Step]) -> list[dict[str, Any]]:
-    """The hops from the first interface to the last: what each refused to send, and what the next has not got."""
+    """Return the hops from the first interface to the last: what each dropped, and what did not reach the next."""
     hops = [_sent(seen, way[0])] if way[0][2] == "out" else []
     for here, there in pairwise(way):
         left = seen.interface(here, "tx_packets" if here[2] == "out" else "rx_packets")
@@ -148,12 +153,12 @@ def _groups(family: int) -> tuple[str, str, str]:
 
 
 def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[str, Any]:
-    """From the client's sockets to the server's, where a frame is a datagram."""
+    """Follow datagrams from the client's sockets to the server's, where one frame is one datagram."""
     (client, *_), (server, *_) = way[0], way[-1]
     ip, icmp, udp = _groups(family)
     sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
     offered = seen.interface(way[0], "tx_packets", "tx_dropped")
-    arrived, got = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
+    arrived, ip_received = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
     delivered = seen.mib(server, ip, "InDelivers")
     refused = seen.mib(server, udp, "InErrors", "NoPorts")
     others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
@@ -168,8 +173,8 @@ def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[
             "why": why_out,
         },
         *_between(seen, way),
-        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - got, "why": {}},
-        {"at": f"{server}: IP", "lost_count": got - delivered, "why": why_in},
+        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - ip_received, "why": {}},
+        {"at": f"{server}: IP", "lost_count": ip_received - delivered, "why": why_in},
         {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
         {
             "at": f"{server}: left unread in the socket",
@@ -187,12 +192,14 @@ def _whole(
     simple: bool,
     outside: Collection[tuple[str, str]],
 ) -> dict[str, Any]:
-    """From the client's sockets to the server's, where frames are fragments, or have others in them: what did not
-    arrive whole is one loss. What a tunnel's own datagrams carry, IP delivers twice, so what was left unread is not
-    told apart there."""
+    """Follow datagrams from socket to socket where frames are fragments or encapsulated.
+
+    What did not arrive complete is one loss. IP delivers a tunnel's payload twice, so with a tunnel unread datagrams
+    cannot be separated from it.
+    """
     (client, *_), (server, *_) = way[0], way[-1]
     ip, icmp, udp = _groups(family)
-    # A tunnel's datagrams, of IPv4, count as read as well (udp_queue_rcv_one_skb).
+    # An IPv4 tunnel's datagrams also count as read (udp_queue_rcv_one_skb).
     tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
     carried = sum(seen.interface(step, "rx_packets") for step in tunnels)
     sent = seen.mib(client, udp, "OutDatagrams")

@@ -1,4 +1,4 @@
-"""The kernel's counters of the receiving ends, cheap enough to read around a slice of 100 ms."""
+"""The kernel's counters at the receivers, cheap enough to read around a slice of 100 ms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Pair, Reading
 from labkit.system import netlink
 
-IN_UDP = ("vxlan", "geneve")  # kinds of tunnels
-ATTEMPTS = 4  # to read two counters at one moment
+IN_UDP = ("vxlan", "geneve")  # kinds of tunnels over UDP
+ATTEMPTS = 4  # attempts to read two counters at the same moment
 
 
 @dataclass(frozen=True)
 class ReceiveCounts:
-    """bytes and packets since the beginning; for UDP datagrams that reached a socket, and their payload, and what was
-    sent, and the fragments that IP made at the senders, where that is known."""
+    """Bytes and packets received since the start; for UDP, datagrams that reached a socket, and their payload.
+
+    `sent_count` and `fragments_count` (made by IP at the senders) are None if unknown.
+    """
 
     received_bytes: int
     received_count: int
@@ -25,7 +27,7 @@ class ReceiveCounts:
     fragments_count: int | None = None
 
     def __sub__(self, other: ReceiveCounts) -> ReceiveCounts:
-        # With a tunnel in the server's namespace the count may lag by a few (`_of_load`), but it must not go backwards.
+        # With a tunnel in the server's namespace the count may lag slightly (`_of_load`), but must not decrease.
         return ReceiveCounts(
             max(0, self.received_bytes - other.received_bytes),
             max(0, self.received_count - other.received_count),
@@ -39,12 +41,12 @@ def _less(one: int | None, other: int | None) -> int | None:
 
 
 class Receivers:
-    """Counters of the servers of all pairs.
+    """The receive counters of the servers of all pairs.
 
-    TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so
-    headers are below 0.1 %; on lo the acknowledgements count, too). UDP: datagrams that the servers have read
-    (InDatagrams), times their length: what a full socket buffer dropped, or a starved server left, is not
-    goodput. Nor are the datagrams that a tunnel in the server's namespace takes packets out of (see `_outside`).
+    TCP: bytes and frames of the servers' interfaces (a frame is up to 64 KB with segmentation offload, so headers are
+    below 0.1 %; on lo the acknowledgements count too). UDP: datagrams that the servers have read (InDatagrams) times
+    their length, so datagrams dropped at a full socket buffer or left unread do not count. A tunnel's outer datagrams
+    in the server's namespace do not count either (see `_outside`).
     """
 
     def __init__(
@@ -85,15 +87,14 @@ class Receivers:
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
-        """Whether at each server data has arrived since `before` (of `each`): more than setting up a flow
-        takes."""
+        """Return, per server, whether more data arrived since `before` (from `each`) than setting up a flow takes."""
         enough = 2 if self._protocol == "udp" else 4096
         return [now >= then + enough for now, then in zip(self.each(), before, strict=True)]
 
 
 @contextmanager
 def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) -> Iterator[Receivers]:
-    """The counters of these pairs; for UDP `length_bytes` is the payload of a datagram."""
+    """Open the counters of these pairs; for UDP `length_bytes` is the payload of a datagram."""
     servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
     with server_receivers(servers, protocol, length_bytes, clients) as result:
         yield result
@@ -103,7 +104,7 @@ def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) ->
 def server_receivers(
     servers: Sequence[Endpoint], protocol: str, length_bytes: int | None, clients: Sequence[Endpoint] = ()
 ) -> Iterator[Receivers]:
-    """The counters of these servers; what was sent is told only where the clients are on this host, too."""
+    """Open the counters of these servers; what was sent is known only if the clients are on this host."""
     with ExitStack() as stack:
         path = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
         files, client_files = (
@@ -114,8 +115,11 @@ def server_receivers(
 
 
 def _of_load(server: Endpoint, file: Reading, outside: list[int]) -> int:
-    """Datagrams that a server has got without those that tunnels take packets out of. The two are not read at one
-    moment: again while packets come between, and in the end by the middle of what was before and after."""
+    """Return the datagrams that a server received, without the outer datagrams of tunnels.
+
+    The two counters are not read at the same moment. Reading is repeated while packets arrive in between; finally the
+    mean of the values before and after is used.
+    """
     for _ in range(ATTEMPTS if outside else 1):
         before = _taken_out(server, outside)
         count, after = _datagrams(file)[0], _taken_out(server, outside)
@@ -129,9 +133,11 @@ def _taken_out(server: Endpoint, outside: list[int]) -> int:
 
 
 def _outside(server: Endpoint) -> list[int]:
-    """The interfaces in a server's namespace that take packets out of UDP datagrams, by index. The kernel counts each
-    such datagram as one that was received (udp_queue_rcv_one_skb), and the packet in it on the interface at the same
-    moment (vxlan_rcv, geneve_rx). Those of IPv4 count apart from those of IPv6."""
+    """Return the indexes of interfaces in the server's namespace that decapsulate UDP datagrams.
+
+    The kernel counts such a datagram as received (udp_queue_rcv_one_skb) and its inner packet on the interface at the
+    same moment (vxlan_rcv, geneve_rx). IPv4 and IPv6 datagrams are counted separately.
+    """
     if ":" in server.address:
         return []
     return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in IN_UDP]
@@ -143,8 +149,7 @@ def _datagrams(file: Reading) -> tuple[int, int]:
 
 @errors.reading("/proc/net/snmp")
 def datagrams(text: str) -> tuple[int, int]:
-    """UDP datagrams received and sent of a namespace, from /proc/net/snmp (IPv4) or /proc/net/snmp6 (IPv6);
-    RFC 4113."""
+    """Parse the UDP datagrams received and sent in a namespace from /proc/net/snmp or snmp6 (RFC 4113)."""
     if text.startswith("Ip6"):
         pairs = dict(line.split() for line in text.splitlines())
         return int(pairs["Udp6InDatagrams"]), int(pairs["Udp6OutDatagrams"])
@@ -154,7 +159,7 @@ def datagrams(text: str) -> tuple[int, int]:
 
 @errors.reading("/proc/net/snmp")
 def fragments(text: str) -> int:
-    """The fragments that IP has made in a namespace, from the same files; RFC 4293."""
+    """Parse the fragments that IP created in a namespace from the same files (RFC 4293)."""
     if text.startswith("Ip6"):
         return int(dict(line.split() for line in text.splitlines())["Ip6FragCreates"])
     return int(_table(text, "Ip:")["FragCreates"])

@@ -1,9 +1,9 @@
-"""function_times by BPF, for kernels that have probes and no function_graph: bpftrace(8), 0.17 or later, notes each
-call's beginning and end, and counts in the kernel.
+"""function_times with BPF, for kernels with probes but without function_graph: bpftrace(8), 0.17 or later.
 
-Its bins are powers of two, so that p50, p90 and p99 are interpolated within them. A task has one call of a function at
-a time: of one that is called within itself, by itself or by an interrupt that comes, the outer call is not counted.
-Nor is told how many calls the kernel's maps had no room for: bpftrace does not count them.
+bpftrace records the entry and return of each call and counts in the kernel. Its bins are powers of two; p50, p90 and
+p99 are interpolated within them. A task can have one call of a function at a time: if a function is entered again, by
+recursion or an interrupt, the outer call is not counted. Calls that did not fit into the kernel's maps are unknown,
+because bpftrace does not count them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Bins = dict[int, int]  # lower bound in ns, a power of two or 0, to count
 
 
 class _Part:
-    """Calls of one function on one CPU by one process, or sums of such."""
+    """Calls of one function, on one CPU, by one process, or sums of these."""
 
     def __init__(self) -> None:
         self.count = self.total_ns = self.max_ns = 0
@@ -60,7 +60,7 @@ class _Part:
 
 
 class Times:
-    """function_times, armed by bpftrace."""
+    """function_times, armed with bpftrace."""
 
     def __init__(self, names: Sequence[str], program: process.Running, mark: str) -> None:
         self._names, self._program, self._mark = names, program, mark
@@ -78,8 +78,8 @@ class Times:
             _rename(f"{self._mark}0")
 
     def report(self) -> Observation:
-        """As function_times tells it, with the tracer `bpf`."""
-        self._program.signal(signal.SIGINT)  # it detaches, prints what it counted, and ends
+        """Return the observation in the form of function_times, with the tracer `bpf`."""
+        self._program.signal(signal.SIGINT)  # it detaches, prints its counts and ends
         ended = self._program.ended_within(ARMING_S)
         if ended.returncode != 0:
             raise Failed(ended.words())
@@ -89,8 +89,10 @@ class Times:
 
 @contextmanager
 def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
-    """The times of functions, each with what the kernel calls it, armed before the traffic. What bpftrace attaches ends
-    with it, however that ends. Raises Unsupported without bpftrace or where it cannot attach."""
+    """Arm the times of functions before the traffic; `traced` gives the kernel's names of each.
+
+    The kernel detaches everything when bpftrace ends. Raises Unsupported without bpftrace or if it cannot attach.
+    """
     mark = f"lk{os.urandom(4).hex()}-"
     argv = [machine.needed("bpftrace", "bpftrace"), "-f", "json", "-e", script(traced, mark)]
     program = process.Running(argv)
@@ -106,19 +108,22 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
 
 
 def check() -> None:
-    """Raise Unsupported, in one sentence, where it cannot be done: it is done for a moment."""
+    """Raise Unsupported, with one sentence, if bpftrace cannot attach; it is tried."""
     with bpf_times({"ip_rcv": ["ip_rcv"]}):
         pass
 
 
 def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
-    """What bpftrace runs. It counts from when our process is called mark and 1 until it is called mark and 0: a
-    tracepoint is told of names in order, which a signal to bpftrace is not."""
+    """Return the bpftrace program.
+
+    It counts from the moment when this process is named `mark`1 until it is named `mark`0. A tracepoint sees the names
+    in order; a signal to bpftrace would not be ordered with the calls.
+    """
     lines = [f'BEGIN {{ @on = 0; printf("{ARMED}\\n"); }}']
     for on in (0, 1):
         lines.append(f'tracepoint:task:task_rename /args->newcomm == "{mark}{on}"/ {{ @on = {on}; }}')
     for number, one in [(number, one) for number, all_of in enumerate(traced.values()) for one in all_of]:
-        # Idle tasks, one on each CPU, have all the number 0.
+        # Idle tasks, one per CPU, all have the number 0.
         key, begun = f"[{number}, cpu, comm]", f"@s{number}[tid, (tid == 0 ? cpu : 0)]"
         lines.append(f"kprobe:{one} {{ {begun} = nsecs; }}")
         count = f"$d = nsecs - {begun}; @h{key} = hist($d); @t{key} = stats($d); @m{key} = max($d);"
@@ -129,13 +134,13 @@ def script(traced: Mapping[str, Sequence[str]], mark: str) -> str:
 
 @errors.reading("the output of bpftrace")
 def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
-    """What bpftrace printed as JSON lines, as a row has the functions. Raises Failed for what is none."""
+    """Parse bpftrace's JSON lines into the form of a row. Raises Failed for invalid lines."""
     maps: dict[str, dict[str, Any]] = {"@h": {}, "@t": {}, "@m": {}}
     for line in filter(None, text.splitlines()):
         try:
             report = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
-            raise Failed(f"bpftrace printed what is no JSON ({error}): {line[:80]!r}") from None
+            raise Failed(f"bpftrace printed invalid JSON ({error}): {line[:80]!r}") from None
         if report["type"] in ("hist", "stats", "map"):
             maps |= report["data"]
     whole = {name: (_Part(), {}, {}) for name in names}  # type: ignore[var-annotated]
@@ -159,7 +164,7 @@ def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _rename(name: str) -> None:
-    """Give our main thread a name, and its own again: the tracepoint is hit by both."""
+    """Rename the main thread and restore its name: the tracepoint sees both."""
     path = Path("/proc/self/comm")
     before = path.read_text()
     path.write_text(name)

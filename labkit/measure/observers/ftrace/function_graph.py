@@ -1,10 +1,9 @@
-"""The calls of one packet, from the sender's system call to the receiver's socket, as ftrace's function_graph prints
-them (Documentation/trace/ftrace.rst).
+"""The calls of one packet, from the sender's system call to the receiver's socket, as function_graph prints them.
 
-While traffic flows a bounded number of whole calls of a root function is recorded. The packet that is shown is that of
-the median call, by duration, of those that no interrupt and no other process came into; the calls that 10 % and 90 %
-of them do not outlast stand beside it. What runs in a soft interrupt at the end of the sender's call is within that
-call: over veth it is the whole way to the receiver's socket.
+Source: Documentation/trace/ftrace.rst. During the traffic, a bounded number of complete calls of a root function is
+recorded. The report shows the call of median duration among those without interrupts or task switches, and the calls
+at the 10 % and 90 % quantiles. What runs in a softirq at the end of the sender's call is part of that call: over veth
+this is the whole path to the receiver's socket.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ PARAMETER = "graph_functions"
 SENDS = {
     ("udp", 4): ("udp_sendmsg",),
     ("udp", 6): ("udpv6_sendmsg",),
-    # One segment: a write of TCP's may send many of them or none, and most are sent when others were acknowledged.
+    # One segment. A TCP write may send many segments or none; most are sent when earlier ones are acknowledged.
     ("tcp", 4): ("__tcp_transmit_skb",),
     ("tcp", 6): ("__tcp_transmit_skb",),
     ("ping", 4): ("raw_sendmsg", "ping_v4_sendmsg"),
     ("ping", 6): ("rawv6_sendmsg", "ping_v6_sendmsg"),
 }
-# Where a guest's packets come in: from QEMU, and from the kernel's own vhost.
+# Where a guest's packets enter this kernel: from QEMU, and from vhost.
 GUEST_SENDS = ("tun_chr_write_iter", "tun_sendmsg")
-SOFT_INTERRUPT = "net_rx_action"  # a receiver's, where it does not run in the sender's call
-# What a packet with data comes through that arrives at a socket, of whatever protocol; a ping's answer as well.
+SOFT_INTERRUPT = "net_rx_action"  # the receiver's softirq, if it does not run within the sender's call
+# Functions that a packet with data passes when it reaches a socket, for any protocol; also a ping's reply.
 ARRIVALS = frozenset(
     ("__udp_enqueue_schedule_skb", "udp_queue_rcv_one_skb", "udpv6_queue_rcv_one_skb", "tcp_data_queue",
      "tcp_queue_rcv", "tcp_data_ready", "raw_rcv", "rawv6_rcv", "ping_rcv", "ping_queue_rcv_skb")
 )  # fmt: skip
-EACH_KIB = 2048  # of buffer for each CPU: some 60,000 calls, which is about a hundred packets
-MOST_CALLS = 500  # that are read
-PARTS = (0.5, 0.1, 0.9)  # of the calls that are kept
+EACH_KIB = 2048  # buffer per CPU: about 60,000 calls, which is about a hundred packets
+MOST_CALLS = 500  # calls that are read
+PARTS = (0.5, 0.1, 0.9)  # quantiles of the kept calls
 OPTIONS = {
     "funcgraph-cpu": True, "funcgraph-proc": True, "funcgraph-duration": True, "funcgraph-overhead": True,
     "funcgraph-tail": True, "funcgraph-irqs": True, "funcgraph-abstime": False, "latency-format": False,
-    "overwrite": False,  # the buffer takes what comes first, and then nothing
+    "overwrite": False,  # a full buffer keeps the first events
 }  # fmt: skip
 
 
 class Graph:
-    """The tracer, armed."""
+    """The armed tracer."""
 
     def __init__(self, session: tracing.Session, roots: Sequence[str], text: Path) -> None:
         self._session, self._roots, self._text = session, roots, text
@@ -70,7 +69,7 @@ class Graph:
         return self._session.counting()
 
     def report(self) -> Observation:
-        """The calls that were chosen, as a file (as ftrace prints them), and how they were."""
+        """Return how the calls were chosen, with a file of them as ftrace prints them."""
         reader = Reader(self._roots)
         with open(self._session.folder / "trace", errors="replace") as lines:
             head = [line for line in islice(lines, 40) if line.startswith("#")]
@@ -88,9 +87,9 @@ class Graph:
             "left_out_count": reader.broken_count,
         }
         self._write(head, result)
-        doubts = [] if chosen else [f"none of {', '.join(self._roots)} was called while it was traced"]
+        doubts = [] if chosen else [f"none of {', '.join(self._roots)} was called during the trace"]
         if reader.lost_count:
-            doubts.append(f"the trace buffer lost {reader.lost_count} events within what was recorded")
+            doubts.append(f"the trace buffer lost {reader.lost_count} events during the recording")
         return Observation(observed, self._text, reader.lost_count, doubts)
 
     def _write(
@@ -108,7 +107,7 @@ class Graph:
 
 
 def _of_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:
-    """The calls of a root that are kept, and what is told of all of them."""
+    """Return the kept calls of a root function, and a description of all its calls."""
     arrived = [tree for tree in trees if not tree.names().isdisjoint(ARRIVALS)]
     calm = [tree for tree in arrived or trees if not tree.disturbed]
     pool = calm or arrived or trees
@@ -132,7 +131,7 @@ def _of_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]
 
 
 def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
-    """What of a tree is told beside its text."""
+    """Return the description of a tree in the report."""
     return {
         "root": root,
         "part": part,
@@ -145,10 +144,10 @@ def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
 
 @contextmanager
 def function_graph(text: Path, roots: Sequence[str]) -> Iterator[Graph]:
-    """function_graph, armed for the calls of these functions and all that they call, before traffic; use `counting`
-    around it, and `report` afterwards, which writes the calls to `text`.
+    """Arm function_graph for the calls of these functions and everything that they call, before the traffic.
 
-    Raises what `tracefs.session` raises.
+    Use `counting` around the traffic and `report` afterwards, which writes the calls to `text`. Raises what
+    `session.session` raises.
     """
     buffer_kib = EACH_KIB * (os.cpu_count() or 1)
     with tracing.session(roots=roots, buffer_kib=buffer_kib, options=OPTIONS) as session:
@@ -156,15 +155,18 @@ def function_graph(text: Path, roots: Sequence[str]) -> Iterator[Graph]:
 
 
 def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tuple[str, ...]:
-    """The functions whose calls are recorded: those that were named, else those that show a packet of this protocol
-    best, of which this kernel has now. Raises BadInput for one that it cannot trace, Unsupported where there is none.
+    """Return the functions whose calls are recorded: the named ones, else the usual ones for this protocol.
+
+    Raises BadInput for a function that the kernel cannot trace, Unsupported if it can trace none of the usual ones.
     """
     if named:
         return tuple(one for all_of in kernel_functions.resolved(named).values() for one in all_of)
     usual = (*SENDS[protocol, family], *(GUEST_SENDS if guests else ()), SOFT_INTERRUPT)
     result = kernel_functions.resolve(usual, tracing.functions())
     if not any(result.values()):
-        raise Unsupported(f"this kernel can trace none of {', '.join(usual)}: name others, {PARAMETER}=NAME")
+        raise Unsupported(
+            f"this kernel can trace none of {', '.join(usual)}: name other functions with {PARAMETER}=NAME"
+        )
     return tuple(one for all_of in result.values() for one in all_of)
 
 

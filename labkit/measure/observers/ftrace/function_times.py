@@ -1,9 +1,9 @@
-"""function_times: how long functions of the kernel take, and how often they are called.
+"""function_times: how long kernel functions take and how often they are called.
 
-The tracer function_graph notes each call's beginning and end; they are read from the buffers' raw pages by a process
-beside the load, and counted afterwards. A time is of the wall: from a function's first instruction to its return, with
-what it calls, with interrupts that come in between, and with the time that it waits (options sleep-time and
-funcgraph-irqs are on); of a function that is called within another of the list both are counted, each as a whole.
+The function_graph tracer records the entry and return of each call. A separate process reads the raw buffer pages; the
+calls are counted afterwards. A time is wall time from the first instruction to the return. It includes callees,
+interrupts and sleeping (options sleep-time and funcgraph-irqs are on). If one listed function calls another, both
+count fully.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from labkit.system import process
 FUNCTIONS = ("ip_rcv", "__netif_receive_skb_core")
 FIELDS = ("common_pid", "func", "calltime", "rettime")
 BUFFER_KIB = 65536  # of all CPUs together
-MOST_BYTES = 256 << 20  # of pages that are kept
+MOST_BYTES = 256 << 20  # of stored pages
 TURN_S = 0.1
 STOP_S = 60.0
 AT_ONCE = 256  # pages
@@ -49,7 +49,7 @@ Parts = dict[str, Distribution]
 
 
 class Collected:
-    """Calls by function, and of each by CPU and by process."""
+    """Calls by function, and for each function by CPU and by process."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.all: Parts = {name: Distribution() for name in names}
@@ -57,7 +57,7 @@ class Collected:
         self.processes: dict[str, Parts] = {name: {} for name in names}
 
     def add(self, name: str, cpu: str, process: str, time_ns: int, count: int) -> None:
-        """Count calls that took as long."""
+        """Add `count` calls that took `time_ns` each."""
         self.all[name].add(time_ns, count)
         for parts, part in ((self.cpus[name], cpu), (self.processes[name], process)):
             if part not in parts:
@@ -65,7 +65,7 @@ class Collected:
             parts[part].add(time_ns, count)
 
     def report(self) -> dict[str, Any]:
-        """As a row has it."""
+        """Return the form that a row has."""
         return {
             name: {
                 **one.report(),
@@ -84,7 +84,7 @@ def collect(
     name_of: Callable[[int], str | None],
     process_of: Callable[[int], str],
 ) -> None:
-    """Count the calls of one CPU's pages. Raises ValueError for what are no pages."""
+    """Count the calls in one CPU's pages. Raises ValueError for invalid pages."""
     while some := list(itertools.islice(pages, AT_ONCE)):
         calls = Counter(
             (function, number, end - begin)
@@ -97,7 +97,7 @@ def collect(
 
 
 class Times:
-    """function_times, armed."""
+    """The armed function_times observer."""
 
     def __init__(self, names: dict[str, list[str]], session: tracing.Session, stack: ExitStack) -> None:
         self._names, self._session = names, session
@@ -124,7 +124,7 @@ class Times:
             raise Failed(f"the reader of the trace buffers {error}") from None
 
     def report(self) -> Observation:
-        """Of each function: count, mean_s, p50_s, p90_s, p99_s, max_s, total_s, histogram, cpus, processes."""
+        """Return for each function: count, mean_s, p50_s, p90_s, p99_s, max_s, total_s, histogram, cpus, processes."""
         traced = {one: name for name, all_of in self._names.items() for one in all_of}
         known = kernel_functions.addresses(tuple(traced))
         names, result = self._session.names(), Collected(list(self._names))
@@ -162,10 +162,10 @@ class Times:
 def function_times(
     names: Sequence[str] = FUNCTIONS, *, buffer_kib: int = BUFFER_KIB, tracer: str | None = None
 ) -> Iterator[ArmedObserver]:
-    """Arm function_times for these functions, before the traffic; use `counting` around it, and `report` afterwards.
+    """Arm function_times for these functions before the traffic; use `counting` around it and `report` afterwards.
 
-    `tracer` is function_graph or bpf; None: the former where the kernel has it. Raises Unsupported as `check` does,
-    BadInput for functions that cannot be traced.
+    `tracer` is function_graph or bpf; None prefers function_graph. Raises Unsupported as `check` does, BadInput for
+    functions that cannot be traced.
     """
     kernel_functions.check_names(names)
     traced = kernel_functions.resolved(names)
@@ -180,8 +180,8 @@ def function_times(
 
 
 def check() -> str:
-    """The tracer that can be used: function_graph, else bpf. Raises Unsupported, with both reasons, where neither can;
-    they are tried, once."""
+    """Return the usable tracer, function_graph or else bpf. Raises Unsupported, with both reasons; each is tried
+    once."""
     return _usable()
 
 
@@ -194,7 +194,7 @@ def _usable() -> str:
         try:
             bpftrace_times.check()
         except Unsupported as other:
-            raise Unsupported(f"{error}; nor by BPF: {other}") from None
+            raise Unsupported(f"{error}; BPF does not work either: {other}") from None
         return "bpf"
 
 
@@ -203,7 +203,7 @@ def _layout(top: Path) -> ring_buffer.Layout:
     try:
         return ring_buffer.layout(texts[0], texts[1], FIELDS)
     except ValueError as error:
-        raise Failed(f"this kernel's trace buffers are not as labkit knows them: {error}") from None
+        raise Failed(f"this kernel's trace buffers have an unknown format: {error}") from None
 
 
 def _file() -> IO[bytes]:
@@ -217,7 +217,7 @@ def _raw(cpu: Path, stack: ExitStack) -> int:
 
 
 def _read(pipes: list[int], files: list[int], page_bytes: int, caller: socket.socket) -> None:
-    """Carry pages from the buffers into files until the caller says that all is over; then what is left of them."""
+    """Copy pages from the buffers into files until the caller closes the connection, then the rest."""
     process.ahead_of_load()
     ours = os.pipe()
     left = MOST_BYTES
@@ -234,7 +234,7 @@ def _read(pipes: list[int], files: list[int], page_bytes: int, caller: socket.so
 
 
 def _whole_pages(source: int, target: int, through: tuple[int, int], page_bytes: int) -> int:
-    """How many bytes were carried, without a copy in between."""
+    """Copy full pages with splice(2); return the number of bytes."""
     carried = 0
     while True:
         try:

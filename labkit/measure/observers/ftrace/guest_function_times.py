@@ -1,7 +1,7 @@
-"""guest_function_times: how long functions take in the kernels of guests, which have a tracer each.
+"""guest_function_times: how long functions take in the kernels of guests, which have their own tracers.
 
-As `function_times`, with two differences: a guest is ours alone, so that nothing needs to be put back; and its buffers
-are read when the load is over, so that nothing runs beside it there. What they cannot hold is counted, and told.
+It works like `function_times`, with two differences. A guest belongs to labkit alone, so nothing must be restored. Its
+buffers are read after the load, so nothing else runs there meanwhile; events that do not fit are counted and reported.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from labkit.measure.observers.ftrace.function_times import (
 from labkit.system import process
 
 TRACEFS = "/sys/kernel/tracing"
-BUFFER_KIB = 8192  # of each CPU: about 100,000 calls
+BUFFER_KIB = 8192  # per CPU: about 100,000 calls
 PATIENCE_S = 60.0
-# Reads what is in the buffers, and does not wait for more.
+# Read what the buffers hold, without waiting for more.
 _READ = """
 import os, sys
 for cpu in sys.argv[1:]:
@@ -58,14 +58,14 @@ class Machine(Protocol):
         """The command line prefix that runs a program in it."""
 
     def read(self, path: str) -> bytes:
-        """The content of a file in it."""
+        """Return the content of a file in it."""
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file in it."""
 
 
 class GuestTimes:
-    """The tracers of guests, armed, each for what its kernel calls the functions."""
+    """The armed tracers of guests, each with its kernel's names of the functions."""
 
     def __init__(
         self, guests: Sequence[Machine], names: Sequence[str], traced: Sequence[dict[str, str]]
@@ -83,16 +83,19 @@ class GuestTimes:
             self._window_s = self._switched(b"0") - begun
 
     def _switched(self, on: bytes) -> float:
-        """When, on the average of guests. A busy one takes its time to answer: it is taken to switch in the middle."""
+        """Switch the tracers; return the mean time of switching.
+
+        A busy guest answers late: the middle of request and answer is taken as its time.
+        """
         middles = []
         for guest in self._guests:
-            parameters = time.monotonic()
+            begun = time.monotonic()
             guest.write(f"{TRACEFS}/tracing_on", on)
-            middles.append((parameters + time.monotonic()) / 2)
+            middles.append((begun + time.monotonic()) / 2)
         return statistics.fmean(middles)
 
     def report(self) -> Observation:
-        """As function_times has it, under `guest`; a CPU is `server0:0`."""
+        """Return the form of function_times, under `guest`; a CPU is named `server0:0`."""
         result = Collected(self._names)
         lost = sum(
             _collected(guest, traced, result)
@@ -108,14 +111,16 @@ class GuestTimes:
 
 @contextmanager
 def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Iterator[GuestTimes]:
-    """The times of these functions in the guests' kernels, armed before the traffic.
+    """Arm the times of these functions in the guests' kernels, before the traffic.
 
-    Raises Unsupported where there is no guest, or no tracer in it; BadInput for a function that it cannot trace.
+    Raises Unsupported without guests or without a tracer in them, BadInput for a function that a guest cannot trace.
     """
     if not guests:
-        raise Unsupported("there are no guests at these ends: function_times is of this machine's kernel")
+        raise Unsupported("no endpoint is a guest: use function_times for this machine's kernel")
     if not names:
-        raise BadInput("guest_function_times needs functions: it does not time all that a kernel has")
+        raise BadInput(
+            "guest_function_times needs functions=NAME,NAME: timing all kernel functions is not supported"
+        )
     kernel_functions.check_names(names)
     with ExitStack() as stack:
         armed = []
@@ -131,8 +136,10 @@ def _run(guest: Machine, script: str) -> str:
 
 
 def traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
-    """What a guest's kernel calls these functions, each to what they are here. Raises Unsupported without a tracer, and
-    BadInput for a function that it cannot trace."""
+    """Return a guest kernel's name of each function, mapped to the requested name.
+
+    Raises Unsupported without a tracer, BadInput for a function that it cannot trace.
+    """
     try:
         tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
     except Failed:
@@ -161,11 +168,11 @@ def _arm(guest: Machine, names: Sequence[str]) -> None:
     try:
         _run(guest, "\n".join(lines))
     except Failed as error:
-        raise Failed(f"the guest {guest.name} does not trace {', '.join(names)}: {error}") from None
+        raise Failed(f"the guest {guest.name} cannot trace {', '.join(names)}: {error}") from None
 
 
 def _collected(guest: Machine, traced: dict[str, str], result: Collected) -> int:
-    """Add what a guest's buffers hold; how many events were lost."""
+    """Add what a guest's buffers hold; return how many events were lost."""
     texts = [
         guest.read(f"{TRACEFS}/events/{name}").decode()
         for name in ("header_page", "ftrace/funcgraph_exit/format")
@@ -173,9 +180,7 @@ def _collected(guest: Machine, traced: dict[str, str], result: Collected) -> int
     try:
         layout = ring_buffer.layout(texts[0], texts[1], FIELDS)
     except ValueError as error:
-        raise Failed(
-            f"the trace buffers of the guest {guest.name} are not as labkit knows them: {error}"
-        ) from None
+        raise Failed(f"the trace buffers of the guest {guest.name} have an unknown format: {error}") from None
     cpus = sorted(_run(guest, f"cd {TRACEFS}/per_cpu; echo cpu*").split())
     process.output(
         [*guest.prefix, os.path.realpath(sys.executable), "-I", "-S", "-c", _READ, *cpus], PATIENCE_S
@@ -220,8 +225,8 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Mac
         several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
-                "an emulated guest of several CPUs may panic when its functions are traced:"
-                f" guest={word},profile=tracing has one thread play all of them"
+                "an emulated guest with several CPUs may panic when its functions are traced:"
+                f" use guest={word},profile=tracing, which runs all of them in one thread"
             )
     result: list[Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
     return result
@@ -238,7 +243,7 @@ def _armed(
 def _check_guests(parameters: ObservedLoad) -> None:
     if not parameters.in_guests:
         raise BadInput(
-            "observe=guest_function_times is of guests: say endpoint=guest, or observe=function_times"
+            "observe=guest_function_times needs endpoint=guest; otherwise use observe=function_times"
         )
 
 

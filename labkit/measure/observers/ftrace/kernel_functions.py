@@ -1,4 +1,4 @@
-"""Names of kernel functions: which can be traced, where they are, and which are near to one that is not there."""
+"""Names of kernel functions: which can be traced, their addresses, and similar names for a misspelt one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.observers.ftrace import session
 from labkit.measure.observers.perf import control
 
-NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # of a kernel function; no glob, no command of tracefs's
-# What a compiler calls its copy of a function of which arguments are known; it does all that the function does.
+NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # a kernel function; excludes globs and tracefs commands
+# Suffix of a compiler's specialised copy of a function, which does the same work.
 _COPY = re.compile(r"\.(?:constprop|isra)\b[.\d\w]*$")
-FARTHEST = 64  # bytes from a function's address to the place where it is traced
+FARTHEST = 64  # maximum bytes from a function's address to the traced instruction
 KALLSYMS = Path("/proc/kallsyms")
 
 
 def check_names(names: Sequence[str], parameter: str = "functions") -> None:
-    """Raise BadInput for what cannot be the name of a function."""
+    """Raise BadInput for an invalid function name."""
     for name in names:
         if not re.fullmatch(NAME, name):
-            raise BadInput(f"{parameter}: {name!r} is no name of a kernel function; there are no patterns")
+            raise BadInput(
+                f"{parameter}: {name!r} is not a kernel function name (patterns are not supported)"
+            )
 
 
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:
-    """Each name to what it is called where this kernel traces it now: itself, or the copies that the compiler made of
-    it (`.constprop.0`). Raises BadInput, in one sentence with near names, for those that it cannot trace."""
+    """Return the traceable names of each function: itself, or the compiler's copies of it (`.constprop.0`).
+
+    Raises BadInput, with similar names, for functions that this kernel cannot trace.
+    """
     there = traceable()
     result = resolve(names, there)
     missing = [name for name in names if not result[name]]
@@ -40,8 +44,11 @@ def resolved(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def traceable() -> list[str]:
-    """The functions that this kernel can trace; of one without a function tracer, which has probes all the same, those
-    that it names. Raises Unsupported where it names none."""
+    """Return the functions that this kernel can trace; without a function tracer, those in /proc/kallsyms (for
+    probes).
+
+    Raises Unsupported if there are none.
+    """
     try:
         return session.functions()
     except Unsupported:
@@ -52,7 +59,7 @@ def traceable() -> list[str]:
 
 
 def resolve(names: Sequence[str], there: Iterable[str]) -> dict[str, list[str]]:
-    """Each name to those of `there` that are it."""
+    """Return for each name the entries of `there` that are this function."""
     result: dict[str, list[str]] = {name: [] for name in names}
     copies: dict[str, list[str]] = {name: [] for name in names}
     for one in there:
@@ -66,22 +73,25 @@ def resolve(names: Sequence[str], there: Iterable[str]) -> dict[str, list[str]]:
 def refusal(
     kernel: str, missing: Iterable[str], there: Sequence[str], lists: str, known: Container[str] = ()
 ) -> str:
-    """Why `kernel` cannot trace what is missing of `there`, which `lists` has; `known` is what it has."""
+    """Return the sentence why `kernel` cannot trace `missing`.
+
+    `there` are the traceable functions, which the file `lists` lists; `known` are functions that the kernel has.
+    """
     words = []
     for name in missing:
         if name in known:
-            words.append(f"{name} (it is there, and is not traceable)")
+            words.append(f"{name} (it exists but is not traceable)")
         else:
             close = near(name, there)
             words.append(f"{name} (did you mean {' or '.join(close)}?)" if close else name)
     return (
-        f"{kernel} cannot trace {', '.join(words)}; {lists} lists what it can,"
-        " functions of a module only once it is loaded"
+        f"{kernel} cannot trace {', '.join(words)}; {lists} lists the traceable functions,"
+        " those of a module only while it is loaded"
     )
 
 
 def near(name: str, there: Iterable[str]) -> list[str]:
-    """Up to three names that are like it; of tens of thousands only those that begin alike or are as long are tried."""
+    """Return up to three similar names; only names with a similar start or end and length are compared."""
     tried = {
         one
         for one in there
@@ -92,18 +102,18 @@ def near(name: str, there: Iterable[str]) -> list[str]:
 
 @functools.cache
 def addresses(names: tuple[str, ...]) -> Mapping[int, str]:
-    """Addresses of functions to their names. Raises Unsupported where the kernel shows none."""
+    """Return functions by address. Raises Unsupported if the kernel hides its addresses."""
     wanted = "|".join(re.escape(name) for name in names)
     form = re.compile(rf"^([0-9a-f]+) \w ({wanted})(?:\t.*)?$".encode(), re.MULTILINE)
     result = {int(address, 16): name.decode() for address, name in form.findall(KALLSYMS.read_bytes())}
     if 0 in result:
         raise Unsupported(
-            f"this kernel shows no addresses of its functions, so times could name none: {control.SHOW_SYMBOLS}"
+            f"this kernel hides its functions' addresses, so times cannot be assigned: {control.SHOW_SYMBOLS}"
         )
     return result
 
 
 def named(address: int, known: Mapping[int, str]) -> str | None:
-    """The function that is traced at an address, which may be behind its first instructions (endbr64, a nop)."""
+    """Return the function that is traced at an address, which may follow its first instructions (endbr64, a nop)."""
     begin = max((begin for begin in known if 0 <= address - begin < FARTHEST), default=None)
     return None if begin is None else known[begin]

@@ -1,5 +1,8 @@
-"""Pages of the kernel's trace buffers, as per_cpu/cpuN/trace_pipe_raw gives them (include/linux/ring_buffer.h; the same
-since Linux 2.6.30). Where fields are is read from events/header_page and from an event's format, never assumed."""
+"""Parse pages of the kernel's trace buffers from per_cpu/cpuN/trace_pipe_raw.
+
+Source: include/linux/ring_buffer.h, unchanged since Linux 2.6.30. Field positions are read from events/header_page and
+the event's format.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,20 @@ from dataclasses import dataclass
 
 from labkit.common import errors
 
-MOST_DATA, PADDING = 28, 29  # of type_len; 30 and 31 are times
-COMMITTED = (1 << 27) - 1  # the two highest bits of the word tell that events before the page were missed
+MOST_DATA, PADDING = 28, 29  # values of type_len; 30 and 31 are timestamps
+COMMITTED = (1 << 27) - 1  # the two highest bits of the word mark lost events before the page
 _field = re.compile(r"field:\s*([^;]+?)\s*(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);")
 _LETTERS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 def fields(text: str) -> dict[str, tuple[int, int]]:
-    """The fields of a format: name to offset and size in bytes."""
+    """Parse the fields of a format: name to offset and size in bytes."""
     return {name: (int(offset), int(size)) for _kind, name, offset, size in _field.findall(text)}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a page is read: its size, where the length of its data and these begin; the number of the event, and its
-    fields."""
+    """The layout of a page: its size, where the data length and the data are, and the event's number and fields."""
 
     page_bytes: int
     commit: struct.Struct
@@ -37,8 +39,10 @@ class Layout:
 
 @errors.reading("the format of a trace event")
 def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layout:
-    """The layout by events/header_page and the event's format. `names` are fields that stand in it in this order.
-    Raises ValueError for a format without them, or in another order."""
+    """Build the layout from events/header_page and the event's format.
+
+    `names` are fields in their order in the event. Raises ValueError if the format lacks them or has another order.
+    """
     page, event = fields(header_page), fields(event_format)
     number = re.search(r"^ID: (\d+)$", event_format, re.MULTILINE)
     if number is None or not {"commit", "data"} <= set(page) or not set(names) <= set(event):
@@ -47,7 +51,7 @@ def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layou
     for name in names:
         offset, size = event[name]
         if offset < at or size not in _LETTERS:
-            raise ValueError(f"{name} of {size} bytes stands at {offset}, which is not looked for there")
+            raise ValueError(f"unexpected field {name} of {size} bytes at {offset}")
         form += f"{offset - at}x{_LETTERS[size]}"
         at = offset + size
     (commit_at, commit_bytes), (data_at, data_bytes) = page["commit"], page["data"]
@@ -62,7 +66,7 @@ def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layou
 
 
 def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
-    """The values of each event of that number in a page. Raises ValueError for what is no page."""
+    """Yield the values of each matching event in a page. Raises ValueError for an invalid page."""
     committed = of.commit.unpack_from(page, of.commit_at)[0] & COMMITTED
     end = of.data_at + committed
     if end > len(page):
@@ -71,7 +75,7 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
     shift, mask = (0, 31) if sys.byteorder == "little" else (27, 31)
     number, values, half = of.event, of.values.unpack_from, 0xFFFF
     at, last, size = of.data_at >> 2, end >> 2, of.values.size + 3 >> 2
-    while at < last - 1:  # the shortest has two words
+    while at < last - 1:  # the shortest event has two words
         kind = words[at] >> shift & mask
         if 0 < kind <= MOST_DATA:
             begin, after = at + 1, at + 1 + kind
@@ -94,6 +98,6 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
 
 
 def pages(content: bytes, of: Layout) -> Iterator[bytes]:
-    """The pages of a buffer, one after the other."""
+    """Yield the pages of a buffer."""
     for begin in range(0, len(content) - of.page_bytes + 1, of.page_bytes):
         yield content[begin : begin + of.page_bytes]

@@ -1,5 +1,8 @@
-"""What perf_stat and perf_record share: the program, its scope, and a control descriptor by which it begins and stops
-to count (`--control fd`, perf 5.12; tried with 6.1)."""
+"""What perf_stat and perf_record share: the program, its scope, and the control descriptor that starts and stops
+counting.
+
+`--control fd` needs perf 5.12 (tried with 6.1).
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.system import machine, process
 
-ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may have to read every symbol
-END_S = 60.0  # until it has written what it has
+ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may read all symbols
+END_S = 60.0  # until perf has written its data
 PACKAGE = "linux-perf"
-# The kernel shows addresses to who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+# The kernel shows addresses only to users who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/
+# kernel.rst).
 SHOW_SYMBOLS = "run as root, or have root set: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1"
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is watched: the whole machine, or of it these CPUs, these processes, this cgroup (a path below the cgroup
+    """What perf watches: the whole machine, or these CPUs, these processes, or this cgroup (path below the cgroup
     file system)."""
 
     cpus: tuple[int, ...] = ()
@@ -32,7 +36,7 @@ class Scope:
     cgroup: str | None = None
 
     def argv(self) -> list[str]:
-        """The words for perf; to follow the events."""
+        """Return perf's arguments, to follow the events."""
         if self.pids:
             return ["-p", ",".join(map(str, self.pids))]
         words = ["-C", ",".join(map(str, self.cpus))] if self.cpus else ["-a"]
@@ -49,19 +53,19 @@ WHOLE_MACHINE = Scope()
 
 
 def check_cpus(scope: Scope) -> None:
-    """Raise BadInput for CPUs that are not there, of which perf says only that it cannot count."""
+    """Raise BadInput for CPUs that do not exist, because perf's own message does not name the reason."""
     absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
     if absent:
         raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: there are {os.cpu_count()}")
 
 
 def program() -> str:
-    """The path of perf. Raises Unsupported, naming Debian's package, where there is none."""
+    """Return the path of perf. Raises Unsupported, with the Debian package, if it is not installed."""
     return machine.needed("perf", PACKAGE)
 
 
 def refusal(ended: process.Ended) -> Failed | Unsupported:
-    """What it means that perf could not open an event, by its own words."""
+    """Return the error for perf's failure to open an event, from its message."""
     words = ended.stderr
     if ended.timed_out or ended.returncode < 0:
         return Failed(ended.words())
@@ -71,7 +75,7 @@ def refusal(ended: process.Ended) -> Failed | Unsupported:
             f"this user may not watch the whole machine (kernel.perf_event_paranoid is {paranoid}):"
             " run as root, or have root set sysctl kernel.perf_event_paranoid=-1"
         )
-    return Unsupported(f"perf can open no event here: {ended.words()}")
+    return Unsupported(f"perf cannot open any event here: {ended.words()}")
 
 
 def _sysctl(name: str) -> str:
@@ -82,7 +86,7 @@ def _sysctl(name: str) -> str:
 
 
 def has_symbols(kallsyms: Path = Path("/proc/kallsyms")) -> bool:
-    """Whether the kernel tells the addresses of its functions (kernel.kptr_restrict, CONFIG_KALLSYMS)."""
+    """Return whether the kernel shows the addresses of its functions (kernel.kptr_restrict, CONFIG_KALLSYMS)."""
     try:
         with open(kallsyms) as file:
             return any(int(line.split(maxsplit=1)[0], 16) for line, _ in zip(file, range(1000), strict=False))
@@ -91,13 +95,14 @@ def has_symbols(kallsyms: Path = Path("/proc/kallsyms")) -> bool:
 
 
 class Controlled:
-    """perf as it waits to be told when to count."""
+    """A running perf that counts on command."""
 
     def __init__(self, running: process.Running, tell: int, hear: int) -> None:
         self._running, self._tell, self._hear = running, tell, hear
 
     def say(self, word: str) -> None:
-        """Tell it a word and wait until it has done it. Raises Failed or Unsupported with its words when it ended."""
+        """Send a command and wait until perf has done it. Raises Failed or Unsupported with its message if it
+        ended."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._tell, f"{word}\n".encode())
         poll = select.poll()
@@ -110,7 +115,7 @@ class Controlled:
 
     def _silent(self, word: str) -> Failed | Unsupported:
         if not self._running.poll():
-            return Failed(f"perf did not answer to {word!r} within {ANSWER_S:g} s")
+            return Failed(f"perf did not answer {word!r} within {ANSWER_S:g} s")
         ended = self._running.ended()
         return refusal(ended) if "Error" in ended.stderr else Failed(ended.words())
 
@@ -124,7 +129,7 @@ class Controlled:
             self.say("disable")
 
     def end(self) -> process.Ended:
-        """End it as Ctrl-C does, upon which it writes what it has. Raises Failed with its words when it could not."""
+        """End it like Ctrl-C, so that it writes its data. Raises Failed with its message."""
         self._running.signal(signal.SIGINT)
         ended = self._running.ended_within(END_S)
         if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
@@ -134,7 +139,8 @@ class Controlled:
 
 @contextmanager
 def controlled(words: Sequence[str]) -> Iterator[Controlled]:
-    """perf with these words (`stat` or `record` first), ready and not counting; it ends with the block, and with us."""
+    """Start perf with these arguments (`stat` or `record` first), not yet counting; it ends with the block and this
+    process."""
     hears, tell = os.pipe2(os.O_CLOEXEC)
     hear, answers = os.pipe2(os.O_CLOEXEC)
     command, *rest = words
@@ -148,7 +154,7 @@ def controlled(words: Sequence[str]) -> Iterator[Controlled]:
             os.close(hears)
             os.close(answers)
         stack.enter_context(process.all_ended([running]))
-        process.ahead_of_load(running.pid)  # else it may hear only when the load is over
+        process.ahead_of_load(running.pid)  # otherwise it may react only after the load
         made = Controlled(running, tell, hear)
         made.say("ping")
         yield made

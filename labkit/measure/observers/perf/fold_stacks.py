@@ -1,8 +1,9 @@
-"""Folded stacks from the text of `perf script` (perf 6.1; `tests/samples` has real output): one line for each different
-stack, `process;outermost;…;innermost count`, kernel frames ending in `_[k]`, as stackcollapse-perf.pl writes them.
+"""Fold the text of `perf script` (perf 6.1; `tests/samples` has real output) into stacks.
 
-The text is read once, in blocks, whatever its size: a function is looked up by the whole line that names it, because a
-profile has few different lines, and stacks that do not fit into memory go to a sorted file that is merged in the end.
+Each different stack is one line, `process;outermost;…;innermost count`; kernel frames end in `_[k]`, as stackcollapse-
+perf.pl writes them. The text is read once, in blocks, whatever its size. Functions are cached by their whole line,
+because a profile has few different lines. Stacks that exceed the memory limit go to sorted files that are merged at
+the end.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from contextlib import ExitStack
 from typing import IO
 
 BLOCK_BYTES = 1 << 20
-MOST_BYTES = 48 << 20  # of stacks held in memory before they go to a file
-MOST_LINES = 200_000  # whose functions are remembered
-LONGEST_SAMPLE = 4 << 20  # bytes; text without an end of a sample is no perf script's
+MOST_BYTES = 48 << 20  # stacks in memory before they go to a file
+MOST_LINES = 200_000  # lines whose functions are cached
+LONGEST_SAMPLE = 4 << 20  # bytes; a longer text without the end of a sample is not from perf script
 
-# The experiment is in a PID namespace of its own: what is outside of it is number 0 there, as idle CPUs are (or -1).
+# The experiment has its own PID namespace: outside processes have number 0 there, like idle CPUs (or -1).
 OUTSIDE, KERNEL, IDLE = b"elsewhere", b"kernel", b"swapper"
 _IDLE = {b"cpu_startup_entry_[k]", b"do_idle_[k]", b"default_idle_call_[k]"}
 _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 
-# A sample begins `process 1234 [000] 12.345: 1 event:`, or `process 1234/1235 …`; the name may have spaces.
+# A sample starts `process 1234 [000] 12.345: 1 event:` or `process 1234/1235 …`; the name may contain spaces.
 _sample = re.compile(rb"(\S.*?)\s+(-?\d+)(?:/-?\d+)?(?=\s|$)")
-# Code that a program has written itself (an emulator's, a virtual machine's) is of one file for each process: with its
-# number a name would be another one in each round.
+# Code that a program generates (an emulator, a virtual machine) is in a file named after its pid, which would differ
+# in every round.
 _translated = re.compile(rb"\Aperf-\d+\.map\Z")
 _frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
 _lost = re.compile(rb"(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
 
 
 class _Frames(dict[bytes, bytes]):
-    """The function of a line `address symbol+0x12 (object)`; b"" of a line that is none."""
+    """Cache of the function in a line `address symbol+0x12 (object)`; b"" for an invalid line."""
 
     def __missing__(self, line: bytes) -> bytes:
         if len(self) >= MOST_LINES:
@@ -48,10 +49,12 @@ class _Frames(dict[bytes, bytes]):
 
 
 class Folding:
-    """Samples by stack, and by process. `samples_count` were counted, `lost_count` the kernel could not deliver
-    (`--show-lost-events`), `unread_count` lines said nothing that is known. Use it with `with`: it may hold files.
-    weighted: the first line of a sample ends in its period (`-F …,period`), of which it is worth so much more or less
-    than the mean; counts still add up to samples."""
+    """Counts samples by stack and by process; use it with `with`, because it may hold files.
+
+    `samples_count` were counted, `lost_count` were not delivered by the kernel (`--show-lost-events`), `unread_count`
+    lines were not understood. `weighted`: the first line of a sample ends in its period (`-F …,period`), which weights
+    the sample relative to the mean; the counts still add up to the number of samples.
+    """
 
     def __init__(self, weighted: bool = False) -> None:
         self.weighted = weighted
@@ -72,9 +75,9 @@ class Folding:
         self._stack.close()
 
     def read(self, blocks: Iterable[bytes]) -> None:
-        """Count the samples of a text that comes in blocks of any size; may be called again for another text.
+        """Count the samples of a text in blocks of any size; may be called for several texts.
 
-        Raises ValueError for what is no text of `perf script`.
+        Raises ValueError if the text is not from `perf script`.
         """
         rest = b""
         for block in blocks:
@@ -91,11 +94,11 @@ class Folding:
 
     @property
     def lost_count(self) -> int:
-        """Samples that the kernel could not deliver; newer ones tell it in two ways."""
+        """Samples that the kernel could not deliver; newer kernels report them in two ways."""
         return max(self._lost.values(), default=0)
 
     def lines(self) -> Iterator[bytes]:
-        """The folded stacks, sorted, each `stack count` with its end of line."""
+        """Yield the folded stacks, sorted, each `stack count` with a newline."""
         runs = [_read_back(file) for file in self._spilled]
         before = weights = 0
         merged = heapq.merge(sorted(self._counts.items()), *runs)
@@ -134,11 +137,11 @@ class Folding:
             self._spill()
 
     def _weight(self, first: bytes) -> int:
-        """Raise ValueError for a line that does not end in a period."""
+        """Return the weight of a sample. Raises ValueError if its line does not end in a period."""
         return max(1, int(first.rsplit(None, 1)[-1])) if self.weighted else 1
 
     def _between(self, first: bytes, stack: list[bytes]) -> tuple[bytes, list[bytes]]:
-        """A sample without the lines before it that are none of a sample: comments, and what was lost."""
+        """Remove comments and reports of losses before a sample."""
         lines = [first, *stack]
         while lines and (not lines[0] or lines[0].startswith(b"#") or b"PERF_RECORD_" in lines[0]):
             line = lines.pop(0)
@@ -162,8 +165,8 @@ class Folding:
 
 
 def name_of(symbol: bytes, place: bytes) -> bytes:
-    """A function as folded stacks have it: `_[k]` after one of the kernel or of a module of it, the object in brackets
-    where there is no symbol."""
+    """Return a function's name in folded stacks: kernel functions end in `_[k]`, unknown symbols are the object in
+    brackets."""
     if symbol == b"[unknown]":
         inside = _translated.sub(b"perf-PID.map", place.rsplit(b"/", 1)[-1].strip(b"[]"))
         return b"[%b]" % (inside or b"unknown")
@@ -175,7 +178,7 @@ def name_of(symbol: bytes, place: bytes) -> bytes:
 
 
 def blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """A file in blocks."""
+    """Yield a file in blocks."""
     while block := file.read(BLOCK_BYTES):
         yield block
 

@@ -1,9 +1,9 @@
-"""perf record: where the CPUs spend their time while traffic flows, as folded stacks (perf-record(1), 6.1).
+"""perf record: where the CPUs spend their time during the traffic, as folded stacks (perf-record(1), 6.1).
 
-Stacks are those of the kernel and of programs as far as these keep frame pointers. Samples are taken on cycles where
-there is such a counter, else on the kernel's clock (cpu-clock), which cannot interrupt code that runs with interrupts
-off: its samples pile up where they are turned on again. The kernel takes about as many samples of a CPU that is seldom
-busy as of a busy one, each after fewer cycles: such samples are weighted by the cycles between them.
+Stacks cover the kernel, and programs as far as they keep frame pointers. The event is cycles if the machine counts
+them, else the kernel's clock (cpu-clock). cpu-clock cannot interrupt code that runs with interrupts off; its samples
+accumulate where interrupts are enabled again. The kernel takes about as many samples of a rarely busy CPU as of a busy
+one, with fewer cycles between them; therefore samples are weighted by these cycles.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from labkit.measure.observers.perf.fold_stacks import OUTSIDE, Folding, blocks
 from labkit.measure.parameters import within
 from labkit.system import process
 
-FREQUENCY_HZ = 997  # not in step with the kernel's ticks
+FREQUENCY_HZ = 997  # not in step with the kernel's tick
 HARDWARE, CLOCK = "cycles", "cpu-clock"
-NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy what it sees into the user's ~/.debug
-MOST_OTHERS = 0.1  # of the samples may be of programs outside of the experiment
-PILES_UP = "cpu-clock cannot sample while interrupts are off: such time is told of what turns them on again"
+NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy the objects it sees into ~/.debug
+MOST_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
+PILES_UP = "cpu-clock cannot sample while interrupts are off: that time is charged to the code that enables them again"
 
 
 class Record:
-    """perf record, armed."""
+    """The armed perf record."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Record:
         return self._control.counting()
 
     def report(self) -> Observation:
-        """The folded stacks as a file (gzip), and how many samples they are of."""
+        """Return the number of samples and stacks, with the folded stacks as a gzip file."""
         self._control.end()
         with Folding(weighted=self._about["event"] == HARDWARE) as result:
             fold(path_of(self._data), result)
@@ -77,11 +77,11 @@ class Record:
                 shutil.copyfileobj(self._data, file)
             self._about["perf_data"] = kept.name
         doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
-        doubts += [f"{unread} lines of perf script said nothing that labkit knows"] if unread else []
+        doubts += [f"{unread} lines of perf script were not understood"] if unread else []
         others = processes.get(OUTSIDE.decode(), 0)
         if others > MOST_OTHERS * numbers["samples_count"]:
             share = units.percent(others / numbers["samples_count"])
-            doubts.append(f"programs outside of the experiment had {share} of the samples")
+            doubts.append(f"programs outside the experiment had {share} of the samples")
         return Observation({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)
 
 
@@ -99,9 +99,9 @@ def perf_record(
     folded.parent.mkdir(parents=True, exist_ok=True)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE]
     about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(scope)}
-    about |= {"told": PILES_UP} if event == CLOCK else {}
+    about |= {"note": PILES_UP} if event == CLOCK else {}
     with (
-        tempfile.TemporaryFile() as data,  # without a name, so that nothing is left of it, however we end
+        tempfile.TemporaryFile() as data,  # an unnamed file, so that nothing remains in any case
         perf_control.controlled(["record", *sampling, *scope.argv(), "-o", path_of(data)]) as control,
     ):
         yield Record(control, data, folded, about, keep)
@@ -109,7 +109,7 @@ def perf_record(
 
 @functools.cache
 def check(scope: Scope = WHOLE_MACHINE) -> str:
-    """The event that samples are taken on: cycles, or cpu-clock where there is no such counter.
+    """Return the sampled event: cycles, or cpu-clock if there is no such counter.
 
     Raises Unsupported without perf, the privilege, or the kernel's symbols.
     """
@@ -120,41 +120,41 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
         raise perf_control.refusal(ended)
     if not perf_control.has_symbols():
         raise Unsupported(
-            "this kernel shows no addresses of its functions, so a profile could name none:"
+            "this kernel hides the addresses of its functions, so a profile cannot name them:"
             f" {perf_control.SHOW_SYMBOLS}, or boot a kernel with CONFIG_KALLSYMS"
         )
     return event
 
 
 def event_of(scope: Scope) -> str:
-    """cycles where they are counted, else cpu-clock, which perf record would take by itself without a word."""
+    """Return cycles if they are counted, else cpu-clock, which perf record would silently choose itself."""
     report = stat.first(HARDWARE, scope)
-    if not report["count"] and scope != WHOLE_MACHINE:  # it may be idle just now; the machine is not
-        with suppress(Unsupported):  # who may watch only what is his
+    if not report["count"] and scope != WHOLE_MACHINE:  # the scope may just be idle; the machine is not
+        with suppress(Unsupported):  # a user who may watch only his own processes
             report = stat.first(HARDWARE)
     return HARDWARE if report["count"] else CLOCK
 
 
 def path_of(file: IO[bytes]) -> str:
-    """By which another program can open our file."""
+    """Return a path by which another program can open our file."""
     return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def fold(data: str, into: Folding) -> None:
-    """Count the samples of a perf.data, of whatever size. Raises Failed with perf's words when it cannot be read."""
+    """Count the samples of a perf.data file of any size. Raises Failed with perf's message if it cannot be read."""
     fields = f"comm,pid,tid,{'period,' * into.weighted}ip,sym,dso"
     script = [perf_control.program(), "script", "-i", data, "-F", fields]
-    # Symbols are those of this machine: nothing is asked of a server, which perf would wait for.
+    # Symbols are those of this machine: without a debuginfod server, perf waits for nothing.
     argv = ["env", "-u", "DEBUGINFOD_URLS", *script, "--no-inline", "--show-lost-events"]
     with process.streamed(argv) as text:
         try:
             into.read(blocks(text))
         except ValueError as error:
-            raise Failed(f"perf script wrote what is no profile: {error}") from None
+            raise Failed(f"perf script wrote an invalid profile: {error}") from None
 
 
 def write(path: Path, result: Folding) -> int:
-    """Write folded stacks, compressed, whole or not at all; how many there are."""
+    """Write the folded stacks, compressed and atomically; return their number."""
     count = 0
     with safe_files.replacing(path) as target, gzip.open(target, "wb", 6) as file:
         for line in result.lines():

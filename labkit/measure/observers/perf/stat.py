@@ -1,5 +1,7 @@
-"""perf stat: what the CPU's counters, the kernel's software events and its tracepoints count while traffic flows
-(perf-stat(1), 6.1; `tests/samples` has real output)."""
+"""perf stat: counts of CPU counters, software events and tracepoints during the traffic (perf-stat(1), 6.1).
+
+`tests/samples` has real output.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +29,25 @@ from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
 
-# What Senanayake (2024, test one) counted of ovs-vswitchd.
+# The events that Senanayake (2024, test one) counted for ovs-vswitchd.
 EVENTS = (
     "LLC-prefetches", "LLC-loads", "LLC-load-misses", "LLC-stores", "LLC-store-misses",
     "L1-dcache-loads", "L1-dcache-load-misses", "L1-dcache-stores",
     "task-clock", "context-switches", "cpu-migrations", "page-faults",
     "cycles", "instructions", "branches", "branch-misses",
 )  # fmt: skip
-BETWEEN = "|"  # of columns; event names have commas
+BETWEEN = "|"  # column separator; event names contain commas
 NO_COUNTER = (
     "this machine has no such counter (a virtual machine without one, an emulated CPU, or another CPU)"
 )
-NO_TURN = "it got no counter in that time: fewer events at once, or a longer run"
-NAME = r"[A-Za-z0-9_][\w.:/=,@*~-]{0,199}"  # as perf takes events; nothing that would be an option of perf's
+NO_TURN = "it got no counter during the run: request fewer events, or a longer run"
+NAME = r"[A-Za-z0-9_][\w.:/=,@*~-]{0,199}"  # a valid event name that is not an option of perf
 FILES = (".o", ".c", ".bpf")  # some builds of perf load such names as BPF, or compile them
 Counts = dict[str, dict[str, Any]]
 
 
 class Stat:
-    """perf stat, armed."""
+    """The armed perf stat."""
 
     def __init__(
         self, control: perf_control.Controlled, events: Sequence[str], refused: Counts, scope: Scope
@@ -57,8 +59,11 @@ class Stat:
         return self._control.counting()
 
     def report(self) -> Observation:
-        """Each event: count, running_ratio, reason. A count is null with its reason where it cannot be told; below a
-        running_ratio of 1 the event shared a counter with others, and the count is what perf scaled it up to."""
+        """Return count, running_ratio and reason of each event.
+
+        An unavailable count is null with its reason. Below a running_ratio of 1 the event shared a counter with
+        others, and perf scaled its count up.
+        """
         result = parse(self._control.end().stdout, self._scope)
         counts = {name: self._refused.get(name) or event_counts(result, name) for name in self._events}
         shared = [
@@ -100,7 +105,7 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
     """
     for name in events:
         if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
-            raise BadInput(f"{name!r} is no name of an event; `perf list` lists them")
+            raise BadInput(f"{name!r} is not an event name; `perf list` lists them")
     perf_control.check_cpus(scope)
     if not events or _tried(events, scope):
         return {}
@@ -109,9 +114,7 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
         if _tried([name], scope):
             continue
         if not re.search("[:/]", name):
-            raise BadInput(
-                f"perf knows no event {name}{_near(name)}; `perf list` lists those of this machine"
-            )
+            raise BadInput(f"perf knows no event {name}{_near(name)}; `perf list` lists the events")
         refused[name] = _null(f"this machine has no event {name}")
     if len(refused) == len(events):
         raise BadInput(
@@ -134,7 +137,7 @@ def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
 
 
 def _tried(events: Sequence[str], scope: Scope) -> bool:
-    """Whether perf knows all of these events. Raises what it means that it cannot open those that it knows."""
+    """Return whether perf knows all of these events. Raises the error if it knows them but cannot open them."""
     words = [word for name in events for word in ("-e", name)]
     ended = process.run(
         [perf_control.program(), "stat", "--log-fd=2", *words, *scope.argv(), "--", "true"],
@@ -156,8 +159,10 @@ def _near(name: str) -> str:
 
 
 def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
-    """What `perf stat -x '|'` printed: event to count, running_ratio, reason. Clocks are in seconds. Raises Failed
-    for a number that is none."""
+    """Parse the output of `perf stat -x '|'`: event to count, running_ratio, reason; clocks in seconds.
+
+    Raises Failed for an invalid number.
+    """
     result: Counts = {}
     with errors.reading("the output of perf stat") as at:
         for at.line, line in enumerate(text.splitlines(), 1):
@@ -178,7 +183,7 @@ def _count(value: str, unit: str, percent: str) -> dict[str, Any]:
         return _null(NO_TURN)
     number = float(value) if "." in value else int(value)
     if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     report = {
         "count": number / 1e3 if unit == "msec" else number,
         "running_ratio": float(percent) / 100 if percent else None,
@@ -192,14 +197,16 @@ def _null(reason: str) -> dict[str, Any]:
 
 
 def event_counts(result: Counts, name: str) -> dict[str, Any]:
-    """An event of what was parsed; where CPUs are of two kinds, perf tells `cpu_core/cycles/` and `cpu_atom/cycles/`,
-    which are added."""
+    """Return the counts of an event.
+
+    With two kinds of CPUs perf reports `cpu_core/cycles/` and `cpu_atom/cycles/`; they are added.
+    """
     if name in result:
         return result[name]
     parts = [one for of, one in result.items() if of.split("/")[1:2] == [name]]
     counted = [one for one in parts if one["count"] is not None]
     if not counted:
-        return parts[0] if parts else _null("perf told nothing of it")
+        return parts[0] if parts else _null("perf did not report it")
     least = min((one["running_ratio"] for one in counted if one["running_ratio"] is not None), default=None)
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}
 

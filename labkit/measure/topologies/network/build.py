@@ -1,4 +1,4 @@
-"""A Network, built: what its parts say, in the kernel. What cannot be is refused in one sentence before anything is."""
+"""Build a Network in the kernel, after checking the whole description."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from labkit.measure.topologies.network.parts import Cable, Network, Node, Tunnel
 from labkit.measure.topologies.network.validate_addresses import once
 from labkit.system import netlink
 
-SETTLE_S = 30.0  # patience with a slow machine; on others a second is enough
+SETTLE_S = 30.0  # for a slow machine; usually a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
 
 
 def check(network: Network) -> None:
-    """Raise BadInput, in one sentence, for the first thing of a network that cannot be built as it is described."""
+    """Raise BadInput, with one sentence, for the first part of a network that cannot be built."""
     validate.check(network)
 
 
 @contextmanager
 def build(network: Network) -> Iterator[Topology]:
-    """A network, live until the block ends. The ends of its pairs are containers, with the first address of each.
+    """Build a network; it exists until the block ends.
 
-    Raises BadInput for what cannot be, Unsupported where this kernel lacks a kind of tunnel, LinkError for anything
-    else that the kernel refused, Failed where a bridge does not come to carry.
+    The ends of its pairs are containers, with the first address of each. Raises BadInput for an invalid description,
+    Unsupported if this kernel lacks a kind of tunnel, LinkError for other refusals of the kernel, Failed if a bridge
+    does not start to carry.
     """
     described, mtus = validate.check(network)
     with ExitStack() as stack:
@@ -92,12 +93,14 @@ def arm(network: Network, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def overlay(name: str, spec: Spec) -> Iterator[Topology]:
-    """The report's overlay: VXLAN in GRE between two leaves, over one of two spines; from cs1 to cs5. The containers
-    have the MTU that is asked for, the provider network what is needed around it."""
+    """Build the report's overlay, from cs1 to cs5: VXLAN in GRE between two leaves, over one of two spines.
+
+    The containers have the requested MTU; the provider network has the MTU that this needs.
+    """
     if spec.pairs != 1:
         raise BadInput(f"pairs={spec.pairs}: {name} has one pair, cs1 and cs5")
     if spec.family != 4:
-        raise BadInput(f"family={spec.family}: {name} has IPv4 addresses alone")
+        raise BadInput(f"family={spec.family}: {name} has IPv4 addresses only")
     fabric = spec.mtu_bytes + encapsulation.overhead_bytes("vxlan_gre")
     if fabric > MOST_BYTES:
         raise BadInput(
@@ -129,21 +132,21 @@ def _built(described: Described, mtus: Mtus) -> Iterator[Topology]:
 
 
 class _Building:
-    """The namespaces of a network, while its parts are put into them."""
+    """The namespaces of a network under construction."""
 
     def __init__(self, described: Described, mtus: Mtus, spaces: dict[str, Namespace]) -> None:
         self.described, self.mtus, self.spaces = described, mtus, spaces
-        # No index twice, whatever the namespace: of a veth whose two ends have the same, the kernel does not know that
-        # it is none of hardware, and tells routes of a lost carrier up to a second later (linkwatch_urgent_event,
+        # Indexes are unique across namespaces: if both ends of a veth have the same index, the kernel takes it for
+        # hardware and reports a lost carrier to routes up to a second late (linkwatch_urgent_event,
         # net/core/link_watch.c).
         self.index = {key: netlink.FIRST_INDEX + number for number, key in enumerate(described.interfaces)}
 
     def node(self, node: Node, family: int) -> None:
-        """A namespace with its sysctls and bridges. What interfaces will have is set before there are any."""
+        """Create the sysctls and bridges of a namespace. Defaults for interfaces are set before there are any."""
         space = self.spaces[node.name]
         for which in ("all", "default"):
-            # Packets that come another way than answers would go are no attack here (ECMP); nobody is told of a
-            # shorter way, or a capture would show what the description does not.
+            # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show
+            # packets that the description does not predict.
             space.sysctl(f"ipv4/conf/{which}/rp_filter", 0)
             space.sysctl(f"ipv4/conf/{which}/send_redirects", 0)
             if node.ignores_linkdown:
@@ -162,7 +165,7 @@ class _Building:
         )
 
     def links(self) -> None:
-        """Cables, ports of bridges, and their addresses."""
+        """Create cables and bridge ports, and set addresses."""
         for part in self.described.network.parts:
             if isinstance(part, Cable):
                 self._cable(part)
@@ -185,7 +188,7 @@ class _Building:
             self.spaces[other.at].netlink.do(netlink.set_master(self._at(other), self._master(other) or 0))
 
     def tunnels(self) -> None:
-        """Tunnels, each after the interface that it is bound to."""
+        """Create tunnels, each after the interface that it is bound to."""
         waiting = list(self.described.tunnels)
         made: set[Key] = set()
         while waiting:
@@ -221,16 +224,19 @@ class _Building:
         )  # fmt: skip
 
     def routes(self) -> None:
-        """Static routes."""
+        """Add static routes."""
         for route in self.described.routes:
             hops = [self._hop(way) for way in self.described.hops(route)]
             message = netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
             self.spaces[route.at].netlink.do(message)
 
     def settle(self) -> None:
-        """Wait until bridges that have ports carry: the kernel tells them of carriers up to a second later, and what
-        is sent before is lost (net/core/link_watch.c). A bridge carries as soon as one port does, and both ends of all
-        cables are up. Raises Failed for one that does not."""
+        """Wait until all bridges with ports carry.
+
+        The kernel reports carriers to bridges up to a second late, and packets sent before are lost
+        (net/core/link_watch.c). A bridge carries when one port does, and both ends of all cables are up. Raises Failed
+        after SETTLE_S.
+        """
         ports = [one for one in self.described.interfaces.values() if one.master is not None]
         deadline = time.monotonic() + SETTLE_S
         for at in dict.fromkeys(one.at for one in ports):
@@ -239,8 +245,8 @@ class _Building:
                 if time.monotonic() > deadline:
                     port = wanted[min(silent, key=str)]
                     raise Failed(
-                        f"the bridge {port.master} ({at}) does not carry after {SETTLE_S:.0f} s, whatever its port"
-                        f" {port.name} says: build it again, on a machine that has less to do"
+                        f"the bridge {port.master} ({at}) does not carry after {SETTLE_S:.0f} s, although its port"
+                        f" {port.name} is up: build it again, on a less busy machine"
                     )
                 time.sleep(0.01)
 
@@ -251,13 +257,13 @@ class _Building:
         return self._at(way.out), None if way.via is None else str(way.via)
 
     def endpoint(self, name: str) -> Endpoint:
-        """A container as an end of a pair."""
+        """Return a container as an end of a pair."""
         one = self.carrier(name)
         assert one.address is not None
         return Endpoint(name, self.spaces[name], one.name, self._at(one), str(one.address.ip))
 
     def carrier(self, name: str) -> DescribedInterface:
-        """The interface of a container that carries the load: the first that has an address."""
+        """Return the interface of a container that carries the load: the first with an address."""
         return self.described.addressed(name)[0]
 
     def _in(self, name: str) -> list[DescribedInterface]:

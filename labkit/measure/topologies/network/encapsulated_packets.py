@@ -1,5 +1,5 @@
-"""Packets in packets, as a Network's description says that they will be: what each tunnel puts around them, and which
-tunnel takes it off again."""
+"""Encapsulated packets as a Network's description predicts them: what each tunnel adds, and which tunnel removes
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TTL = 64  # net.ipv4.ip_default_ttl
 
 
 class EncapsulatedPacket(NamedTuple):
-    """An IP packet; `inner` is what a tunnel has put into it, behind `headers` (name, bytes)."""
+    """An IP packet; if a tunnel (`by`) made it, `inner` is its content, after `headers` (name, bytes)."""
 
     source: str
     target: str
@@ -26,14 +26,14 @@ class EncapsulatedPacket(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A packet in an Ethernet frame to whoever answers for the address `to` (ARP)."""
+    """A packet in an Ethernet frame to the owner of the address `to` (ARP)."""
 
     to: str
     packet: EncapsulatedPacket
 
 
 def layers(what: EncapsulatedPacket | Frame) -> list[tuple[str, int]]:
-    """The headers from the outside in, each with its size."""
+    """Return the headers from the outside in, each with its size."""
     if isinstance(what, Frame):
         return [("Ethernet", encapsulation.ETHERNET.length_bytes), *layers(what.packet)]
     version = ip_address(what.source).version
@@ -45,7 +45,7 @@ def layers(what: EncapsulatedPacket | Frame) -> list[tuple[str, int]]:
 
 
 def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
-    """What a tunnel puts between the outer IP header and what it carries."""
+    """Return the headers that a tunnel puts between the outer IP header and its content."""
     if tunnel.kind in PORTS:
         udp, own = encapsulation.HEADERS[tunnel.kind][:2]
         return (f"UDP {port(tunnel)}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
@@ -57,35 +57,41 @@ def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
 
 
 def outer_ttl(tunnel: Tunnel, remote: str, what: EncapsulatedPacket | Frame) -> int:
-    """The TTL of the outer packet of a tunnel that was told none: the inner packet's (ip_tunnel_xmit, ip_tunnel.c), of
-    vxlan and geneve the namespace's, and 1 to a multicast group (vxlan_xmit_one, vxlan_core.c)."""
+    """Return the TTL of a tunnel's outer packet if none is configured.
+
+    It is the inner packet's (ip_tunnel_xmit, ip_tunnel.c); for vxlan and geneve the namespace's default, and 1 to a
+    multicast group (vxlan_xmit_one, vxlan_core.c).
+    """
     if tunnel.kind not in PORTS:
         return (what.packet if isinstance(what, Frame) else what).ttl
     return 1 if ip_address(remote).is_multicast else TTL
 
 
 def ageless(what: EncapsulatedPacket | Frame) -> EncapsulatedPacket | Frame:
-    """The same whatever its TTL."""
+    """Return the packet or frame with TTL 0, for comparisons."""
     if isinstance(what, Frame):
         return what._replace(packet=what.packet._replace(ttl=0))
     return what._replace(ttl=0)
 
 
 def depth(what: EncapsulatedPacket | Frame | None) -> int:
-    """How many packets there are, one in the other."""
+    """Return how many packets are nested."""
     if what is None:
         return 0
     return 1 + depth((what.packet if isinstance(what, Frame) else what).inner)
 
 
 def alike(one: Tunnel, other: Tunnel) -> bool:
-    """Whether what one sends is of the other's kind: identifier and port, too."""
+    """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
     return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
 
 
 def takes(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:
-    """Whether a tunnel takes out what is in a packet: vxlan looks at the VNI alone, geneve at who sent it as well, the
-    others at both addresses (vxlan_rcv, geneve_lookup, ip_tunnel_lookup)."""
+    """Return whether a tunnel decapsulates a packet.
+
+    vxlan checks only the VNI, geneve also the sender, the others both addresses (vxlan_rcv, geneve_lookup,
+    ip_tunnel_lookup).
+    """
     if packet.by is None or not alike(tunnel, packet.by):
         return False
     from_there = tunnel.kind == "vxlan" or packet.source in remotes(tunnel)

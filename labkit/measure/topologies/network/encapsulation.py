@@ -1,4 +1,4 @@
-"""What each kind of tunnel adds to a packet, header by header: sizes in bytes, and where they are written."""
+"""The headers that each kind of tunnel adds to a packet: sizes in bytes and sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from labkit.common.errors import BadInput
 
 
 class Header(NamedTuple):
-    """A header: its name as it stands in a drawing of a packet, its size, and what says so."""
+    """A header: its name in drawings, its size, and the source that defines it."""
 
     name: str
     length_bytes: int
@@ -27,9 +27,8 @@ GRE = Header("GRE", 4, "RFC 2784, without checksum")
 GRE_KEY = Header("GRE key", 4, "RFC 2890")
 IP = {4: IPV4, 6: IPV6}
 
-# The headers of each kind between the outer IP header and the inner packet, from the outside in; those of a kind that
-# is two tunnels, one in the other, have the IP header between the two here as well. Their own inner packet begins with
-# an IP header, that of ipip too.
+# The headers of each kind between the outer IP header and the inner packet, from the outside in. A kind that consists
+# of two nested tunnels includes the IP header between them. The inner packet starts with an IP header, also for ipip.
 HEADERS: dict[str, tuple[Header, ...]] = {
     "vxlan": (UDP, VXLAN, ETHERNET),
     "geneve": (UDP, GENEVE, ETHERNET),
@@ -39,15 +38,17 @@ HEADERS: dict[str, tuple[Header, ...]] = {
     "vxlan_gre": (GRE, IPV4, UDP, VXLAN, ETHERNET),
 }
 
-LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames, and can be ports of a bridge
-PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of those in UDP
+LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames and can be bridge ports
+PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds in UDP
 
 
 def headers(kind: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:
-    """All headers that a tunnel of this kind puts before a packet, from the outside in, the outer IP header of this
-    family first. `key`: a GRE key is there. Raises BadInput for an unknown kind."""
+    """Return all headers that a tunnel puts before a packet, from the outside in, the outer IP header first.
+
+    `key`: with a GRE key. Raises BadInput for an unknown kind.
+    """
     if kind not in HEADERS:
-        raise BadInput(f"there is no kind of tunnel {kind}; there are {', '.join(HEADERS)}")
+        raise BadInput(f"{kind} is not a kind of tunnel: choose {', '.join(HEADERS)}")
     result: list[Header] = [IP[family]]
     for header in HEADERS[kind]:
         result += [header, GRE_KEY] if key and header is GRE else [header]
@@ -55,17 +56,17 @@ def headers(kind: str, family: int = 4, key: bool = False) -> tuple[Header, ...]
 
 
 def overhead_bytes(kind: str, family: int = 4, key: bool = False) -> int:
-    """What a tunnel of this kind adds: its MTU is by so many bytes smaller than that of its way."""
+    """Return the bytes that a tunnel of this kind adds: by so much its MTU is smaller than that of its path."""
     return length_bytes(headers(kind, family, key))
 
 
 def length_bytes(added: Sequence[Header]) -> int:
-    """The size of these headers together."""
+    """Return the total size of these headers."""
     return sum(header.length_bytes for header in added)
 
 
 def arithmetic(mtu_bytes: int, at: str, added: Sequence[Header]) -> str:
-    """What is left of the MTU of the interface `at` inside these headers, as an equation:
-    `1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476`."""
+    """Write what is left of the MTU of interface `at` as an equation: `1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) =
+    1476`."""
     terms = [f"{mtu_bytes} ({at})", *(f"{header.length_bytes} ({header.name})" for header in added)]
     return f"{' - '.join(terms)} = {mtu_bytes - length_bytes(added)}"

@@ -1,7 +1,8 @@
-"""What the description of a Network promises: every way that a packet may take, worked out from the parts alone. The
-kernel is never asked, so that what was seen can be held against it.
+"""Every path that a packet may take in a Network, computed from its description alone.
 
-    paths(overlay.seed(), "cs1", "cs5")[0].nodes    ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
+The kernel is not asked, so measured paths can be compared with these.
+
+  paths(overlay.seed(), "cs1", "cs5")[0].nodes    ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from labkit.measure.topologies.network.model import remotes
 from labkit.measure.topologies.network.parts import CableEnd, Network, Tunnel
 
 DEEPEST = (
-    8  # packets in packets; the kernel gives up at as many (XMIT_RECURSION_LIMIT, include/linux/netdevice.h)
+    8  # nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h)
 )
-PING_BYTES = 84  # an echo request as ping sends it where it is not told otherwise, with its headers
+PING_BYTES = 84  # the size of ping's default echo request with its headers
 
 
 @dataclass(frozen=True)
 class Path:
-    """One way. `nodes`: every namespace that the packet enters, also those that only carry it inside another one;
-    `interfaces` (`lc1:lc1_sc2`) in order, tunnels among them; and what who listens there sees: `stacks`, the headers
-    down to the innermost IP header, and `lengths_bytes` of the frame. `ttl` of the packet on arrival."""
+    """One path of a packet.
+
+    `nodes`: every namespace that it enters, also inside another packet. `interfaces` (`lc1:lc1_sc2`) in order, with
+    tunnels. `stacks` and `lengths_bytes`: the headers down to the innermost IP header, and the length, at each
+    interface. `ttl`: on arrival.
+    """
 
     nodes: tuple[str, ...]
     interfaces: tuple[str, ...]
@@ -49,7 +53,7 @@ class Path:
 
 
 class PathStep(NamedTuple):
-    """What passed an interface."""
+    """A packet or frame that passed an interface."""
 
     node: str
     interface: str
@@ -69,13 +73,13 @@ def paths(
     noticed: bool | None = None,
     length_bytes: int = PING_BYTES,
 ) -> list[Path]:
-    """Every way from a node to an address, or to the first address of a node: of equal-cost routes each, of routes with
-    metrics the best. Empty where there is none; `no_path` says why.
+    """Return every path from a node to an address, or to the first address of a node.
 
-    MAC addresses are taken as learned. `without`: nodes, or cables by one of their interfaces (`lc1:lc1_sc2`), that
-    are down. `noticed`: routes over links without carrier are left out (None: by those nodes that say so with
-    `ignores_linkdown`); else they are used, and the packet is lost. `length_bytes`: of the innermost packet, its IP
-    header included. Raises BadInput for a node that is not there or has no address.
+    Equal-cost routes each give a path; of routes with metrics only the best. Empty if there is none (`no_path` says
+    why). MAC addresses count as learned. `without`: nodes, or cables by one of their interfaces (`lc1:lc1_sc2`), that
+    are down. `noticed`: whether routes over links without carrier are skipped (None: by nodes with
+    `ignores_linkdown`); otherwise such packets are lost. `length_bytes`: of the innermost packet with its IP header.
+    Raises BadInput for a node that does not exist or has no address.
     """
     walk = _Walk(Lookup(network, without, noticed))
     return [_path(source, trail, packet, length_bytes) for trail, packet in walk.ways(source, target)]
@@ -84,7 +88,7 @@ def paths(
 def no_path(
     network: Network, source: str, target: str, *, without: Collection[str] = (), noticed: bool | None = None
 ) -> str | None:
-    """Why there is no way, in one sentence: what ended the attempt that went furthest. None where there is one."""
+    """Return, in one sentence, why there is no path: what ended the longest attempt. None if there is a path."""
     walk = _Walk(Lookup(network, without, noticed))
     if any(True for _ in walk.ways(source, target)):
         return None
@@ -104,16 +108,15 @@ def _path(source: str, trail: Trail, packet: EncapsulatedPacket, length_bytes: i
 
 
 class _Walk:
-    """A packet's ways, tried one after the other to their ends; `ends` are those that came to nothing, with the number
-    of interfaces up to there and the reason."""
+    """Tries all paths of a packet. `ends` are the failed attempts: (number of interfaces passed, reason)."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
         self.ends: list[tuple[int, str]] = []
-        self.taken = 0  # how many frames somebody has taken
+        self.taken = 0  # frames that a node has accepted
 
     def ways(self, source: str, target: str) -> Arrivals:
-        """Each way, as what passed where, with the packet as it arrives."""
+        """Yield each path as its trail, with the packet as it arrives."""
         nodes, network = self.lookup.nodes, self.lookup.network
         if source not in nodes:
             raise BadInput(f"{network.name} has no node {source}; there are {', '.join(nodes)}")
@@ -130,15 +133,15 @@ class _Walk:
     def _passes(
         self, trail: Trail, node: str, interface: str, what: EncapsulatedPacket | Frame
     ) -> Trail | None:
-        """The trail with one interface more; None where this has passed it before, which would never end."""
+        """Return the trail with one more interface; None if the packet passed it before, which would be a loop."""
         before = [ageless(step.what) for step in trail if (step.node, step.interface) == (node, interface)]
         if ageless(what) not in before:
             return (*trail, PathStep(node, interface, what))
-        self._end(trail, f"what is sent comes back to {node}:{interface}: its way is a circle")
+        self._end(trail, f"the packet returns to {node}:{interface}, which is a routing loop")
         return None
 
     def _route(self, node: str, packet: EncapsulatedPacket, trail: Trail, out: str | None = None) -> Arrivals:
-        """From a node, which has made the packet or forwards it. What is for a group that it is in itself goes out."""
+        """Route a packet that a node made or forwards; multicast always goes out."""
         if self.lookup.owns(node, packet.target) and not ip_address(packet.target).is_multicast:
             yield from self._arrive(node, packet, trail)
             return
@@ -153,7 +156,7 @@ class _Walk:
                 self._end(trail, f"{node} has no address to send from to {packet.target}")
 
     def _leave(self, node: str, out: str, packet: EncapsulatedPacket, to: str, trail: Trail) -> Arrivals:
-        """Out of an interface, in a frame if it is one that has frames."""
+        """Send a packet out of an interface, in a frame if the interface has frames."""
         tunnel = self.lookup.tunnels.get((node, out))
         if tunnel is not None and tunnel.kind not in LAYER_2:
             yield from self._encapsulate(tunnel, packet, trail)
@@ -168,7 +171,7 @@ class _Walk:
             self._end(trail, f"nobody answers for {to} at {node}:{out}")
 
     def _port(self, node: str, name: str, frame: Frame, trail: Trail) -> Arrivals:
-        """A frame out of a cable's end or of a tunnel."""
+        """Send a frame out of a cable's end or a tunnel."""
         if tunnel := self.lookup.tunnels.get((node, name)):
             yield from self._encapsulate(tunnel, frame, trail)
         elif passed := self._passes(trail, node, name, frame):
@@ -177,7 +180,7 @@ class _Walk:
                 yield from self._enter(far, frame, passed)
 
     def _enter(self, port: CableEnd | Tunnel, frame: Frame, trail: Trail) -> Arrivals:
-        """A frame into a node, by a cable or out of a tunnel."""
+        """Receive a frame at a node, from a cable or a tunnel."""
         passed = self._passes(trail, port.at, port.name, frame)
         if passed is None:
             return
@@ -188,7 +191,7 @@ class _Walk:
             yield from self._receive(port.at, frame.packet, passed)
 
     def _bridge(self, node: str, bridge: str, frame: Frame, trail: Trail, came: str) -> Arrivals:
-        """A frame at a bridge: to the node that it is in, or out of every other port; who is not meant, drops it."""
+        """Bridge a frame: to its own node, or out of every other port, where other nodes drop it."""
         if came != bridge and self.lookup.owns(node, frame.to):
             if passed := self._passes(trail, node, bridge, frame):
                 self.taken += 1
@@ -199,24 +202,24 @@ class _Walk:
                 yield from self._port(node, port.name, frame, trail)
 
     def _receive(self, node: str, packet: EncapsulatedPacket, trail: Trail) -> Arrivals:
-        """A packet at a node that was meant to have it."""
+        """Handle a packet at a node that it was addressed to on this link."""
         if self.lookup.owns(node, packet.target):
             yield from self._arrive(node, packet, trail)
         elif not self.lookup.nodes[node].forwards:
-            self._end(trail, f"{node} does not forward, and {packet.target} is not its own")
+            self._end(trail, f"{node} does not forward, and {packet.target} is not its address")
         elif packet.ttl <= 1:
             self._end(trail, f"the TTL is used up at {node}")
         else:
             yield from self._route(node, packet._replace(ttl=packet.ttl - 1), trail)
 
     def _encapsulate(self, tunnel: Tunnel, what: EncapsulatedPacket | Frame, trail: Trail) -> Arrivals:
-        """Into a tunnel: what it makes of it is routed from the tunnel's node."""
+        """Send into a tunnel; the outer packet is routed from the tunnel's node."""
         passed = self._passes(trail, tunnel.at, tunnel.name, what)
         if passed is None:
             return
         if depth(what) == DEEPEST:
             self._end(
-                passed, f"the way from {tunnel.at}:{tunnel.name} to its other end leads into tunnels for ever"
+                passed, f"the path from {tunnel.at}:{tunnel.name} to its other end nests tunnels without end"
             )
             return
         for remote in self._others(tunnel):
@@ -225,7 +228,8 @@ class _Walk:
             yield from self._route(tunnel.at, outer, passed, tunnel.link)
 
     def _others(self, tunnel: Tunnel) -> list[str]:
-        """Where a tunnel sends to. Of a multicast group the others in it, once their addresses are learned."""
+        """Return where a tunnel sends to; for a multicast group the other members, as if their addresses were
+        learned."""
         result = []
         for remote in remotes(tunnel):
             if not ip_address(remote).is_multicast or not tunnel.learning:
@@ -237,7 +241,7 @@ class _Walk:
         return result
 
     def _arrive(self, node: str, packet: EncapsulatedPacket, trail: Trail) -> Arrivals:
-        """A packet at its target, which takes out what is in it."""
+        """Deliver a packet at its target, which decapsulates it if necessary."""
         if packet.inner is None:
             yield trail, packet
             return
@@ -245,7 +249,9 @@ class _Walk:
         tunnel = next((one for one in own if takes(one, packet)), None)
         if tunnel is None:
             kind = packet.by.kind if packet.by else ""
-            self._end(trail, f"{node} has no {kind} that takes what {packet.source} sends to {packet.target}")
+            self._end(
+                trail, f"{node} has no {kind} that accepts packets from {packet.source} to {packet.target}"
+            )
         elif isinstance(packet.inner, Frame):
             yield from self._enter(tunnel, packet.inner, trail)
         elif passed := self._passes(trail, node, tunnel.name, packet.inner):

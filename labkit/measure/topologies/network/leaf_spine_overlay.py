@@ -1,8 +1,10 @@
-"""The overlay of the report that the workbench grew from: two tenants' bridges joined as one L2 network by VXLAN,
-carried in GRE between two leaves, over either of two spines; and containers of another subnet, reached by GRE alone.
+"""The overlay of the report that labkit started from.
 
-    cs1, cs2 ─ bridge1 (con_ns1) ─ lc1 ═ sc1, sc2 ═ lc2 ─ bridge3 (con_ns3) ─ cs5
-                                                     └─── bridge2 (con_ns2) ─ cs3, cs4
+VXLAN joins the bridges of two tenants into one L2 network. GRE between two leaves carries it, over either of two
+spines. Containers of another subnet are reached by GRE alone.
+
+  cs1, cs2 ─ bridge1 (con_ns1) ─ lc1 ═ sc1, sc2 ═ lc2 ─ bridge3 (con_ns3) ─ cs5
+                                                  └─── bridge2 (con_ns2) ─ cs3, cs4
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from labkit.measure.topologies.network.parts import (
 VNI, VXLAN_PORT = 30, 4900
 ROUTES = ("static", "metric", "ecmp")
 PROVIDERS = ("gre", "ipip", "routed")
-# The links between leaves and spines: leaf, spine, subnet; the spine has .1, the leaf .2.
+# Links between leaves and spines: leaf, spine, subnet. The spine has .1, the leaf .2.
 FABRIC = (("lc1", "sc1", 25), ("lc1", "sc2", 26), ("lc2", "sc1", 27), ("lc2", "sc2", 28))
-# What is behind each leaf: the uplink of its tenants, and the containers that are reached without VXLAN.
+# Subnets behind each leaf: the uplink of its tenants, and the containers that are reached without VXLAN.
 BEHIND = {"lc1": ("21.0.0.0/24", "20.0.0.0/24"), "lc2": ("23.0.0.0/24", "30.0.0.0/24")}
 
 
 def seed(
     routes: str = "static", fabric_mtu_bytes: int = 1500, mtu_bytes: int = 1426, provider: str = "gre"
 ) -> Network:
-    """The network of the report, with its names and addresses.
+    """Return the network of the report, with its names and addresses.
 
-    `routes` between the leaves: static (by spine 2 alone, as in the report), metric (spine 1 as a second route), ecmp
-    (both spines at equal cost). `fabric_mtu_bytes`: of the cables between leaves and spines; `mtu_bytes`: of the
-    containers; between the two lie 24 bytes of GRE and 50 of VXLAN. `provider`: what carries the tenants' packets from
-    leaf to leaf: gre (the report's), ipip, or routed (plain routes: VXLAN alone, for kernels without GRE).
+    `routes` between the leaves: static (spine 2 only, as in the report), metric (spine 1 as a second route), ecmp
+    (both spines at equal cost). `fabric_mtu_bytes`: of the cables between leaves and spines. `mtu_bytes`: of the
+    containers; GRE (24 bytes) and VXLAN (50 bytes) lie between both. `provider`: what carries the tenants' packets
+    between the leaves: gre (as in the report), ipip, or routed (plain routes with VXLAN only, for kernels without
+    GRE).
     """
     return Network(
         "overlay",
@@ -46,7 +49,7 @@ def seed(
 
 
 def _tenants(mtu_bytes: int) -> list[Part]:
-    """Bridges in namespaces of their own, with their containers; the first and the third joined by VXLAN."""
+    """Return the tenants' bridges with their containers; VXLAN joins the first and the third."""
     parts: list[Part] = [
         Node("con_ns1"), Bridge("con_ns1", "bridge1"),
         Node("con_ns2"), Bridge("con_ns2", "bridge2"),
@@ -74,7 +77,7 @@ def _tenants(mtu_bytes: int) -> list[Part]:
 
 
 def _gateways(mtu_bytes: int) -> list[Part]:
-    """The leaves' own ports at the bridges, by which containers reach other subnets."""
+    """Return the leaves' own bridge ports, through which containers reach other subnets."""
     return [
         Cable(
             CableEnd("lc1", "lc1-bridge1", "20.0.0.4/24"),
@@ -90,7 +93,7 @@ def _gateways(mtu_bytes: int) -> list[Part]:
 
 
 def _fabric() -> list[Part]:
-    """Two leaves, two spines, a cable from each to each."""
+    """Return two leaves, two spines, and a cable between each leaf and spine."""
     parts: list[Part] = [Node(name, forwards=True) for name in ("lc1", "lc2", "sc1", "sc2")]
     for leaf, spine, net in FABRIC:
         one, other = (
@@ -102,7 +105,7 @@ def _fabric() -> list[Part]:
 
 
 def _leaves() -> list[Part]:
-    """The tenants' uplinks."""
+    """Return the tenants' uplinks."""
     return [
         Cable(CableEnd("con_ns1", "br1_lc1", "21.0.0.1/24"), CableEnd("lc1", "lc1_br1", "21.0.0.2/24")),
         Cable(CableEnd("con_ns3", "br3_lc2", "23.0.0.1/24"), CableEnd("lc2", "lc2_br3", "23.0.0.2/24")),
@@ -110,8 +113,11 @@ def _leaves() -> list[Part]:
 
 
 def _between(routes: str, provider: str) -> list[Part]:
-    """What carries packets from leaf to leaf. 26 and 28 are the subnets of spine 2, where a tunnel ends; by spine 1
-    they are reached from the other leaf."""
+    """Return what carries packets between the leaves.
+
+    Tunnels end in 26.0.0.0/24 and 28.0.0.0/24, the subnets of spine 2; over spine 1 they are reached through the other
+    leaf.
+    """
     ends = {"lc1": ("26.0.0.2", "28.0.0.2"), "lc2": ("28.0.0.2", "26.0.0.2")}
     parts: list[Part] = [
         Route("lc1", "27.0.0.0/24", via="25.0.0.1"),
@@ -129,7 +135,7 @@ def _between(routes: str, provider: str) -> list[Part]:
 
 
 def _leaf_routes(leaf: str, to: str, routes: str) -> list[Part]:
-    """The routes of a leaf over the spines."""
+    """Return the routes of a leaf over the spines."""
     by_spine_2, by_spine_1 = {"lc1": ("26.0.0.1", "25.0.0.1"), "lc2": ("28.0.0.1", "27.0.0.1")}[leaf]
     if routes == "ecmp":
         return [Route(leaf, to, via=(by_spine_2, by_spine_1))]
@@ -138,7 +144,7 @@ def _leaf_routes(leaf: str, to: str, routes: str) -> list[Part]:
 
 
 def _spines(routes: str, provider: str) -> list[Part]:
-    """What the spines do not know by being connected to it."""
+    """Return the spines' routes to subnets that they are not connected to."""
     leaves = {(spine, leaf): f"{net}.0.0.2" for leaf, spine, net in FABRIC}
     parts: list[Part] = []
     if routes != "static":

@@ -1,5 +1,7 @@
-"""A Network's parts, each where it is looked for, and the routes that a node takes by them: the kernel's rules (longest
-prefix, metric, several gateways, links without carrier), applied to the description alone."""
+"""Lookup of a Network's parts, and routing by its description.
+
+It applies the kernel's rules: longest prefix, metric, several gateways, links without carrier.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,7 @@ from labkit.measure.topologies.network.parts import Bridge, Cable, CableEnd, Net
 
 
 class RouteHop(NamedTuple):
-    """Where a route leads: the interface, the gateway if there is one, and the address that the node's own packets
-    get."""
+    """A next hop: the interface, the gateway (None if connected), and the source address of the node's own packets."""
 
     out: str
     via: str | None
@@ -22,7 +23,7 @@ class RouteHop(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A line of a node's table."""
+    """An entry of a node's routing table."""
 
     to: Subnet
     metric: int
@@ -30,9 +31,11 @@ class Entry(NamedTuple):
 
 
 class Lookup:
-    """The parts of a network by node and name. `without`: nodes, or cables by one of their interfaces
-    (`lc1:lc1_sc2`), that are down; `noticed`: whether routes over them are left out; None: as each node says
-    (`ignores_linkdown`)."""
+    """The parts of a network by node and name.
+
+    `without`: nodes, or cables by one of their interfaces (`lc1:lc1_sc2`), that are down. `noticed`: whether routes
+    over them are skipped; None: as each node is configured (`ignores_linkdown`).
+    """
 
     def __init__(self, network: Network, without: Collection[str] = (), noticed: bool | None = None) -> None:
         parts = network.parts
@@ -51,21 +54,25 @@ class Lookup:
         self._tables = {name: self._table(name) for name in self.nodes}
 
     def owns(self, node: str, address: str) -> bool:
-        """Whether a node takes what is sent to an address: on whichever interface it has it (the weak host model,
-        arp_ignore 0), or because a VXLAN of it has joined that group."""
+        """Return whether a node accepts packets to an address.
+
+        It may have the address on any interface (weak host model, arp_ignore 0), or a VXLAN that joined the group.
+        """
         if ip_address(address).is_multicast:
             return any(address in remotes(tunnel) for (at, _), tunnel in self.tunnels.items() if at == node)
         return any(str(own.ip) == address for _, own in self._addresses[node])
 
     def ports(self, node: str, bridge: str) -> Iterator[CableEnd | Tunnel]:
-        """The ports of a bridge."""
+        """Yield the ports of a bridge."""
         for part in [own for own, _ in self.cables.values()] + list(self.tunnels.values()):
             if part.at == node and part.master == bridge:
                 yield part
 
     def hops(self, node: str, target: str, out: str | None = None) -> list[RouteHop]:
-        """What the routes of a node say of a target, of equal-cost ones all. `out`: only by this interface, and
-        where no route says so, the target is taken to be on that link, as the kernel does."""
+        """Return the next hops of a node to a target, all of equal cost.
+
+        `out`: only over this interface; without a route the target is assumed to be on that link, as the kernel does.
+        """
         to = ip_address(target)
         for entry in self._tables[node]:
             if to in entry.to and (result := [hop for hop in entry.hops if self._usable(node, hop, out)]):
@@ -77,7 +84,7 @@ class Lookup:
         return out in (None, hop.out) and not (noticed and (node, hop.out) in self.down)
 
     def _table(self, node: str) -> list[Entry]:
-        """The routes of a node in the order in which they are tried."""
+        """Return the routes of a node in lookup order."""
         result = [
             Entry(at.network, 0, (RouteHop(out, None, str(at.ip)),)) for out, at in self._addresses[node]
         ]
@@ -98,8 +105,11 @@ class Lookup:
                 yield RouteHop(out, gateway, self._source(route.at, out, at))
 
     def _source(self, node: str, out: str, to: Address) -> str:
-        """The address of the interface: the one in that subnet, or its first; the node's first where it has none; ""
-        where the node has none at all (inet_select_addr, net/ipv4/devinet.c)."""
+        """Return the source address for an interface: the one in the target's subnet, else its first, else the node's
+        first.
+
+        "" if the node has none (inet_select_addr, net/ipv4/devinet.c).
+        """
         result = [(name, own) for name, own in self._addresses[node] if own.version == to.version]
         best = min(
             result, default=None, key=lambda one: (one[0] != out, one[0] == out and to not in one[1].network)
@@ -108,7 +118,7 @@ class Lookup:
 
 
 def addresses(network: Network, node: str) -> Iterator[tuple[str, IPv4Interface | IPv6Interface]]:
-    """The addresses of a node, each after the name of its interface."""
+    """Yield (interface name, address) for the addresses of a node."""
     for part in network.parts:
         for own in (part.one, part.other) if isinstance(part, Cable) else (part,):
             if isinstance(own, CableEnd | Bridge | Tunnel) and own.at == node and own.address is not None:
@@ -116,7 +126,7 @@ def addresses(network: Network, node: str) -> Iterator[tuple[str, IPv4Interface 
 
 
 def address_of(network: Network, node: str) -> str:
-    """The first address of a node. Raises BadInput where it has none."""
+    """Return the first address of a node. Raises BadInput if it has none."""
     for _, own in addresses(network, node):
         return str(own.ip)
     raise BadInput(f"{node} has no address in the network {network.name}, so nothing can be sent to it")

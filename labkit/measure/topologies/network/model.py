@@ -1,5 +1,4 @@
-"""A Network's description, each thing where it is looked for: interfaces by node and name, what is joined as one link,
-the ways that a packet may take. Nothing of it is asked of a kernel."""
+"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not asked."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node
 
 Address = IPv4Address | IPv6Address
 Subnet = IPv4Network | IPv6Network
-Key = tuple[str, str]  # a node, and an interface in it
+Key = tuple[str, str]  # (node, interface)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class DescribedInterface:
 
     @property
     def key(self) -> Key:
-        """Its node and its name."""
+        """(node, name)."""
         return self.at, self.name
 
     def __str__(self) -> str:
@@ -48,14 +47,14 @@ class DescribedInterface:
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """One hop of a route: out of an interface, to a gateway or to the target itself (None)."""
+    """One hop of a route: out of an interface, to a gateway or directly to the target (None)."""
 
     out: DescribedInterface
     via: Address | None
 
 
 def interfaces(network: Network) -> Iterator[DescribedInterface]:
-    """Every interface of the parts, in their order. Raises ValueError for an address that is none."""
+    """Yield every interface of the parts, in order. Raises ValueError for an invalid address."""
     for part in network.parts:
         if isinstance(part, Bridge):
             yield DescribedInterface(part.at, part.name, "bridge", part, _address(part.address))
@@ -74,17 +73,17 @@ def _address(text: str | None) -> IPv4Interface | IPv6Interface | None:
 
 
 def gateways(route: Route) -> tuple[str, ...]:
-    """The gateways of a route: none, one, or several."""
+    """Return the gateways of a route: none, one, or several."""
     return (route.via,) if isinstance(route.via, str) else route.via
 
 
 def remotes(tunnel: Tunnel) -> tuple[str, ...]:
-    """The outer addresses that a tunnel sends to."""
+    """Return the outer addresses that a tunnel sends to."""
     return (tunnel.remote,) if isinstance(tunnel.remote, str) else tunnel.remote
 
 
 def target(route: Route) -> Subnet:
-    """The prefix of a route; `default` is of the family of its gateway."""
+    """Return the prefix of a route; `default` has the IP version of its gateway."""
     if route.to != "default":
         return ip_network(route.to)
     six = any(ip_address(via).version == 6 for via in gateways(route))
@@ -92,7 +91,7 @@ def target(route: Route) -> Subnet:
 
 
 class Described:
-    """The parts of a Network whose names and addresses are well-formed (`faults.check` sees to that)."""
+    """The indexed parts of a Network with well-formed names and addresses (`validate.check` ensures that)."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -100,12 +99,12 @@ class Described:
         self.interfaces = {one.key: one for one in interfaces(network)}
         self.routes = [part for part in network.parts if isinstance(part, Route)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
-        # The node that an address is of, and its interfaces: addresses are unique.
+        # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
         self.link = self._links()
 
     def _links(self) -> dict[Key, Key]:
-        """For each interface one that stands for all that are on its link: over cables, bridges and tunnels."""
+        """Map each interface to a representative of its link, across cables, bridges and tunnels."""
         stands = {key: key for key in self.interfaces}
 
         def top(key: Key) -> Key:
@@ -129,7 +128,7 @@ class Described:
                         yield one.key, other.key
 
     def _same_tunnel(self, one: Tunnel, other: Bridge | Cable | Tunnel) -> bool:
-        """Whether the one sends to the other, or both to the same group."""
+        """Return whether one tunnel sends to the other, or both to the same group."""
         if not isinstance(other, Tunnel) or (one.kind, one.id, port(one)) != (
             other.kind,
             other.id,
@@ -144,24 +143,25 @@ class Described:
         return False
 
     def addressed(self, at: str) -> list[DescribedInterface]:
-        """The interfaces of a node that have an address."""
+        """Return the interfaces of a node that have an address."""
         return [one for one in self.interfaces.values() if one.at == at and one.address is not None]
 
     def names(self, at: str) -> str:
-        """What interfaces a node has, in words."""
+        """Return the names of a node's interfaces, for messages."""
         return ", ".join(one.name for one in self.interfaces.values() if one.at == at) or "none"
 
     def report(self, at: str) -> str:
-        """What addresses a node has, in words."""
+        """Return the addresses of a node, for messages."""
         return f"it has {', '.join(str(one.address) for one in self.addressed(at)) or 'none'}"
 
     def connected(self, at: str, to: Address) -> DescribedInterface | None:
-        """The interface of a node in whose subnet an address is: of several the one with the longest prefix."""
+        """Return the node's interface whose subnet contains an address, with the longest prefix; None if there is
+        none."""
         result = [one for one in self.addressed(at) if one.address is not None and to in one.address.network]
         return max(result, key=lambda one: one.address.network.prefixlen if one.address else 0, default=None)
 
     def ways(self, at: str, to: Address) -> list[RouteChoice]:
-        """All hops that a node may take to an address: of the longest prefix, with whatever metric."""
+        """Return all hops of a node to an address: those of the longest prefix, with any metric."""
         near = self.connected(at, to)
         length = near.address.network.prefixlen if near is not None and near.address is not None else -1
         own = [route for route in self.routes if route.at == at and to in target(route)]
@@ -173,7 +173,7 @@ class Described:
         return result
 
     def hops(self, route: Route) -> list[RouteChoice]:
-        """The hops of a route. Those to a gateway that is in no subnet of the node are left out."""
+        """Return the hops of a route, without gateways that are in no subnet of the node."""
         if not gateways(route):
             return [RouteChoice(self.interfaces[route.at, route.out or ""], None)]
         result = []
@@ -183,8 +183,10 @@ class Described:
         return result
 
     def behind(self, way: RouteChoice, to: Address) -> Address | None:
-        """The address of the next node on a way to an address: the gateway, the other end of a tunnel of layer 3, or
-        the target itself; None where nobody there has it."""
+        """Return the address of the next node on the way to an address; None if nobody there has it.
+
+        It is the gateway, the remote of a layer 3 tunnel, or the target itself.
+        """
         if isinstance(way.out.part, Tunnel) and way.out.kind not in LAYER_2:
             return ip_address(remotes(way.out.part)[0])
         near = way.via or to
@@ -193,5 +195,5 @@ class Described:
 
 
 def port(tunnel: Tunnel) -> int | None:
-    """The UDP port of a tunnel."""
+    """Return the UDP port of a tunnel."""
     return tunnel.port if tunnel.port is not None else PORTS.get(tunnel.kind)

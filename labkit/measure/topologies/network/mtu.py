@@ -1,4 +1,4 @@
-"""The MTU of every interface of a Network, through however many encapsulations."""
+"""Compute the MTU of every interface of a Network, through any number of encapsulations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_BYTES = 65535  # of a veth
 
 @dataclass(frozen=True)
 class Room:
-    """What fits: the MTU of an interface, less the headers that are put before a packet on its way there."""
+    """An MTU and where it comes from: the MTU of interface `at`, minus the headers added on the way there."""
 
     base_bytes: int
     at: DescribedInterface
@@ -25,7 +25,7 @@ class Room:
 
     @property
     def mtu_bytes(self) -> int:
-        """What is left."""
+        """The MTU that is left, in bytes."""
         return self.base_bytes - encapsulation.length_bytes(self.added)
 
     def __str__(self) -> str:
@@ -33,25 +33,28 @@ class Room:
 
 
 class Mtus:
-    """MTUs, each worked out once. Raises BadInput for a tunnel whose way leads nowhere or into itself."""
+    """The MTUs of a network's interfaces, each computed once.
+
+    Raises BadInput for a tunnel whose remote is unreachable or reached through the tunnel itself.
+    """
 
     def __init__(self, described: Described) -> None:
         self._described = described
         self._rooms: dict[Key, Room] = {}
-        self._asked: list[DescribedInterface] = []
+        self._in_progress: list[DescribedInterface] = []
 
     def of(self, one: DescribedInterface) -> int:
-        """The MTU of an interface in bytes: what its part says, or what fits."""
+        """Return the MTU of an interface in bytes: the configured one, or the largest that fits."""
         return self.room(one).mtu_bytes
 
     def room(self, one: DescribedInterface) -> Room:
-        """The MTU of an interface, with how it came about."""
+        """Return the MTU of an interface with its derivation."""
         if one.key not in self._rooms:
-            if one in self._asked:
-                raise BadInput(f"{one} is carried by itself: give its remote a way beside it")
-            self._asked.append(one)
+            if one in self._in_progress:
+                raise BadInput(f"{one} carries its own outer packets: give its remote another route")
+            self._in_progress.append(one)
             self._rooms[one.key] = self._room(one)
-            self._asked.pop()
+            self._in_progress.pop()
         return self._rooms[one.key]
 
     def _room(self, one: DescribedInterface) -> Room:
@@ -70,7 +73,7 @@ class Mtus:
         return Room(self._described.network.mtu_bytes if mtu_bytes is None else mtu_bytes, one)
 
     def fitting(self, one: DescribedInterface, tunnel: Tunnel) -> Room:
-        """The largest MTU that a tunnel can have: over all ways to all its remotes, the smallest."""
+        """Return the largest MTU of a tunnel: the minimum over all paths to all remotes."""
         rooms = []
         for remote in map(ip_address, remotes(tunnel)):
             outside = self._outside(one, tunnel, remote)
@@ -79,19 +82,21 @@ class Mtus:
         return min(rooms, key=lambda room: room.mtu_bytes)
 
     def _outside(self, one: DescribedInterface, tunnel: Tunnel, remote: Address) -> Room:
-        """What the tunnel's own packets fit into, wherever they go."""
+        """Return the room for the tunnel's outer packets."""
         if remote.is_multicast:
             return self.room(self._described.interfaces[one.at, tunnel.link or ""])
         result = self._on_the_way(one.at, remote, tunnel.link)
         if result is None:
             raise BadInput(
-                f"{one} cannot reach its remote {remote}: give {one.at}, and who is between, a route to it"
+                f"{one} cannot reach its remote {remote}: give {one.at} and the nodes between a route to it"
             )
         return result
 
     def _on_the_way(self, at: str, to: Address, link: str | None) -> Room | None:
-        """The smallest room on any way from a node to an address; None where none arrives. `link`: the interface by
-        which it leaves."""
+        """Return the smallest room on any path from a node to an address; None if no path arrives.
+
+        `link`: the interface by which the path must leave.
+        """
         described, arrived = self._described, False
         rooms: list[Room] = []
         waiting, seen = [(at, to)], {(at, to)}
@@ -117,7 +122,7 @@ class Mtus:
 
 
 def check(described: Described, mtus: Mtus) -> None:
-    """Raise BadInput, with the arithmetic, where something does not fit."""
+    """Raise BadInput, with the arithmetic, for an MTU that does not fit."""
     for one in described.interfaces.values():
         if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
             fitting = mtus.fitting(one, one.part)
@@ -128,11 +133,11 @@ def check(described: Described, mtus: Mtus) -> None:
     narrowest: dict[Key, DescribedInterface] = {}
     for one in described.interfaces.values():
         key = described.link[one.key]
-        if one.kind != "bridge":  # which is as narrow as one of its ports
+        if one.kind != "bridge":  # a bridge is as narrow as its narrowest port
             narrowest[key] = min(narrowest.get(key, one), one, key=mtus.of)
     for one in described.interfaces.values():
         least = narrowest.get(described.link[one.key], one)
-        frames = one.kind in ("veth", "bridge", *LAYER_2)  # the two ends of a tunnel of layer 3 may differ
+        frames = one.kind in ("veth", "bridge", *LAYER_2)  # the ends of a layer 3 tunnel may differ
         if one.address is not None and frames and mtus.of(one) > mtus.of(least):
             raise BadInput(
                 f"the MTU {mtus.of(one)} of {one} does not fit through {least} on the same link: {mtus.room(least)}"
@@ -140,7 +145,7 @@ def check(described: Described, mtus: Mtus) -> None:
 
 
 def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> None:
-    """Every MTU is one that the version of IP on it allows."""
+    """Raise BadInput for an MTU outside the range of its IP version or of a veth."""
     room = mtus.room(one)
     versions = {one.address.version} if one.address is not None else {4}
     routed = [way for route in described.routes if route.at == one.at for way in described.hops(route)]
@@ -152,4 +157,4 @@ def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> No
         room_text = f": {room}" if room.added else ""
         raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too small, {why}{room_text}")
     if room.mtu_bytes > MOST_BYTES:
-        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: a veth carries {MOST_BYTES}")
+        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: the limit of a veth is {MOST_BYTES}")

@@ -1,9 +1,10 @@
-"""The small parts that networks are put together of: nodes, bridges, cables, tunnels, routes. They are data: written in
-a notebook, sent as JSON, checked before anything is built.
+"""The parts of networks: nodes, bridges, cables, tunnels, routes.
 
-    Network("two_leaves", [Node("lc1", forwards=True), Node("lc2", forwards=True),
-        Cable(End("lc1", "lc1_lc2", "25.0.0.1/24"), End("lc2", "lc2_lc1", "25.0.0.2/24")),
-        Tunnel("gre", "lc1", "gretun", local="25.0.0.1", remote="25.0.0.2"), …], pairs=[("lc1", "lc2")])
+They are data: written in a notebook, sent as JSON, and checked before anything is built.
+
+  Network("two_leaves", [Node("lc1", forwards=True), Node("lc2", forwards=True),
+          Cable(End("lc1", "lc1_lc2", "25.0.0.1/24"), End("lc2", "lc2_lc1", "25.0.0.2/24")),
+          Tunnel("gre", "lc1", "gretun", local="25.0.0.1", remote="25.0.0.2"), …], pairs=[("lc1", "lc2")])
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 
 
 class CableEnd(NamedTuple):
-    """One end of a cable: the node it is in, the interface's name, its address with prefix length, the bridge in that
-    node of which it is a port."""
+    """One end of a cable: its node, the interface's name, its address with prefix length, and its bridge
+    (`master`)."""
 
     at: str
     name: str
@@ -25,8 +26,11 @@ class CableEnd(NamedTuple):
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="node"):
-    """A network namespace. A container is where traffic begins and ends; `forwards` makes it a router;
-    `ignores_linkdown`: a route over a link without carrier is not taken (the sysctl ignore_routes_with_linkdown)."""
+    """A network namespace.
+
+    `container`: traffic starts and ends here. `forwards`: it is a router. `ignores_linkdown`: it does not use routes
+    over links without carrier (sysctl ignore_routes_with_linkdown).
+    """
 
     name: str
     container: bool = False
@@ -43,8 +47,10 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="bridg
 
 
 class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"):
-    """A veth between two ends. With addresses it is a routed link, with a master at an end a port of a bridge.
-    `mtu_bytes` none: the network's."""
+    """A veth between two ends: a routed link with addresses, or a bridge port with a master.
+
+    `mtu_bytes` None: the network's.
+    """
 
     one: CableEnd
     other: CableEnd
@@ -52,13 +58,13 @@ class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"
 
 
 class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunnel"):
-    """A device that encapsulates. `kind`: vxlan (RFC 7348), geneve (RFC 8926), gre (RFC 2784; key RFC 2890), gretap
-    (Ethernet in GRE), ipip (RFC 2003).
+    """An encapsulating device.
 
-    `remote`: the outer address of the other end; for vxlan also a multicast group (`link` then names the interface
-    that it is reached by), or several remotes: head-end replication, by entries of the forwarding database. `id`: VNI
-    or key. `port`: UDP port of vxlan and geneve; none: 4789 (IANA) and 6081. `learning`: of MAC addresses from what
-    arrives (vxlan). `mtu_bytes` none: worked out.
+    `kind`: vxlan (RFC 7348), geneve (RFC 8926), gre (RFC 2784; key RFC 2890), gretap (Ethernet in GRE), ipip (RFC
+    2003). `remote`: the outer address of the other end. For vxlan it may be a multicast group (`link` names the
+    interface towards it), or several remotes (head-end replication by forwarding database entries). `id`: VNI or key.
+    `port`: UDP port of vxlan and geneve; None: 4789 (IANA) and 6081. `learning`: of MAC addresses from received frames
+    (vxlan). `mtu_bytes` None: computed.
     """
 
     kind: str
@@ -76,8 +82,8 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
-    """A static route in the node `at` to a prefix (or `default`): through a gateway (several: equal-cost multipath), or
-    straight out of an interface."""
+    """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
+    an interface."""
 
     at: str
     to: str
@@ -90,8 +96,11 @@ Part = Node | Bridge | Cable | Tunnel | Route
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network as parts. `pairs`: which containers are client and server of each other. `mtu_bytes`: of every cable
-    that says nothing else. As text it is its name, like any other topology."""
+    """A network made of parts.
+
+    `pairs`: (client, server) containers. `mtu_bytes`: of every cable without its own. Its text form is its name, like
+    that of any other topology.
+    """
 
     name: str
     parts: tuple[Part, ...]

@@ -1,4 +1,4 @@
-"""What of a Network's tunnels cannot be."""
+"""Check a Network's tunnels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.measure.topologies.network.model import Described, DescribedInterfac
 from labkit.measure.topologies.network.parts import Tunnel
 
 KINDS = ("vxlan", "geneve", "gre", "gretap", "ipip")
-# The first number that an identifier cannot be, and its field (RFC 7348, RFC 8926, RFC 2890).
+# The first invalid identifier and the name of its field (RFC 7348, RFC 8926, RFC 2890).
 TOO_LARGE = {
     "vxlan": (1 << 24, "VNI"),
     "geneve": (1 << 24, "VNI"),
@@ -22,27 +22,27 @@ TOO_LARGE = {
 
 
 def check(described: Described) -> None:
-    """Raise BadInput for the first tunnel that cannot be, or that would get what is for another."""
+    """Raise BadInput for the first invalid tunnel, or one that would receive another's packets."""
     for one in described.tunnels:
         assert isinstance(one.part, Tunnel)
         if one.kind not in KINDS:
-            raise BadInput(f"{one} is of the kind {one.kind}; there are {', '.join(KINDS)}")
+            raise BadInput(f"{one} has the unknown kind {one.kind}: choose {', '.join(KINDS)}")
         _number(one, one.part)
         _ends(described, one, one.part)
         if one.kind not in LAYER_2 and one.master is not None:
             raise BadInput(
-                f"{one} carries no frames, so it is no port of {one.master}: {one.kind} is of layer 3"
+                f"{one} cannot be a port of {one.master}: {one.kind} is a layer 3 tunnel without frames"
             )
     _twins(described)
 
 
 def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
-    """VNI, key and UDP port are there where they must be, and in their range."""
+    """Raise BadInput for a missing, superfluous or out-of-range VNI, key or UDP port."""
     number = tunnel.id
     if number is None and one.kind in PORTS:
         raise BadInput(f"{one} needs an id, its VNI")
     if number is not None and one.kind not in TOO_LARGE:
-        raise BadInput(f"{one} has the id {number}, and {one.kind} has no field for it")
+        raise BadInput(f"{one} has the id {number}, but {one.kind} has no field for it")
     if number is not None and not 0 <= number < TOO_LARGE[one.kind][0]:
         most, field = TOO_LARGE[one.kind]
         raise BadInput(
@@ -50,56 +50,58 @@ def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
         )
     if tunnel.port is not None and (one.kind not in PORTS or not 1 <= tunnel.port <= 65535):
         raise BadInput(
-            f"the port {tunnel.port} of {one} cannot be: vxlan and geneve have one, from 1 to 65535"
+            f"the port {tunnel.port} of {one} is invalid: only vxlan and geneve have a port, from 1 to 65535"
         )
 
 
 def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None:
-    """Outer addresses are such as this kind can have, and the local one is the node's."""
+    """Raise BadInput for outer addresses that this kind does not support or that belong to another node."""
     far = [ip_address(remote) for remote in remotes(tunnel)]
     local = None if tunnel.local is None else ip_address(tunnel.local)
     if not far or (len(far) > 1 and one.kind != "vxlan"):
-        raise BadInput(f"{one} has {len(far)} remotes: only vxlan has more than one, and none is too few")
+        raise BadInput(f"{one} has {len(far)} remotes: it needs one (vxlan: one or more)")
     if len({address.version for address in (*far, *([] if local is None else [local]))}) > 1:
-        raise BadInput(f"the outer addresses of {one} are of IPv4 and of IPv6: take one of them")
+        raise BadInput(f"the outer addresses of {one} mix IPv4 and IPv6: use one version")
     if far[0].version == 6 and one.kind not in PORTS:
-        raise BadInput(f"{one} has IPv6 outside: only {' and '.join(PORTS)} can here")
+        raise BadInput(f"{one} has IPv6 outer addresses: only {' and '.join(PORTS)} support them")
     if any(address.is_multicast for address in far):
         if one.kind != "vxlan" or len(far) > 1:
-            raise BadInput(f"the remote {far[0]} of {one} is a multicast group: only vxlan takes one, alone")
+            raise BadInput(
+                f"the remote {far[0]} of {one} is a multicast group: only vxlan supports one, alone"
+            )
         if tunnel.link is None:
-            raise BadInput(f"{one} sends to the multicast group {far[0]}: say by which interface (link)")
+            raise BadInput(f"{one} sends to the multicast group {far[0]}: name the interface for it (link)")
     for address in far:
         if not address.is_multicast and (
             address not in described.owner or described.owner[address].at == one.at
         ):
-            raise BadInput(
-                f"the remote {address} of {one} is no address of another node: tunnels end within the network"
-            )
+            raise BadInput(f"the remote {address} of {one} is not an address of another node of the network")
     lower = described.interfaces.get((one.at, tunnel.link or ""))
     if tunnel.link is not None and (lower is None or lower is one or one.kind == "geneve"):
         raise BadInput(
-            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}, geneve none"
+            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}; geneve cannot be bound"
         )
     if lower is not None and far[0].is_multicast and far[0].version not in _versions(described, lower):
         raise BadInput(
-            f"the group {far[0]} of {one} is of IPv{far[0].version}, and {lower} has no such address: give it one"
+            f"the group {far[0]} of {one} is of IPv{far[0].version}, but {lower} has no such address: give it one"
         )
     if local is not None and one.kind == "geneve":
-        raise BadInput(f"{one} cannot have the local address {local}: geneve takes that of its route")
+        raise BadInput(f"{one} cannot have the local address {local}: geneve uses the address of its route")
     own = described.owner.get(local) if local is not None else None
     if local is not None and (own is None or own.at != one.at):
-        raise BadInput(f"the local address {local} of {one} is none of {one.at}: {described.report(one.at)}")
+        raise BadInput(
+            f"the local address {local} of {one} is not an address of {one.at}: {described.report(one.at)}"
+        )
 
 
 def _versions(described: Described, lower: DescribedInterface) -> set[int]:
-    """The versions of IP that can be sent by an interface: its own, or, where it has none, its node's."""
+    """Return the IP versions that an interface can send: its own, or its node's if it has no address."""
     own = [lower] if lower.address is not None else described.addressed(lower.at)
     return {one.address.version for one in own if one.address is not None}
 
 
 def _twins(described: Described) -> None:
-    """No two tunnels of a node would get each other's packets."""
+    """Raise BadInput if two tunnels of a node would receive each other's packets."""
     for one, other in combinations(described.tunnels, 2):
         assert isinstance(one.part, Tunnel)
         assert isinstance(other.part, Tunnel)
@@ -111,18 +113,16 @@ def _twins(described: Described) -> None:
             and one.kind != other.kind
             and port(one.part) == port(other.part)
         ):
-            raise BadInput(
-                f"{one} and {other} want the same UDP port {port(one.part)}: give one another port"
-            )
+            raise BadInput(f"{one} and {other} use the same UDP port {port(one.part)}: change one port")
         if _arriving(one.part) == _arriving(other.part):
             raise BadInput(
                 f"{one} and {other} are both {one.kind} with the same {_field(one.part)}:"
-                " what arrives could be for either; give one another id"
+                " received packets would be ambiguous; change one id"
             )
 
 
 def _arriving(tunnel: Tunnel) -> tuple[Any, ...]:
-    """By what the kernel tells for which tunnel of a kind a packet is (drivers/net/vxlan, geneve.c, ip_tunnel.c)."""
+    """Return what the kernel selects a received packet's tunnel by (drivers/net/vxlan, geneve.c, ip_tunnel.c)."""
     if tunnel.kind == "vxlan":
         return tunnel.kind, tunnel.id, port(tunnel)
     return tunnel.kind, tunnel.id, port(tunnel), remotes(tunnel), tunnel.local

@@ -1,5 +1,7 @@
-"""The configuration of a switch as operations on its database: ports, bridges, mirrors, sampling (RFC 7047;
-ovs-vswitchd.conf.db(5)). All of it is one transaction, however many ports there are."""
+"""The configuration of a switch as operations on its database: ports, bridges, mirrors, sampling.
+
+All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ Operation = dict[str, Any]
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a bridge. `kind`: of its interface, empty for one that is there already. `number`: its OpenFlow number.
-    `vlan`: the VLAN that it is an access port of; `trunks`: those that it carries tagged, None all."""
+    """A port of a bridge.
+
+    `kind`: the type of its interface, empty for an existing interface. `number`: its OpenFlow number. `vlan`: its
+    access VLAN. `trunks`: the VLANs that it carries tagged; None: all.
+    """
 
     name: str
     kind: str = ""
@@ -27,8 +32,10 @@ class Port:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A mirror. It copies what comes in at `arriving` and goes out at `leaving` (names of ports), or at every port
-    where `everything`; of `vlans` only, if there are any. Copies go out at `port`, or in the VLAN `vlan`."""
+    """A mirror: it copies packets that arrive at or leave the named ports, or all (`everything`).
+
+    `vlans`: only these VLANs, if any. Copies leave at `port` or in the VLAN `vlan`.
+    """
 
     name: str
     arriving: tuple[str, ...] = ()
@@ -42,9 +49,10 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Bridge:
-    """A bridge with its ports, which learns MAC addresses and has no controller. `vlan`: of the port that is the host's
-    own. `sampling`: `sflow` or `ipfix`, and of
-    how many packets one is sampled."""
+    """A learning bridge without a controller.
+
+    `vlan`: of its local port. `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
+    """
 
     name: str
     datapath: str
@@ -58,7 +66,7 @@ COLLECTOR = "127.0.0.1:6343"  # in the switch's namespace
 
 
 def operations(bridges: Sequence[Bridge]) -> list[Operation]:
-    """What inserts these bridges into an empty database, as its first configuration."""
+    """Return the operations that insert these bridges into an empty database."""
     result: list[Operation] = []
     for bridge in bridges:
         result += _bridge(bridge)
@@ -76,7 +84,7 @@ def _bridge(bridge: Bridge) -> list[Operation]:
         "other_config": a_map({"disable-in-band": "true"}),
         "ports": a_set([named(_id("port", port.name)) for port in ports]),
         "mirrors": a_set([named(_id("mirror", mirror.name)) for mirror in bridge.mirrors]),
-        # What is mirrored into a VLAN has the addresses of the ends: nothing may be learned from it.
+        # Copies in a VLAN carry the ends' addresses, so the switch must not learn from them.
         "flood_vlans": a_set([mirror.vlan for mirror in bridge.mirrors if mirror.vlan is not None]),
     }
     result = [operation for port in ports for operation in _port(port)]
@@ -131,5 +139,5 @@ def _insert(table: str, name: str, row: dict[str, Any]) -> Operation:
 
 
 def _id(kind: str, name: str) -> str:
-    """A name for a row within the transaction."""
+    """Return a row's name within the transaction."""
     return f"{kind}_{name}"

@@ -1,7 +1,7 @@
-"""The mirrors of a switch: where their copies go, who reads them, and whether as many are made as should be.
+"""The mirrors of a switch: where their copies go, who reads them, and a check that all copies are made.
 
-Copies are counted where they arrive, in the namespace `monitor`, by the counters of its interfaces; what should have
-been copied is counted by those of the ports that the mirrors select.
+Copies are counted where they arrive, at the interfaces of the namespace `monitor`. The expected number comes from the
+counters of the ports that the mirrors select.
 """
 
 from __future__ import annotations
@@ -33,26 +33,29 @@ from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.open_vswitch.words import TUNNELS, SwitchOptions
 from labkit.system import machine, netlink, process
 
-MONITOR = "monitor"  # the namespace where copies arrive: of one host, or a second one behind a tunnel
+MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
 MIRROR = PORT + 2000  # the first index of a mirror's output
 UPLINK = PORT + 3000
-MIRROR_SIDE, UPLINK_SIDE = 4, 5  # the parts of the MAC addresses
+MIRROR_SIDE, UPLINK_SIDE = 4, 5  # parts of the MAC addresses
 RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies
-NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544: of tests of devices
+NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544, benchmarking addresses
 UNDERLAY = "underlay"
 ERSPAN = Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
 GRE_SEQUENCE = Header("GRE sequence number", 4, "RFC 2890")
 VLAN_TAG = Header("VLAN tag", 4, "IEEE 802.1Q")
-QUEUE_MS = 50  # of the uplink's token bucket, as that of two lab VMs has
+QUEUE_MS = 50  # of the uplink's token bucket, as for the link between two lab VMs
 DISCARD = 9
 PROOF_S, TRY_S = 30.0, 0.25
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted up to a moment: packets that the ends sent and the switch took; packets that mirrors should have
-    copied, each times the mirrors; copies that arrived; copies that a reader's socket dropped; packets that the
-    switch's sockets dropped; its CPU time."""
+    """Counts up to a moment.
+
+    `switched`: packets that the ends sent. `expected`: copies that all mirrors should have made. `copies`: copies that
+    arrived. `unread`: copies dropped at a reader's socket. `lost`: packets dropped at the switch's sockets. `cpu_s`:
+    the switch's CPU time.
+    """
 
     switched: int
     expected: int
@@ -63,7 +66,8 @@ class Counts:
 
 
 def tunnel_headers(parameters: SwitchOptions) -> tuple[Header, ...]:
-    """What a mirror's tunnel puts before a copy, from the outside in, with the copy's own Ethernet header."""
+    """Return the headers before a copy in a mirror's tunnel, from the outside in, with the copy's own Ethernet
+    header."""
     tag = (VLAN_TAG,) if parameters.vlans else ()
     if parameters.output == "erspan":
         return (IPV4, GRE, GRE_SEQUENCE, ERSPAN, ETHERNET, *tag)
@@ -82,29 +86,28 @@ class Mirrors:
         monitor: Namespace | None,
         indices: Mapping[int, int],
     ) -> None:
-        self._asked, self._spec, self._between, self._monitor = parameters, spec, between, monitor
+        self._parameters, self._spec, self._between, self._monitor = parameters, spec, between, monitor
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
         self._indices = indices  # of the ends' ports, by the ends' numbers
         self._userspace = datapath == "netdev"
         self._datapath = datapath
-        self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indices in `monitor`
+        self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
         self._sockets: list[netlink.PacketSockets] = []
 
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
-        """The switch with its ports and those that the mirrors need, and one for the outer side of tunnels, where the
-        datapath takes one."""
-        kind, _, of = (self._asked.sampling or "").partition(":")
+        """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
+        kind, _, of = (self._parameters.sampling or "").partition(":")
         sampling = (kind, int(of)) if kind else None
         main = Bridge(
             name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
         )
-        if self._asked.output in TUNNELS and self._asked.mirrors and self._userspace:
+        if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
             return [main, Bridge(UNDERLAY, self._datapath, [Port("uplink")])]
         return [main]
 
     def _ports(self) -> list[Port]:
-        parameters = self._asked
+        parameters = self._parameters
         if not parameters.mirrors:
             return []
         if parameters.output == "vlan":
@@ -118,15 +121,15 @@ class Mirrors:
 
     def _tunnel_options(self, number: int) -> dict[str, str]:
         result = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(number + 1)}
-        if self._asked.output == "erspan":
+        if self._parameters.output == "erspan":
             result |= {"erspan_ver": "1", "erspan_idx": str(number + 1)}
         return result
 
     def _vlans(self) -> range:
-        return range(RSPAN_VLAN, RSPAN_VLAN + self._asked.mirrors)
+        return range(RSPAN_VLAN, RSPAN_VLAN + self._parameters.mirrors)
 
     def _mirrors(self) -> list[Mirror]:
-        parameters = self._asked
+        parameters = self._parameters
         kind, _, number = parameters.select.partition(":")
         everything = kind in ("all", "vlan")
         return [
@@ -144,8 +147,8 @@ class Mirrors:
         ]
 
     def lay_cables(self) -> None:
-        """The interfaces that copies go out by, and those at which they arrive."""
-        parameters = self._asked
+        """Create the interfaces where copies leave and arrive."""
+        parameters = self._parameters
         if self._monitor is None or parameters.output == "internal":
             return
         if parameters.output == "veth":
@@ -156,8 +159,10 @@ class Mirrors:
     def _cables(self, wanted: Sequence[tuple[str, int]], part: int) -> None:
         assert self._monitor is not None, "there are mirrors"
         mtu_bytes = self._spec.mtu_bytes
-        if self._asked.output in TUNNELS:
-            mtu_bytes = self._asked.uplink_mtu or mtu_bytes + length_bytes(tunnel_headers(self._asked))
+        if self._parameters.output in TUNNELS:
+            mtu_bytes = self._parameters.uplink_mtu or mtu_bytes + length_bytes(
+                tunnel_headers(self._parameters)
+            )
         self._between.netlink.do(
             *(
                 netlink.new_link(
@@ -171,12 +176,12 @@ class Mirrors:
         self._ends = list(wanted)
 
     def connect(self, switch: Switch) -> None:
-        """What needs ports that the switch has made: addresses of tunnels, internal ports in their namespace."""
+        """Configure what needs ports of the running switch: tunnel addresses and internal ports."""
         if self._monitor is None:
             return
-        if self._asked.output == "internal":
+        if self._parameters.output == "internal":
             self._move_internal()
-        elif self._asked.output in TUNNELS:
+        elif self._parameters.output in TUNNELS:
             self._connect_tunnels(switch)
 
     def _move_internal(self) -> None:
@@ -193,8 +198,8 @@ class Mirrors:
     def _connect_tunnels(self, switch: Switch) -> None:
         far = mac(1, UPLINK_SIDE)
         if self._userspace:
-            # Tunnels of the userspace datapath find their way by the addresses of bridges (Documentation/howto/
-            # userspace-tunneling.rst).
+            # Tunnels of the userspace datapath are routed by the addresses of bridges (Documentation/howto/userspace-
+            # tunneling.rst).
             with netlink.inside(self._between.fd):
                 index = netlink.index_of(UNDERLAY)
             self._between.netlink.do(netlink.set_link(index), netlink.new_address(index, NEAR))
@@ -202,7 +207,7 @@ class Mirrors:
         else:
             near = [netlink.new_address(UPLINK, NEAR), netlink.new_neighbour(UPLINK, str(FAR.ip), far)]
             self._between.netlink.do(*near)
-        if (rate_bps := self._asked.uplink_bps) is not None:
+        if (rate_bps := self._parameters.uplink_bps) is not None:
             burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
             words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
             tc = [
@@ -219,16 +224,16 @@ class Mirrors:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """The copies are read, by what was asked for, until the block ends."""
+        """Run the requested readers of the copies until the block ends."""
         if self._monitor is None:
             yield
             return
-        with reading(self._asked.readers, self._monitor, self._ends):
+        with reading(self._parameters.readers, self._monitor, self._ends):
             yield
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Packet sockets can be asked for what they dropped, until the block ends."""
+        """Open the sockets that report packet socket drops until the block ends."""
         spaces = [self._between, *([] if self._monitor is None else [self._monitor])]
         self._sockets = [netlink.PacketSockets(space.fd) for space in spaces]
         try:
@@ -238,25 +243,25 @@ class Mirrors:
                 one.close()
 
     def counts(self, switch: Switch) -> Counts:
-        """What was counted up to now."""
-        # A pair talks to itself alone: what comes in at one end's port goes out at the other's. What goes out
-        # is work that was done, and needs no second counter, read at another moment, to be taken from it.
+        """Return the counts up to now."""
+        # Pairs talk only among themselves: what arrives at one end's port leaves at the other's. The packets that
+        # leave are counted, so no second counter, read at another time, is needed.
         taken = {number: self._counters(number ^ 1).sent_count for number in self._indices}
         arrived = sum(taken[number] for number in self._arriving)
         left = sum(taken[number ^ 1] for number in self._leaving)
         copies = unread = 0
         if self._monitor is not None:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
-            unread = sum(self._sockets[1].drops().values()) if self._asked.readers != "none" else 0
+            unread = sum(self._sockets[1].drops().values()) if self._parameters.readers != "none" else 0
         total = sum(self._sockets[0].drops().values()) if self._userspace else None
-        expected = self._asked.mirrors * (arrived + left)
+        expected = self._parameters.mirrors * (arrived + left)
         return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
 
     def _counters(self, number: int) -> netlink.LinkCounters:
         return self._between.netlink.counters(self._indices[number])
 
     def meter(self, switch: Switch) -> Meter:
-        """Reads the counters; what it returns gives the columns of a row for the time since."""
+        """Return a function that reads the counters and returns a function for the columns since then."""
 
         def begin() -> Callable[[], dict[str, Any]]:
             before = self.counts(switch)
@@ -269,7 +274,7 @@ class Mirrors:
                 }
                 if now.lost is not None and before.lost is not None:
                     result["switch_lost_count"] = now.lost - before.lost
-                if self._asked.mirrors:
+                if self._parameters.mirrors:
                     result["copies_expected_count"] = now.expected - before.expected
                     result["copies_count"] = now.copies - before.copies
                     result["copies_unread_count"] = now.unread - before.unread
@@ -280,9 +285,9 @@ class Mirrors:
         return begin
 
     def doubts(self) -> tuple[str, ...]:
-        """Copies that cannot leave the host: the switch drops them, and counts them nowhere."""
-        uplink_bytes = self._asked.uplink_mtu
-        added = tunnel_headers(self._asked) if uplink_bytes is not None else ()
+        """Return doubts about copies that do not fit the uplink: the switch drops them without a counter."""
+        uplink_bytes = self._parameters.uplink_mtu
+        added = tunnel_headers(self._parameters) if uplink_bytes is not None else ()
         if uplink_bytes is None or self._spec.mtu_bytes + length_bytes(added) <= uplink_bytes:
             return ()
         return (
@@ -291,10 +296,10 @@ class Mirrors:
         )
 
     def prove(self, switch: Switch, pairs: Sequence[Pair]) -> None:
-        """See that every mirror copies what it should: as many copies arrive as it should have made.
+        """Check that every mirror works: as many copies must arrive as expected.
 
-        A mirror applies to new flows only, so flows are thrown away before each further try. Raises Failed when copies
-        are missing to the end.
+        A mirror applies to new flows only, so flows are removed before each further attempt. Raises Failed if copies
+        are still missing after PROOF_S.
         """
         if self._monitor is None:
             return
@@ -313,16 +318,16 @@ class Mirrors:
                 time.sleep(0.002)
             if time.monotonic() > deadline:
                 raise Failed(
-                    f"{self._asked.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
+                    f"{self._parameters.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
                     f" {switch.words() or 'Open vSwitch gives no reason'}"
                 )
             switch.command("revalidator/purge")
 
 
 def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int]]:
-    """The ends at whose ports a packet is copied once for each mirror: where it comes in, and where it goes out.
+    """Return the ends at whose ports packets are copied once per mirror: where they arrive, and where they leave.
 
-    A mirror copies a packet once, however often it selects it. Raises BadInput for an end that is not there.
+    A mirror copies a packet once, even if it selects it twice. Raises BadInput for an end that does not exist.
     """
     kind, _, direction = parameters.select.partition(":")
     everybody = range(2 * spec.pairs)
@@ -344,7 +349,7 @@ def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int
 
 
 def _send(end: Endpoint, to: Endpoint) -> None:
-    """One datagram from an end to another, to the port where nobody listens (discard)."""
+    """Send one datagram to the discard port of another end."""
     if end.box is not None and end.box.kernel is not None:
         process.run([*end.prefix, "ping", "-c1", "-W1", to.address])
         return

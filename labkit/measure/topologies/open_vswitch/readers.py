@@ -1,4 +1,4 @@
-"""What reads the copies of mirrors: a process for each interface, in the namespace where the copies arrive."""
+"""Readers of mirrored copies: a process for each interface in the namespace where the copies arrive."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from labkit.system import machine, netlink, process
 
 ETH_P_ALL = 3
 START_S = 10.0
-ENOUGH_BYTES = 64  # of a packet, to count it
+ENOUGH_BYTES = 64  # bytes of a packet that suffice to count it
 
 
 @contextmanager
 def reading(kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]) -> Iterator[None]:
-    """A reader at each of these interfaces (name, index) until the block ends: `count`, `tcpdump`, or `none`.
+    """Run a reader (`count`, `tcpdump` or `none`) at each of these interfaces (name, index) until the block ends.
 
-    Raises Unsupported where tcpdump is missing, Failed with its words, or when a reader does not start to read.
+    Raises Unsupported if tcpdump is missing, Failed with its message, or if a reader does not start.
     """
     with ExitStack() as stack:
         ended: list[Callable[[], str | None]] = []
@@ -44,14 +44,14 @@ def _wait(space: Namespace, wanted: set[int], ended: Sequence[Callable[[], str |
         while not wanted <= set(sockets.drops()):
             words = next((result for one in ended if (result := one()) is not None), None)
             if words is not None or time.monotonic() > deadline:
-                raise Failed(f"a reader of copies does not read: {words or f'not within {START_S:.0f} s'}")
+                raise Failed(f"a reader of copies did not start: {words or f'not within {START_S:.0f} s'}")
             time.sleep(0.002)
     finally:
         sockets.close()
 
 
 def _counter(space: Namespace, interface: str) -> process.Forked:
-    """A process that receives every packet of an interface, and does nothing with it."""
+    """Start a process that receives and discards every packet of an interface."""
 
     def work(_connection: socket.socket) -> None:
         buffer = bytearray(ENOUGH_BYTES)

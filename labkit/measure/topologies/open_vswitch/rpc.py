@@ -1,8 +1,7 @@
-"""JSON-RPC to the daemons of Open vSwitch, over their Unix sockets: OVSDB (RFC 7047) and the commands of ovs-appctl(8).
+"""JSON-RPC to the daemons of Open vSwitch over their Unix sockets: OVSDB (RFC 7047) and ovs-appctl(8) commands.
 
-The package `ovs` encodes and decodes. Every call has a deadline, which that package's own blocking calls do not have.
-It is imported on first use: an experiment without Open vSwitch does not pay for it (30 ms, in an emulated guest a
-second).
+The package `ovs` encodes and decodes. Every call has a deadline, which the package's own blocking calls lack. The
+package is imported on first use, because the import takes 30 ms (in an emulated guest 1 s).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Connection:
 
         self._path = path
         deadline = time.monotonic() + PATIENCE_S
-        while True:  # the file of a socket is there before it listens
+        while True:  # the socket's file exists before the daemon listens
             error, stream = ovs.stream.Stream.open_block(ovs.stream.Stream.open(f"unix:{path}"))
             if error not in (errno.ECONNREFUSED, errno.ENOENT) or time.monotonic() > deadline:
                 break
@@ -38,11 +37,12 @@ class Connection:
         self._rpc = ovs.jsonrpc.Connection(stream)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._rpc.close()
 
     def call(self, method: str, *parameters: Any, within_s: float = PATIENCE_S) -> Any:
-        """The result of a call. Raises Failed with the daemon's words, or when no answer comes in time."""
+        """Call a method and return its result. Raises Failed with the daemon's message, or if no answer comes in
+        time."""
         import ovs.jsonrpc
 
         request = ovs.jsonrpc.Message.create_request(method, list(parameters))
@@ -85,8 +85,8 @@ class Database(Connection):
     """The database of a switch."""
 
     def transact(self, *operations: dict[str, Any], within_s: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """The results of operations (RFC 7047, 5.2), done all together or not at all. Raises Failed with the words of
-        the first that was refused."""
+        """Run operations (RFC 7047, 5.2) as one transaction; return their results. Raises Failed with the first
+        error."""
         results: list[Any] = self.call("transact", DATABASE, *operations, within_s=within_s)
         for result in results:
             if result is not None and "error" in result:
@@ -94,13 +94,13 @@ class Database(Connection):
         return results
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """These columns of all rows of a table, with sets and maps as Python has them."""
+        """Return these columns of all rows of a table, as Python values."""
         [result] = self.transact({"op": "select", "table": table, "where": [], "columns": list(columns)})
         return [{name: plain(value) for name, value in row.items()} for row in result["rows"]]
 
 
 def plain(value: Any) -> Any:
-    """A value of OVSDB as Python has it: a set is a list, a map a dict, a UUID its text."""
+    """Convert an OVSDB value: a set to a list, a map to a dict, a UUID to its text."""
     if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)):
         return value
     kind, content = value
@@ -112,17 +112,17 @@ def plain(value: Any) -> Any:
 
 
 def a_set(values: list[Any]) -> list[Any]:
-    """A list as OVSDB writes a set."""
+    """Convert a list to an OVSDB set."""
     return ["set", values]
 
 
 def a_map(values: dict[str, str]) -> list[Any]:
-    """A dict as OVSDB writes a map."""
+    """Convert a dict to an OVSDB map."""
     return ["map", [[key, value] for key, value in values.items()]]
 
 
 def named(name: str) -> list[str]:
-    """A row that the same transaction inserts under this name."""
+    """Return a reference to a row that the same transaction inserts under this name."""
     return ["named-uuid", name]
 
 

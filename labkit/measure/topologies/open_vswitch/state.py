@@ -1,6 +1,6 @@
-"""What a switch's own database tells of the interfaces that are its ports: the bridge, what is copied to them, tunnels.
+"""The switch ports' part of the state, from the switch's database: bridge, mirrored ports, tunnels.
 
-The kernel knows no master of a port of the userspace datapath, and no interface for a tunnel of it.
+The kernel knows no master of a userspace datapath's port, and no interface of its tunnels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ KIND = "openvswitch"
 
 
 def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
-    """The namespaces, the switch's own with what the database tells of its ports."""
-    report = _Told(switch)
+    """Return the namespaces, with the switch's own completed from its database."""
+    report = _Database(switch)
     return [
         msgspec.structs.replace(space, interfaces=report.interfaces(space))
         if space.name == switch.space.name
@@ -26,8 +26,8 @@ def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
     ]
 
 
-class _Told:
-    """The rows of the database, by identifiers."""
+class _Database:
+    """The rows of the switch's database."""
 
     def __init__(self, switch: Switch) -> None:
         rows = switch.database.rows
@@ -44,7 +44,7 @@ class _Told:
                 self._mirror(mirrors[one], ports)
 
     def _mirror(self, row: dict[str, Any], ports: list[str]) -> None:
-        """Where a mirror copies from, at each port where its copies go out."""
+        """Note a mirror's source ports at each of its output ports."""
         chosen = {*_several(row["select_src_port"]), *_several(row["select_dst_port"])}
         outputs = [self._ports[one]["name"] for one in _several(row["output_port"])]
         sources = [self._ports[one]["name"] for one in chosen]
@@ -54,7 +54,7 @@ class _Told:
             self._copies.setdefault(output, []).extend(Place(self._space, name) for name in sorted(sources))
 
     def interfaces(self, space: Namespace) -> list[InterfaceState]:
-        """The interfaces of the switch's namespace, and the tunnels that the kernel does not know."""
+        """Return the interfaces of the switch's namespace, and tunnels that the kernel does not know."""
         result = [self._port(one) for one in space.interfaces]
         there = {one.name for one in result}
         return result + [
@@ -90,5 +90,5 @@ _MIRROR = ("_uuid", "select_all", "select_src_port", "select_dst_port", "output_
 
 
 def _several(value: Any) -> list[str]:
-    """A set of the database, which has one value without brackets."""
+    """Return the list of an OVSDB set, in which a single value has no brackets."""
     return value if isinstance(value, list) else [value]

@@ -1,8 +1,7 @@
-"""A private Open vSwitch: its own ovsdb-server and ovs-vswitchd in a namespace of the experiment, its own folder in
-memory. The machine's own Open vSwitch is neither used nor changed.
+"""A private Open vSwitch: its own ovsdb-server and ovs-vswitchd in a namespace, with a folder in memory.
 
-Both are programs of the experiment, so the kernel ends them with it, however that ends; ports and datapath go with the
-namespace, the folder with the mount namespace.
+The machine's own Open vSwitch is neither used nor changed. The kernel ends both programs with the experiment. Ports
+and datapath disappear with the namespace, the folder with the mount namespace.
 """
 
 from __future__ import annotations
@@ -22,55 +21,57 @@ from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
-OLDEST = (2, 17)  # older ones were not tried
-START_S = 60.0  # on an emulated CPU; one that has ended is seen at once
+OLDEST = (2, 17)  # older versions are untested
+START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
 CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
-# Open vSwitch counts the CPUs again every 10 s, by the clock since boot: before that it takes them for none, and starts
-# no thread for what the kernel's datapath does not know (lib/ovs-thread.c, count_cpu_cores).
+# Open vSwitch counts the CPUs every 10 s by the clock since boot. Before the first count it assumes none and starts no
+# handler threads for the kernel datapath (lib/ovs-thread.c, count_cpu_cores).
 COUNTED_CPUS_S = 10.5
-CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process' CPU clock is named by its number
+CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived from its pid
 
 
 class Switch:
-    """A switch: its namespace, its folder, its database, and its two programs once they run."""
+    """A switch: its namespace, its folder, its database, and its two programs."""
 
     def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
         self.space = space
         self.folder = folder
-        self._programs = programs  # in which each is from its start, for whoever has to end them
+        self._programs = (
+            programs  # the caller's list has each program from its start, so that the caller can end it
+        )
         self._database: Database | None = None
         self._control: Connection | None = None
         self._daemon: process.Running | None = None
         self._config = 0
-        self.kernel = False  # whether the datapath is the kernel's
+        self.kernel = False  # whether it uses the kernel datapath
 
     @property
     def pid(self) -> int:
-        """The process that is the switch, ovs-vswitchd."""
+        """The pid of ovs-vswitchd."""
         assert self._daemon is not None, "it was started"
         return self._daemon.pid
 
     @property
     def database(self) -> Database:
-        """Its configuration and its state."""
+        """The switch's configuration and state."""
         assert self._database is not None, "it was opened"
         return self._database
 
     def command(self, name: str, *words: str) -> str:
-        """What a command of ovs-appctl(8) prints. Raises Failed with its words."""
+        """Run an ovs-appctl(8) command and return its output. Raises Failed with its message."""
         if self._control is None:
             self._control = Connection(self.folder / CONTROL)
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
-        """The CPU-seconds that ovs-vswitchd has taken, all threads of it, exact to nanoseconds. Raises Failed when
-        it has ended."""
+        """Return the CPU seconds of all threads of ovs-vswitchd, in nanosecond resolution. Raises Failed if it has
+        ended."""
         if self._daemon is not None and self._daemon.poll():
             raise Failed(f"the switch has ended: {self._end()}")
         return time.clock_gettime((~self.pid << 3) | CPUCLOCK_SCHED)
 
     def open(self) -> None:
-        """Make an empty database and start its server."""
+        """Create an empty database and start its server."""
         path, socket = self.folder / "conf.db", self.folder / "db.sock"
         process.output(["ovsdb-tool", "create", str(path), str(SCHEMA)], START_S)
         self._run(
@@ -82,8 +83,8 @@ class Switch:
     def start(self, *operations: dict[str, Any], kernel: bool) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. Raises as `settled`; Unsupported where the kernel's datapath is wanted
-        and this kernel has none.
+        They name the row of Open_vSwitch `root`. Raises as `settled`, and Unsupported if `kernel` and this kernel has
+        no Open vSwitch datapath.
         """
         self._config, self.kernel = 1, kernel
         self.database.transact(*operations)
@@ -100,7 +101,7 @@ class Switch:
         self.settled()
 
     def _run(self, *argv: str, until: Path) -> process.Running:
-        """Start a program in the switch's namespace, and wait until its socket is there."""
+        """Start a program in the switch's namespace and wait for its socket."""
         program = process.Running([*self.space.prefix, *argv])
         self._programs.append(program)
         deadline = time.monotonic() + START_S
@@ -108,7 +109,7 @@ class Switch:
             if program.poll():
                 raise Failed(program.ended().words())
             if time.monotonic() > deadline:
-                raise Failed(f"Open vSwitch's {until.name} was not there within {START_S:.0f} s")
+                raise Failed(f"Open vSwitch's {until.name} did not appear within {START_S:.0f} s")
             time.sleep(0.002)
         return program
 
@@ -120,15 +121,15 @@ class Switch:
         self.settled()
 
     def settled(self) -> None:
-        """Wait until ovs-vswitchd has taken its configuration in. Raises Failed with its words, also where a port
-        cannot be."""
+        """Wait until ovs-vswitchd has applied its configuration. Raises Failed with its message, also for a refused
+        port."""
         deadline = time.monotonic() + START_S
         while (now := self.database.rows("Open_vSwitch", "cur_cfg")[0]["cur_cfg"]) < self._config:
             if self._daemon is not None and self._daemon.poll():
                 raise Failed(self._end())
             if time.monotonic() > deadline:
                 raise Failed(
-                    f"ovs-vswitchd did not take its configuration in within {START_S:.0f} s ({now} of {self._config}):"
+                    f"ovs-vswitchd did not apply its configuration within {START_S:.0f} s ({now} of {self._config}):"
                     f" {self.words() or 'it wrote no warning'}"
                 )
             time.sleep(0.002)
@@ -137,20 +138,20 @@ class Switch:
             raise Failed(f"Open vSwitch refused ports: {'; '.join(faults[:3])}")
 
     def _end(self) -> str:
-        """How ovs-vswitchd has ended, with its last words."""
+        """Return how ovs-vswitchd ended, with its last warnings."""
         assert self._daemon is not None, "it was started"
         code = self._daemon.ended().returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return f"ovs-vswitchd {how}" + (f" ({words})" if (words := self.words()) else "")
 
     def _wait_for_datapath(self) -> None:
-        """Wait until threads run that handle what the kernel's datapath does not know: without them it drops that."""
+        """Wait for the handler threads; without them the kernel datapath drops packets of unknown flows."""
         deadline = time.monotonic() + START_S
         while not any(name.startswith("handler") for name in self._threads()):
             if "kernel module is probably not loaded" in self._log():
                 raise Unsupported(
                     "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set and no module was found):"
-                    " take ovs_netdev, or a kernel that has it (where=vm:debian boots one in a lab VM)"
+                    " use ovs_netdev, or a kernel that has it (where=vm:debian boots one in a lab VM)"
                 )
             if self._daemon is not None and self._daemon.poll():
                 raise Failed(self._end())
@@ -164,12 +165,12 @@ class Switch:
     def _threads(self) -> list[str]:
         names = []
         for path in Path(f"/proc/{self.pid}/task").glob("*/comm"):
-            with suppress(OSError):  # a thread that has just ended
+            with suppress(OSError):  # the thread has just ended
                 names.append(path.read_text().strip())
         return names
 
     def words(self) -> str:
-        """The last warnings and errors that ovs-vswitchd wrote, in one line."""
+        """Return the last warnings and errors of ovs-vswitchd, in one line."""
         serious = re.findall(r"^[^|]*\|\d+\|(.*\|(?:WARN|ERR|EMER)\|.*)$", self._log(), re.MULTILINE)
         return "; ".join(serious[-3:])
 
@@ -185,7 +186,7 @@ class Switch:
 
 
 def version() -> str:
-    """The version of ovs-vswitchd. Raises Unsupported where there is none, or one that is too old."""
+    """Return the version of ovs-vswitchd. Raises Unsupported if it is missing or too old."""
     result = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
     if result is None or not SCHEMA.exists():
         raise Unsupported(
@@ -200,7 +201,7 @@ def version() -> str:
 
 @contextmanager
 def switch(space: Namespace) -> Iterator[Switch]:
-    """A switch in this namespace with an open, empty database; its programs end with the block.
+    """Start a switch with an empty database in this namespace; its programs end with the block.
 
     Raises as `version`.
     """

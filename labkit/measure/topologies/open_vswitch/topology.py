@@ -1,6 +1,7 @@
-"""The topologies `ovs` and `ovs_netdev`: every end on a port of one private Open vSwitch, with mirrors.
+"""The topologies `ovs` and `ovs_netdev`: every end is connected to one private Open vSwitch, with mirrors.
 
-The first switches in the kernel, the second in ovs-vswitchd itself."""
+The first switches in the kernel, the second in ovs-vswitchd itself.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ from labkit.system import netlink
 
 @contextmanager
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
-    """A veth from every end to one switch. Raises BadInput for options that cannot be (`words.options`), Unsupported
-    where Open vSwitch or its datapath is missing, Failed with its words."""
+    """Build a veth from every end to one switch.
+
+    Raises BadInput for invalid options (`words.options`), Unsupported if Open vSwitch or its datapath is missing,
+    Failed with its message.
+    """
     if words.options(name).case is not None:
         with use_case(name, spec, _datapath(name)) as topology:
             yield topology
@@ -67,8 +71,10 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
-    """A tap from every guest to one switch; raises as `ovs`, and BadInput for guests that send what the userspace
-    datapath cannot carry."""
+    """Build a tap from every guest to one switch.
+
+    Raises as `ovs`, and BadInput for guests whose packets the userspace datapath cannot carry.
+    """
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
     from labkit.measure.endpoints.guest.spec import parse
 
@@ -80,7 +86,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     parameters = parse(spec.guest)
     if _datapath(name) == "netdev" and parameters.offloads:
         raise BadInput(
-            f"guest={spec.guest}: {name} receives by packet sockets, which need complete packets: say"
+            f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
     with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
@@ -110,7 +116,7 @@ def _datapath(name: str) -> str:
 
 
 def _monitors(name: str) -> list[str]:
-    """The namespace where copies arrive, where there are mirrors."""
+    """Return the name of the namespace where copies arrive, if there are mirrors."""
     return [MONITOR] if words.options(name).mirrors else []
 
 
@@ -118,8 +124,10 @@ def _monitors(name: str) -> list[str]:
 def _switched(
     name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int]
 ) -> Iterator[tuple[Switch, Mirrors]]:
-    """The switch in the first of these namespaces, with the ends' interfaces there (`indices`, by the ends' numbers) as
-    ports, and its mirrors, whose copies arrive in the second."""
+    """Start the switch in the first of these namespaces, and its mirrors, whose copies arrive in the second.
+
+    Its ports are the ends' interfaces there (`indices`, by the ends' numbers).
+    """
     parameters, between = words.options(name), spaces[0]
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()
@@ -132,9 +140,9 @@ def _switched(
 
 
 def vlan_of(number: int, parameters: words.SwitchOptions) -> int | None:
-    """The VLAN that the port of end `number` belongs to, or None: then it is a trunk of all VLANs.
+    """Return the VLAN of end `number`'s port; None makes it a trunk of all VLANs.
 
-    Where mirrors copy into a VLAN, an end must not be in all of them, or the copies go there as well.
+    If mirrors copy into a VLAN, an end must not be in all VLANs, or it would receive the copies.
     """
     if not parameters.vlans:
         return 1 if parameters.output == "vlan" else None

@@ -1,7 +1,6 @@
-"""What a topology's name asks of its switch: `ovs_netdev+mirrors=4+readers=count`.
+"""The switch options in a topology's name: `ovs_netdev+mirrors=4+readers=count`.
 
-The words are part of the name, so that switches with different mirrors are arms of one experiment, of any experiment
-that compares topologies.
+Options are part of the name, so that switches with different mirrors are arms of one experiment.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ HELP = {
 
 @dataclass(frozen=True)
 class SwitchOptions:
-    """What a switch is asked for; HELP says what each is."""
+    """The options of a switch; HELP describes each."""
 
     mirrors: int = 0
     select: str = "client0"
@@ -67,7 +66,7 @@ class SwitchOptions:
     tunnel: str = "off"
 
     def name(self, topology: str) -> str:
-        """The name of `topology` with these options, without those that are as they are by themselves."""
+        """Return the name of `topology` with those of these options that differ from the defaults."""
         plain = SwitchOptions()
         words = [
             f"{one.name}={value:.0f}" if isinstance(value, float) else f"{one.name}={value}"
@@ -78,14 +77,14 @@ class SwitchOptions:
 
 
 def options(name: str) -> SwitchOptions:
-    """The options in a topology's name. Raises BadInput in one sentence for those that cannot be."""
+    """Parse the options in a topology's name. Raises BadInput, with one sentence, for invalid ones."""
     topology, *words = name.split("+")
     given: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if key not in HELP or not equals:
             raise BadInput(
-                f"{name}: {topology} has no option {word!r}; there are {', '.join(f'{one}=' for one in HELP)}"
+                f"{name}: {topology} has no option {word!r}: choose {', '.join(f'{one}=' for one in HELP)}"
             )
         if key in given:
             raise BadInput(f"{name}: {key} is given twice")
@@ -98,7 +97,7 @@ def options(name: str) -> SwitchOptions:
 def _one_of(*known: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if text not in known:
-            raise ValueError(f"there are {', '.join(known)}")
+            raise ValueError(f"choose {', '.join(known)}")
         return text
 
     return checked
@@ -108,7 +107,7 @@ def _number(least: float, most: float, whole: bool = True) -> Callable[[str], fl
     def checked(text: str) -> float:
         value = int(text) if whole and re.fullmatch(r"\d{1,9}", text) else _float(text, whole)
         if not least <= value <= most:
-            raise ValueError(f"allowed are {least:g} to {most:g}")
+            raise ValueError(f"the range is {least:g} to {most:g}")
         return value
 
     return checked
@@ -123,7 +122,7 @@ def _float(text: str, whole: bool) -> float:
 def _form(pattern: str, example: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise ValueError(f"it is written like {example}")
+            raise ValueError(f"write for example {example}")
         return text
 
     return checked
@@ -154,7 +153,7 @@ def _value(name: str, key: str, text: str) -> Any:
 
 
 def _check(name: str, parameters: SwitchOptions) -> None:
-    """Raise BadInput for options that do not go together."""
+    """Raise BadInput for options that contradict each other."""
     plain = SwitchOptions()
     if parameters.case is None:
         for key in ("rules", "rules_count", "tunnel"):
@@ -170,16 +169,16 @@ def _check(name: str, parameters: SwitchOptions) -> None:
             )
     for key in ("select", "output", "readers", "snaplen"):
         if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):
-            raise BadInput(f"{name}: {key} is of mirrors, and there are none: say mirrors=1 as well")
+            raise BadInput(f"{name}: {key} needs mirrors: add mirrors=1")
     for key in ("uplink_bps", "uplink_mtu"):
         if getattr(parameters, key) is not None and parameters.output not in TUNNELS:
-            raise BadInput(f"{name}: {key} is of tunnels: say output={'|'.join(TUNNELS)} as well")
+            raise BadInput(f"{name}: {key} needs a tunnel: add output={'|'.join(TUNNELS)}")
     if parameters.select.startswith("vlan:"):
         number = int(parameters.select.partition(":")[2])
         if not (1 <= number <= parameters.vlans or number == parameters.vlans == 0):
             there = (
                 f"VLANs 1 to {parameters.vlans}"
                 if parameters.vlans
-                else "no VLANs: say vlans=N as well, or select=vlan:0"
+                else "no VLANs: add vlans=N, or use select=vlan:0"
             )
             raise BadInput(f"{name}: select={parameters.select}, but there are {there}")

@@ -1,4 +1,4 @@
-"""The way that frames take from one end of a pair to the other, interface by interface, found in a topology's state."""
+"""Find the path of frames between the ends of a pair in a topology's state, interface by interface."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OUT, IN = "out", "in"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """An interface by which a frame leaves a namespace (out) or arrives in one (in), or passes on to the device
-    below it (out) or above it (in)."""
+    """An interface where a frame leaves a namespace or goes to the device below (out), or arrives or goes to the
+    one above (in)."""
 
     namespace: str
     interface: str
@@ -21,19 +21,19 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def packet_paths(state: State) -> list[list[Step]]:
-    """For each pair the steps from its client to its server; [] where none is found."""
+    """Return for each pair the steps from client to server; [] if no path is found."""
     known = {(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
     return [packet_path(known, client, server) for client, server in state.pairs]
 
 
 def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, server: PairEnd) -> list[Step]:
-    """The steps from client to server; [] where their ways outwards do not meet, or an end's interface is not known."""
+    """Return the steps from client to server; [] if their paths do not meet or an interface is unknown."""
     there = list(_outwards(known, Place(client.namespace, client.interface)))
     back = list(_outwards(known, Place(server.namespace, server.interface)))
     if not there or not back:
         return []
     back_places = [place for place, _ in back]
-    if there[0] == back[0]:  # loopback sends, and receives
+    if there[0] == back[0]:  # loopback both sends and receives
         return _steps(there[:1], back[:1])
     for at, (place, came_by) in enumerate(there):
         if place not in back_places:
@@ -45,7 +45,7 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
             return _steps(there, back)
         return _steps(
             there[:at], back[:meets]
-        )  # the device below passes it from one to the other, and counts nothing
+        )  # the device below passes frames between the two without counting them
     return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
 
 
@@ -54,7 +54,8 @@ def _reflects(known: dict[tuple[str, str], InterfaceState], upper: Place) -> boo
 
 
 def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Iterator[tuple[Place, str]]:
-    """From an end outwards: each interface, and whether it was come to from above (lower) or through a cable (peer)."""
+    """Yield the interfaces from an end outwards, each with how it was reached: from above (lower) or through a
+    cable (peer)."""
     first = known.get((place.namespace, place.interface))
     came_by = (
         "peer" if first is not None and first.kind == "tun" else ""

@@ -1,6 +1,6 @@
-"""The live state of a topology: what the kernel tells of every namespace of it, with names in the place of numbers.
+"""Read the live state of a topology from the kernel: every namespace, with names instead of numbers.
 
-Nothing here is what a topology was meant to be; only the names of the namespaces and of the ends of pairs are its own.
+Only the names of namespaces and of the pairs' ends come from the topology itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES
 from labkit.measure.topologies.state.tunnel_peers import with_peers
 from labkit.system import netlink
 
-MACHINE = "machine"  # the machine's own network namespace, where a NIC that is a parent stays
-ELSEWHERE = "elsewhere"  # a namespace that is none of the topology's
+MACHINE = "machine"  # the machine's own network namespace, which holds a NIC that is a parent
+ELSEWHERE = "elsewhere"  # a namespace outside the topology
 
 
 @dataclass
 class _NamespaceRead:
-    """A namespace while it is read: its descriptor and links, and the namespaces that the kernel numbers in it."""
+    """A namespace while it is read: its descriptor, its links, and the namespaces that the kernel numbers in it."""
 
     name: str
     fd: int
@@ -42,7 +42,7 @@ class _NamespaceRead:
     others: dict[int, _NamespaceRead]
 
     def place(self, link: netlink.Link, index: int) -> Place:
-        """The interface `index` in the namespace to which `link` points."""
+        """Return the interface `index` in the namespace that `link` refers to."""
         at = self if link.link_netnsid is None else self.others.get(link.link_netnsid)
         if at is None or index not in at.links:
             return Place(ELSEWHERE, f"index {index}")
@@ -50,7 +50,7 @@ class _NamespaceRead:
 
 
 def state(topology: Topology) -> State:
-    """What the kernel tells of a topology that stands."""
+    """Read the state of a built topology."""
     with _all(topology) as seen:
         for number, one in enumerate(seen):
             _number(one, number, seen)
@@ -96,8 +96,11 @@ def _read(name: str, fd: int, kernel: netlink.Netlink) -> _NamespaceRead:
 
 
 def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> None:
-    """Find the namespaces to which links of this one point. A namespace has a number only as seen from another, and the
-    kernel tells it for a descriptor; whoever has many links, and neighbours in the list, are asked for first."""
+    """Find the namespaces that this one's links refer to.
+
+    A namespace has a number only as seen from another one, and the kernel translates it only for a descriptor.
+    Namespaces with many links, and neighbours in the list, are tried first.
+    """
     wanted = {link.link_netnsid for link in one.links.values() if link.link_netnsid is not None}
     most = max(seen, key=lambda other: len(other.links))
     order = sorted(range(len(seen)), key=lambda at: (seen[at] is not most, abs(at - position)))
@@ -110,7 +113,7 @@ def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> N
 
 
 def _far(one: _NamespaceRead, link: netlink.Link) -> Place | None:
-    """What a link points to: the far end of a veth, a lower device."""
+    """Return the interface that a link refers to: the peer of a veth, or a lower device."""
     index = link.data.get("IFLA_VXLAN_LINK") or link.link
     if not index or (index == link.index and link.link_netnsid is None):
         return None
@@ -118,7 +121,7 @@ def _far(one: _NamespaceRead, link: netlink.Link) -> Place | None:
 
 
 def _namespace(one: _NamespaceRead, used: set[tuple[str, str]]) -> Namespace:
-    """Of the machine, only what the topology stands on."""
+    """Return the state of a namespace; of the machine's, only what the topology uses."""
     addresses: dict[int, list[str]] = {}
     for index, address in netlink.addresses(one.kernel):
         addresses.setdefault(index, []).append(address)
@@ -163,7 +166,7 @@ def _interface(
 
 
 def _mode(link: netlink.Link) -> str | None:
-    """Of macvlan and ipvlan, which for pyroute2 is a word or a number."""
+    """Return the mode of macvlan or ipvlan, which pyroute2 gives as a word or a number."""
     mode = link.data.get("IFLA_MACVLAN_MODE", link.data.get("IFLA_IPVLAN_MODE"))
     return next((name for name, number in IPVLAN_MODES.items() if number == mode), mode)
 

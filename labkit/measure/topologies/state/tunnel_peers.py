@@ -1,4 +1,4 @@
-"""Which tunnels are each other's ends, found out by what the kernel tells of each."""
+"""Match the two ends of tunnels from their attributes in the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.common.topology_state import InterfaceState, Namespace, Place, Tunne
 
 
 class _End(NamedTuple):
-    """A tunnel where it stands. `key`: what both ends have in common; `own`: the addresses that it may have outside."""
+    """A tunnel at its place. `key`: what both ends share; `own`: its possible outer addresses."""
 
     place: Place
     key: tuple[Any, ...]
@@ -20,14 +20,17 @@ class _End(NamedTuple):
     tunnel: TunnelState
 
     def sends_to(self, other: _End) -> bool:
-        """Whether the other is at one of its remotes, or has joined the multicast group that it sends to."""
+        """Return whether the other end has one of the remotes, or joined the multicast group."""
         groups = {remote for remote in self.tunnel.remotes if ip_address(remote).is_multicast}
         return not other.own.union(groups.intersection(other.tunnel.remotes)).isdisjoint(self.tunnel.remotes)
 
 
 def with_peers(namespaces: list[Namespace]) -> list[Namespace]:
-    """The namespaces with the peers of their tunnels: the same kind, identifier and port, each sending to the other, in
-    what is joined by links (islands, such as the pairs of `vxlan`, may have the same outer addresses)."""
+    """Return the namespaces with the peers of their tunnels.
+
+    Peers have the same kind, identifier and port, send to each other, and are connected by links. Unconnected islands,
+    like the pairs of `vxlan`, may have equal outer addresses.
+    """
     result: dict[tuple[Any, ...], list[_End]] = {}
     ends = {end.place: end for end in _ends(namespaces)}
     for end in ends.values():
@@ -50,7 +53,7 @@ def with_peers(namespaces: list[Namespace]) -> list[Namespace]:
 
 
 def _ends(namespaces: list[Namespace]) -> Iterator[_End]:
-    """Every tunnel. One without a local address has whichever the namespace has, by its routes."""
+    """Yield every tunnel; one without a local address may use any address of its namespace."""
     island = _islands(namespaces)
     for space in namespaces:
         addresses = {each.partition("/")[0] for one in space.interfaces for each in one.addresses}
@@ -62,7 +65,7 @@ def _ends(namespaces: list[Namespace]) -> Iterator[_End]:
 
 
 def _islands(namespaces: list[Namespace]) -> dict[str, str]:
-    """For each namespace the name of one that stands for all that are joined with it by links."""
+    """Map each namespace to a representative of all namespaces that links connect to it."""
     joined: dict[str, set[str]] = {space.name: set() for space in namespaces}
     for space in namespaces:
         for one in space.interfaces:

@@ -266,12 +266,12 @@ def test_function_figure_matches_the_table() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     table = one.functions()
     figure = figures.functions(table)
-    assert [trace.x[0] for trace in figure.data] == pytest.approx((table["difference_s"] * 1e9).tolist())
+    assert [trace.x[0] for trace in figure.data] == pytest.approx((table["difference_s"] * 1e6).tolist())
     assert figure.layout.yaxis.ticktext[0] == "planted"
     assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "the first stands at the top"
     open_ = [trace.marker.symbol.endswith("-open") for trace in figure.data]
     assert open_ == (~table["stands_out"]).tolist()
-    assert "ns" in figure.layout.xaxis.title.text
+    assert "µs" in figure.layout.xaxis.title.text
     single = flame.difference(made.arm("a", 1, rounds=1), made.arm("b", 2, rounds=1))
     assert figures.functions(single.functions()).data
 

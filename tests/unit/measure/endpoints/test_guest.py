@@ -35,11 +35,11 @@ def test_guest_specification() -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("", "a guest is asked for as KERNEL"),
-        ("debian,queues=2", "say cpus=2 or more"),
+        ("", "a guest has the form KERNEL"),
+        ("debian,queues=2", "choose cpus=2 or more"),
         ("debian,offloads=maybe", "offloads takes on or off"),
         ("debian,memory_mib=1", "memory_mib takes a number from 128"),
-        ("debian,fresh", "'fresh' is none of"),
+        ("debian,fresh", "'fresh' is not a valid option"),
         ("debian,programs=../x", "programs takes words"),
         ("debian,cpus=1,cpus=1", "cpus is given twice"),
     ],
@@ -54,12 +54,12 @@ def test_invalid_guest_is_refused(word: str, says: str) -> None:
     [
         ({"endpoint": "jail"}, "namespace, container, guest"),
         ({"endpoint": "guest,guest"}, "none twice"),
-        ({"endpoint": "guest", "topology": "veth"}, "no place for a guest's tap"),
+        ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
         ({"guest": "debian"}, "say endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
         (
             {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
-            r"one guest for 34 ends would have cpus=68,.*ask for fewer pairs",
+            r"one guest for 34 ends would have cpus=68,.*choose fewer pairs",
         ),
         ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
         ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
@@ -122,7 +122,7 @@ def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
 def test_shared_guest_size_is_bounded() -> None:
     parameters = parse("debian,cpus=2")
     assert More(32).of(parameters).machine.cpus == 64
-    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*ask for fewer pairs"):
+    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*choose fewer pairs"):
         More(33).of(parameters)
 
 
@@ -138,7 +138,7 @@ def test_guest_files_are_complete(tmp_path: Path) -> None:
     assert "ip address add fd00::1:1/64 dev eth0 nodad" in script
     assert "disable_ipv6" not in script
     assert (tmp_path / "bin/cat").is_symlink()
-    with pytest.raises(BadInput, match="no program no-such-program"):
+    with pytest.raises(BadInput, match="the program no-such-program is not installed"):
         initramfs.packed(KERNEL, ("no-such-program",))
 
 

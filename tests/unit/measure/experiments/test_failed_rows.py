@@ -32,12 +32,12 @@ def row(arm: str, status: str = "ok", **more: Any) -> Row:
 
 
 @pytest.fixture
-def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     """The requests that reach a host; each point that is asked for again is then measured well."""
-    requests: list[Row] = []
+    sent: list[Row] = []
 
     def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
-        requests.append(request)
+        sent.append(request)
         points = request.get("again", ["1-r0", "1-r1"])
         status = "ok" if "again" in request else "failed"
         for point in points:
@@ -48,7 +48,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
             }
 
     monkeypatch.setattr(run, "ask", ask)
-    return requests
+    return sent
 
 
 def measure(folder: Path, **given: Any) -> list[Row]:
@@ -56,25 +56,25 @@ def measure(folder: Path, **given: Any) -> list[Row]:
     return run_folder.read_rows(folder)
 
 
-def test_failed_point_is_measured_again(asked_for: list[Row], tmp_path: Path) -> None:
+def test_failed_point_is_measured_again(sent_requests: list[Row], tmp_path: Path) -> None:
     first = measure(tmp_path / "run")
     assert [one["status"] for one in first] == ["ok", "failed"]
     second = measure(tmp_path / "run")
-    assert [request.get("again") for request in asked_for] == [None, ["1-r1"]]
+    assert [request.get("again") for request in sent_requests] == [None, ["1-r1"]]
     assert [one["status"] for one in second] == ["ok", "ok"]
     measure(tmp_path / "run")
-    assert len(asked_for) == 2, "a run without failed rows is not measured again"
+    assert len(sent_requests) == 2, "a run without failed rows is not measured again"
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
 def test_failed_rows_can_be_kept(
-    by: str, asked_for: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, sent_requests: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(tmp_path / "run")
     if by == "variable":
         monkeypatch.setenv(run.KEEP_FAILED, "1")
     rows = measure(tmp_path / "run", **({"keep_failed": True} if by == "flag" else {}))
-    assert len(asked_for) == 1
+    assert len(sent_requests) == 1
     assert [one["status"] for one in rows] == ["ok", "failed"]
 
 
@@ -82,7 +82,7 @@ def test_failed_rows_can_be_kept(
 def test_exit_code_of_failed_rows(
     options: list[str],
     code: int,
-    asked_for: list[Row],
+    sent_requests: list[Row],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -91,7 +91,7 @@ def test_exit_code_of_failed_rows(
     assert "labkit: veth: it broke" in capsys.readouterr().err
     for _again in range(2):
         assert cli.main(command + options) == code
-    assert len(asked_for) == (2 if not options else 1)
+    assert len(sent_requests) == (2 if not options else 1)
 
 
 def run_context(folder: Path, *again: str) -> RunContext:

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.throughput_search import experiment
-from labkit.measure.experiments.throughput_search.mlrsearch import Found, Result
+from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.packet_sender import Mix
 
@@ -27,10 +27,10 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"most_rate": "1kpps"}, "most_rate=1kpps is not above least_rate=1kpps"),
         ({"least_rate": "1500"}, "least_rate=1500: write for example"),
         ({"preset": "binary"}, "preset=binary: there are mlrsearch, rfc2544"),
-        ({"vary": "ttl"}, "vary=ttl: there are source_mac"),
-        ({"flows": "100000"}, "flows=100000: source_port tell 64512 flows apart"),
+        ({"vary": "ttl"}, "vary=ttl is not a field: choose source_mac"),
+        ({"flows": "100000"}, "flows=100000: source_port can distinguish 64512 flows"),
         ({"sum_s": "0.1"}, "sum_s=0.1 is less than one trial"),
-        ({"generator": "iperf3"}, "generator=iperf3 keeps no rate of frames"),
+        ({"generator": "iperf3"}, "generator=iperf3 cannot run trials at a frame rate"),
         ({"slices": "4"}, "slices=4: not used"),
         ({"observe": "perf_stat"}, "observe=.*not used"),
         ({"endpoint": "guest"}, "endpoint=guest: the packet generator sends from this kernel"),
@@ -67,25 +67,31 @@ def test_parameter_round_trip() -> None:
     assert Throughput.of(made.asdict()) == made
 
 
-def result(outcome: Found, problem: str | None = None) -> Result:
+def result(outcome: FoundRate, problem: str | None = None) -> Result:
     return Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
 
 
 @pytest.mark.parametrize(
     ("outcome", "problem", "line_pps", "status", "words"),
     [
-        (Found(0, 1e5, 1e5, 1.05e5), None, None, None, None),
+        (FoundRate(0, 1e5, 1e5, 1.05e5), None, None, None, None),
         (
-            Found(0, 3e5, 3e5, None),
+            FoundRate(0, 3e5, 3e5, None),
             None,
             None,
             "invalid",
             "generator-limited: loss of at most 0 % up to 300 kpps",
         ),
-        (Found(0, 3e5, 3e5, None), None, 300e3, None, None),  # that much was asked for, or fits on the line
-        (Found(0, None, None, 1e3), None, None, "invalid", "even 1 kpps, the lowest load, lost more"),
         (
-            Found(0, None, 9e4, None),
+            FoundRate(0, 3e5, 3e5, None),
+            None,
+            300e3,
+            None,
+            None,
+        ),  # that much was asked for, or fits on the line
+        (FoundRate(0, None, None, 1e3), None, None, "invalid", "even 1 kpps, the lowest load, lost more"),
+        (
+            FoundRate(0, None, 9e4, None),
             "out of time",
             None,
             "invalid",
@@ -94,7 +100,7 @@ def result(outcome: Found, problem: str | None = None) -> Result:
     ],
 )
 def test_search_summary(
-    outcome: Found, problem: str | None, line_pps: float | None, status: str | None, words: str | None
+    outcome: FoundRate, problem: str | None, line_pps: float | None, status: str | None, words: str | None
 ) -> None:
     assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status
     if words is not None:

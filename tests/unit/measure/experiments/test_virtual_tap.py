@@ -55,9 +55,9 @@ def test_loads(load: str, protocol: str, length: int | None, rate: float | None,
         ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
         ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),
         ({"rate_bps": "1e6"}, "rate_bps=1000000.0: say loads instead: udp:512@1e8"),
-        ({"select": "port7"}, "select=port7: it is written like all, client0"),
-        ({"also": "nothing"}, "there is no topology nothing"),
-        ({"uplink_bps": "1e8"}, "uplink_bps is of tunnels"),
+        ({"select": "port7"}, "select=port7: write for example all, client0"),
+        ({"also": "nothing"}, "nothing is not a topology"),
+        ({"uplink_bps": "1e8"}, "uplink_bps needs a tunnel"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:

@@ -30,7 +30,7 @@ def test_valid_machine_names(name: str) -> None:
     "name", ["", "-oProxyCommand=true", "-lab", "me@-lab", "@lab", "a b", "lab;true", "$(id)", "a\n", "a/b"]
 )
 def test_invalid_machine_names(name: str) -> None:
-    with pytest.raises(BadInput, match="a machine is asked for as ssh:NAME"):
+    with pytest.raises(BadInput, match="a machine has the form ssh:NAME"):
         hosts.check(f"ssh:{name}")
 
 
@@ -146,20 +146,20 @@ def test_returned_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_returned_files_outside_the_folder(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Failed, match="lab sent a file that is not taken"):
+    with pytest.raises(Failed, match="lab sent a file that labkit does not accept"):
         answers(tmp_path, monkeypatch, file(path))
     assert files(tmp_path / "data") == []
 
 
 def test_oversized_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "MOST_BYTES", 100)
-    with pytest.raises(Failed, match=r"not taken: 'artefacts/b', 60 bytes"):
+    with pytest.raises(Failed, match=r"not accept: 'artefacts/b', 60 bytes"):
         answers(tmp_path, monkeypatch, f"{file('artefacts/a', bytes(60))}\n{file('artefacts/b', bytes(60))}")
     assert files(tmp_path / "data") == ["run/artefacts/a"]
 
 
 def test_invalid_returned_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Failed, match="lab sent a file that is none"):
+    with pytest.raises(Failed, match="lab sent an invalid file event"):
         answers(tmp_path, monkeypatch, '{"event": "file", "path": 7}')
 
 

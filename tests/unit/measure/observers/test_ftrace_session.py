@@ -70,7 +70,7 @@ def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
     assert not tracing_journal.PERF_TOOLS_LOCK.exists()
     tracing_journal.PERF_TOOLS_LOCK.write_text("123\n")
     with (
-        pytest.raises(Unsupported, match="somebody else traces with perf-tools"),
+        pytest.raises(Unsupported, match="perf-tools are tracing"),
         session.exclusive_tracefs(),
     ):
         pass
@@ -82,12 +82,12 @@ def test_other_tracers_are_reported(tracing: Path) -> None:
     (tracing / "current_tracer").write_text("function_graph")
     with (
         tracing_journal.journal(),
-        pytest.raises(Unsupported, match="another labkit traces"),
+        pytest.raises(Unsupported, match="another labkit process is tracing"),
         session.exclusive_tracefs(),
     ):
         pass
     with (
-        pytest.raises(Unsupported, match="somebody else traces: the tracer function_graph"),
+        pytest.raises(Unsupported, match="another program is tracing: the tracer function_graph"),
         session.exclusive_tracefs(),
     ):
         pass
@@ -147,8 +147,8 @@ def test_unreadable_tracefs_gives_the_remedy(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "read_text", denied)
     for is_root, way in (
-        (False, "read: run as root, or run with where=vm"),
-        (True, "read: run with where=vm"),
+        (False, "forbids reading it: run as root, or run with where=vm"),
+        (True, "reading it: run with where=vm"),
     ):
         monkeypatch.setattr(machine, "is_root", lambda is_root=is_root: is_root)
         with pytest.raises(Unsupported, match=way):

@@ -114,7 +114,7 @@ def test_calls_with_arrival_are_preferred(tmp_path: Path) -> None:
 
 def test_empty_trace_is_reported(tmp_path: Path) -> None:
     seen = report(tmp_path, "6.12-processes", "udp_sendmsg")
-    assert seen.doubts == ["none of udp_sendmsg was called while it was traced"]
+    assert seen.doubts == ["none of udp_sendmsg was called during the trace"]
     assert (seen.observed["root"], seen.observed["trees"]) == (None, [])
 
 
@@ -129,6 +129,6 @@ def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pyt
 
 
 def test_invalid_names_are_refused() -> None:
-    for words, says in ((["f;g"], "is no name of a kernel function"), (["f", "f"], "twice")):
+    for words, says in ((["f;g"], "is not a kernel function name"), (["f", "f"], "twice")):
         with pytest.raises(BadInput, match=says):
             DatapathParameters.of({"graph_functions": words})

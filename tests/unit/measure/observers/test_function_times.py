@@ -92,7 +92,7 @@ def test_incomplete_format_is_refused() -> None:
 
 def test_reordered_format_is_refused() -> None:
     text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
-    with pytest.raises(Failed, match="not looked for there"):
+    with pytest.raises(Failed, match="unexpected field"):
         ring_buffer.layout(
             (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, tuple(reversed(FIELDS))
         )
@@ -156,7 +156,7 @@ def test_name_suggestions() -> None:
 
 @pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])
 def test_invalid_names_are_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="no name of a kernel function"):
+    with pytest.raises(BadInput, match="not a kernel function name"):
         kernel_functions.check_names([name])
     with pytest.raises(BadInput, match="graph_functions: "):
         kernel_functions.check_names([name], "graph_functions")
@@ -169,7 +169,7 @@ def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "check", lambda: without("no function_graph: boot another"))
     monkeypatch.setattr(bpftrace_times, "check", lambda: without("no bpftrace: install it"))
     function_times._usable.cache_clear()
-    with pytest.raises(Unsupported, match="boot another; nor by BPF: no bpftrace: install it"):
+    with pytest.raises(Unsupported, match="boot another; BPF does not work either: no bpftrace: install it"):
         function_times.check()
 
 
@@ -195,5 +195,5 @@ def test_bpftrace_idle_cpus() -> None:
 
 
 def test_invalid_bpftrace_output() -> None:
-    with pytest.raises(Failed, match="no JSON"):
+    with pytest.raises(Failed, match="invalid JSON"):
         bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])

@@ -75,7 +75,7 @@ def test_missing_cpu_is_reported() -> None:
     ["-e", "cycles -o /tmp/x", "cycles;id", "", "--all", "cycles,instructions", "x/y.o", "a.c", "a.bpf"],
 )
 def test_event_names_are_validated(name: str) -> None:
-    with pytest.raises(BadInput, match="no name of an event"):
+    with pytest.raises(BadInput, match="not an event name"):
         stat.check((name,))
 
 

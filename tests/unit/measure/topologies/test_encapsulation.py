@@ -38,5 +38,5 @@ def test_overhead_arithmetic_text() -> None:
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(BadInput, match="no kind of tunnel sit; there are vxlan, geneve, gre"):
+    with pytest.raises(BadInput, match="sit is not a kind of tunnel: choose vxlan, geneve, gre"):
         encapsulation.overhead_bytes("sit")

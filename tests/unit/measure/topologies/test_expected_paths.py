@@ -209,7 +209,7 @@ def test_gretap_with_key_into_a_bridge() -> None:
     other = [taps[0], Tunnel("gretap", "end2", "tap", outer(1), id=6, master="br0")]
     assert (
         no_path(star(*other), "box1", "box2")
-        == "end2 has no gretap that takes what 10.0.1.2 sends to 10.0.2.2"
+        == "end2 has no gretap that accepts packets from 10.0.1.2 to 10.0.2.2"
     )
 
 
@@ -223,7 +223,7 @@ def test_geneve_checks_the_sender() -> None:
     path = only(paths(made(outer(1)), "box1", "box2"))
     assert "UDP 6081 / Geneve 9 / Ethernet" in path.stacks[3]
     words = no_path(made(outer(3)), "box1", "box2")
-    assert words == "end2 has no geneve that takes what 10.0.1.2 sends to 10.0.2.2"
+    assert words == "end2 has no geneve that accepts packets from 10.0.1.2 to 10.0.2.2"
 
 
 def test_ipip_without_link_header() -> None:
@@ -283,15 +283,15 @@ INTO_ITSELF = network(
     Tunnel("gre", "box", "tun", "10.9.0.1", local="10.0.0.1"), Route("box", "10.9.0.0/24", out="tun"),
 )  # fmt: skip
 DEAD_ENDS = {
-    "circle": (CIRCLE, "10.9.9.9", "what is sent comes back to one:one_two: its way is a circle"),
-    "ring": (RING, "10.0.0.9", "what is sent comes back to n0:br0"),
-    "itself": (INTO_ITSELF, "10.9.0.9", "the way from box:tun to its other end leads into tunnels for ever"),
+    "circle": (CIRCLE, "10.9.9.9", "the packet returns to one:one_two, which is a routing loop"),
+    "ring": (RING, "10.0.0.9", "the packet returns to n0:br0"),
+    "itself": (INTO_ITSELF, "10.9.0.9", "the path from box:tun to its other end nests tunnels without end"),
     "nobody": (CIRCLE, "10.0.0.77", "nobody answers for 10.0.0.77 at box:box_one"),
     "no route": (INTO_ITSELF, "11.0.0.1", "box has no route to 11.0.0.1"),
     "no router": (
         network(*INTO_ITSELF.parts, Route("box", "default", via="10.0.0.2")),
         "11.0.0.1",
-        "hub does not forward, and 11.0.0.1 is not its own",
+        "hub does not forward, and 11.0.0.1 is not its address",
     ),
 }
 
@@ -302,7 +302,7 @@ def test_unreachable_reasons(name: str) -> None:
     assert paths(made, "box", target) == []
     result = no_path(made, "box", target)
     assert result is not None
-    assert result.startswith(why) or (name == "ring" and "circle" in result)
+    assert result.startswith(why) or (name == "ring" and "routing loop" in result)
 
 
 def test_invalid_questions() -> None:

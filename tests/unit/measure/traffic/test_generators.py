@@ -38,17 +38,23 @@ def test_generator_keeps_the_protocol() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"generator": "hping3"}, "generator=hping3: there are iperf3, ping, packets"),
+        ({"generator": "hping3"}, "generator=hping3 is unknown: choose iperf3, ping, packets"),
         ({"generator": "packets"}, "generator=packets runs trials at a rate: use `labkit run throughput`"),
         (
             {"generator": "ping", "protocol": "tcp", "slices": 0},
-            "protocol=tcp: the generator ping has ping",
+            "protocol=tcp: the generator ping supports ping",
         ),
-        ({"generator": "iperf3", "protocol": "ping"}, "protocol=ping: the generator iperf3 has tcp, udp"),
-        ({"generator": "ping", "slices": 4}, "slices measure senders"),
-        ({"generator": "ping", "slices": 0, "rate_bps": 1e6}, "ping takes neither rate_bps nor streams"),
-        ({"generator": "ping", "slices": 0, "streams": 2}, "ping takes neither rate_bps nor streams"),
-        ({"protocol": "udp", "length_bytes": 8}, "length_bytes=8 is outside 16 to 65507: what udp by iperf3"),
+        (
+            {"generator": "iperf3", "protocol": "ping"},
+            "protocol=ping: the generator iperf3 supports tcp, udp",
+        ),
+        ({"generator": "ping", "slices": 4}, "slices need senders"),
+        ({"generator": "ping", "slices": 0, "rate_bps": 1e6}, "ping supports neither rate_bps nor streams"),
+        ({"generator": "ping", "slices": 0, "streams": 2}, "ping supports neither rate_bps nor streams"),
+        (
+            {"protocol": "udp", "length_bytes": 8},
+            "length_bytes=8 is outside 16 to 65507: the range of udp with iperf3",
+        ),
     ],
 )
 def test_unsupported_loads_are_refused(given: dict[str, Any], words: str) -> None:
@@ -74,5 +80,5 @@ def test_generators_implement_one_kind_of_load() -> None:
 
 def test_search_needs_trials() -> None:
     assert registry.find_trial("packets").name == "packets"
-    with pytest.raises(BadInput, match="generator=ping keeps no rate of frames"):
+    with pytest.raises(BadInput, match="generator=ping cannot run trials at a frame rate"):
         registry.find_trial("ping")

@@ -84,6 +84,14 @@ def test_vlan_tag_and_raw_ip() -> None:
     assert (frame[0], len(frame)) == (0x45, 46)
 
 
+def test_a_million_flows() -> None:
+    made, length, sizes = headers(V4, Mix((64,), 1_000_000, ("source_port", "source_ip")))
+    flows = {
+        made[at + 26 : at + 30].hex() + made[at + 34 : at + 36].hex() for at in range(0, len(made), length)
+    }
+    assert len(flows) == len(sizes) == 1_000_000
+
+
 def test_imix_shares() -> None:
     sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
     assert len(sizes) % 12 == 0
@@ -139,8 +147,8 @@ def test_invalid_rates(text: str, line: Line, words: str) -> None:
         ({"flows": 1_000_001}, "flows=1000001 is outside"),
         ({"frame_bytes": (63,)}, "a frame of 63 bytes is outside 64 to 1518"),
         ({"frame_bytes": (64, 1519)}, "a frame of 1519 bytes is outside 64 to 1518.*mtu_bytes=1500"),
-        ({"flows": 64_513}, "source_port tell 64512 flows apart; add a field"),
-        ({"vary": ("ttl",)}, "vary=ttl: there are source_mac"),
+        ({"flows": 64_513}, "source_port can distinguish 64512 flows: add a field"),
+        ({"vary": ("ttl",)}, "vary=ttl is not a field: choose source_mac"),
         ({"vary": ()}, "vary needs at least one field"),
     ],
 )

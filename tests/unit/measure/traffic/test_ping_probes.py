@@ -52,7 +52,7 @@ def test_row_columns() -> None:
 
 
 def test_ping_that_could_not_start() -> None:
-    with pytest.raises(Failed, match="did not say what it has sent: ping: connect: Network is unreachable"):
+    with pytest.raises(Failed, match="printed no summary: ping: connect: Network is unreachable"):
         answers("ping: connect: Network is unreachable\n")
 
 

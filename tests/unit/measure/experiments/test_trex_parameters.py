@@ -1,0 +1,63 @@
+"""Parameters of load tests with TRex: what cannot be is refused before anything is connected; the planned steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.trex import stateless
+from labkit.measure.experiments.trex.parameters import Stateful, Stateless
+from labkit.measure.traffic.trex import client
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "TRex's server is missing"),
+        ({"server": "-x"}, "server=-x: write HOST or HOST:PORT"),
+        ({"server": "host:99999"}, "with the port of TRex's RPC"),
+        ({"server": "host", "ports": "0"}, "name pairs of different ones"),
+        ({"server": "host", "ports": "1,1"}, "name pairs of different ones"),
+        ({"server": "host", "profile": "imixx"}, "there are imix, 64b, or the name of a file"),
+        ({"server": "host", "loss_limit": 1}, "a ratio, not per cent"),
+        ({"server": "host", "topology": "veth"}, "a TRex server sends"),
+        ({"server": "host", "where": "vm:debian"}, "a TRex server is reached from this machine"),
+    ],
+)
+def test_bad_input(given: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Stateless.of(given)
+
+
+def test_stateful_bad_input() -> None:
+    with pytest.raises(BadInput, match="mult needs at least one value"):
+        Stateful.of({"server": "host", "mult": "1,1"})
+
+
+def test_address() -> None:
+    assert str(client.address("trex.example")) == "trex.example:4501"
+    assert client.address("127.0.0.1:5000") == client.Address("127.0.0.1", 5000)
+
+
+def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
+    """The published test: 1 Gbit/s and VLAN tags carry 1.42 Mpps of 64 bytes; a link used twice half of it."""
+    parameters = Stateless.of(
+        {
+            "server": "host",
+            "line_rate_bps": 1e9,
+            "line_tag": "vlan",
+            "target": "50%",
+            "ramp_s": 600,
+            "step_s": 60,
+        }
+    )
+    warmup, *rest = stateless.steps(parameters, 64, 10e9)
+    ramp = [step for step in rest if step.phase == "ramp"]
+    hold = [step for step in rest if step.phase == "hold"]
+    assert (warmup.rate_pps, warmup.duration_s) == (1000, 5)
+    assert [step.rate_pps / 710_227 for step in ramp] == pytest.approx(
+        [n / 10 for n in range(1, 11)], abs=1e-5
+    )
+    assert [(step.rate_pps, step.duration_s) for step in hold] == [(pytest.approx(710_227, abs=1), 10)]
+    with pytest.raises(BadInput, match="more than the link carries"):
+        stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), 64, 10e9)

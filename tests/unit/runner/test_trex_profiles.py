@@ -1,0 +1,59 @@
+"""Own profiles of TRex are code: they run for who names them, and not for a sweep's file without the flag."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from labkit.common.errors import BadInput
+from labkit.measure import experiments
+from labkit.runner import trex_profiles
+from labkit.runner.trex_profiles import ALLOW, PROGRESS
+
+TEXT = "def register():\n    return None\n"
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv(PROGRESS, raising=False)
+    monkeypatch.delenv(ALLOW, raising=False)
+    path = tmp_path / "own.py"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
+    digest = hashlib.sha256(TEXT.encode()).hexdigest()
+    parameters, sources = trex_profiles.read({"profile": profile, "server": "127.0.0.1"})
+    assert parameters == {"profile": profile, "server": "127.0.0.1", "profile_digest": digest}
+    assert sources == {digest: TEXT}
+    made = experiments.find("trex_stateless").parameters.of(parameters).asdict()
+    assert made["profile_digest"] == digest
+
+
+def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, "/dev/null")
+    with pytest.raises(BadInput, match="is code, and a sweep's file may be somebody else's"):
+        trex_profiles.read({"profile": profile})
+    assert trex_profiles.read({"profile": "imix"}) == ({"profile": "imix"}, {})
+    monkeypatch.setenv(ALLOW, "machine_sysctl,trex_profile")
+    assert trex_profiles.read({"profile": profile})[1]
+
+
+def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
+    with pytest.raises(BadInput, match="the text of the file is missing"):
+        experiments.find("trex_stateless").parameters.of({"server": "127.0.0.1", "profile": profile})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"\xff\xfe", "it is no text"), (b"def (:", "is no Python"), (b"#" * (2 << 20), "is larger than 1 MiB")],
+)
+def test_what_is_no_program(profile: str, content: bytes, words: str) -> None:
+    Path(profile).write_bytes(content)
+    with pytest.raises(BadInput, match=words):
+        trex_profiles.read({"profile": profile})
+    with pytest.raises(BadInput, match="cannot be read"):
+        trex_profiles.read({"profile": profile + ".py"})
