@@ -353,6 +353,8 @@ def _monitor(given: argparse.Namespace) -> int:
     from labkit.commands import monitor
 
     parameters = arguments.name_value_pairs(given.parameters)
+    if given.serve:
+        return monitor.serve(given.target, parameters, given.port, given.ping)
     monitor.watch(given.target, parameters, given.seconds, given.pcapng, given.ping, given.json)
     return 0
 

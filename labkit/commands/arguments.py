@@ -158,6 +158,10 @@ where its copies arrive: mirror0 in the namespace monitor. An interface of this 
     labkit monitor eth0 expression='tcp[tcpflags] & tcp-syn != 0' sample=interval:10:1
     labkit monitor veth_bridge interface=client0:eth0 protocol=icmp --ping --seconds 3 --pcapng seen.pcapng
     labkit monitor veth_bridge interface=client0:eth0 where=vm:debian --ping --seconds 5
+    labkit monitor eth0 --serve
+
+--serve prints the address of a page with controls, charts, conversations and the last packets. It
+needs the extra labkit[serve]. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT.
 
 parameters of a monitor:
     source=, destination=   an address or a prefix, IPv4 or IPv6
@@ -439,6 +443,10 @@ def _monitor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pcapng", action=_Folder, metavar="FILE", help="write the sampled packets to this file"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="show a page on loopback, behind a token, instead of a table"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="the page's port; default: a free one")
     parser.add_argument(
         "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,11 +19,12 @@ from rich.table import Table
 from labkit import live
 from labkit.commands.console import new_console, new_table
 from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
 from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
+from labkit.system import process
 
 SHOWN_S = 0.2  # between two questions
 MOST_SHOWN = 10  # packets and conversations in the terminal
@@ -46,24 +48,28 @@ def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, 
 
 @contextlib.contextmanager
 def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTopology, LiveMonitor]]:
-    """The topology of a target, and a monitor in it. The target is a topology or a file of one, with interface=NAME
-    among the parameters, or an interface of the machine. Raises BadInput, Unsupported, Failed."""
-    own, rest = own_parameters(given)
-    name = target.partition("+")[0]
-    if name in topologies.TABLE or target.endswith((".yaml", ".yml")):
-        if "interface" not in given:
+    """The topology of a target, and a monitor in it. Raises BadInput, Unsupported, Failed."""
+    net, interface, own = building(target, given)
+    with net:
+        if interface is None:
             example = f"labkit monitor {target} interface=client0:eth0"
             raise BadInput(f"{target} has several interfaces: name one, for example {example}")
-        building, interface = live.build(target, **rest), given["interface"]
-    else:
-        if unknown := sorted(rest.keys() - {"where"}):
-            names = ", ".join([*TEXTS, *NUMBERS, "where"])
-            raise BadInput(f"{unknown[0]} is no parameter of a monitor: there are {names}")
-        if "interface" in given:
-            raise BadInput(f"{target[:80]!r} is no topology, so it is the interface: leave interface= out")
-        building, interface = live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}"
-    with building as net, net.monitor(interface, **own) as result:
-        yield net, result
+        with net.monitor(interface, **own) as result:
+            yield net, result
+
+
+def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, str | None, dict[str, Any]]:
+    """The topology of a target, the interface if one is named, and the monitor's parameters. The target is a topology
+    or a file of one, with interface=NAME among the parameters, or an interface of the machine."""
+    own, rest = own_parameters(given)
+    if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
+        return live.build(target, **rest), given.get("interface"), own
+    if unknown := sorted(rest.keys() - {"where"}):
+        names = ", ".join([*TEXTS, *NUMBERS, "where"])
+        raise BadInput(f"{unknown[0]} is no parameter of a monitor: there are {names}")
+    if "interface" in given:
+        raise BadInput(f"{target[:80]!r} is no topology, so it is the interface: leave interface= out")
+    return live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}", own
 
 
 def watch(
@@ -100,6 +106,34 @@ def watch(
     if writer:
         print(printable(f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')},"
                         f" {writer.missed} were gone before they could be written)"))  # fmt: skip
+
+
+def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
+    """Show a panel as a page on loopback until Ctrl-C. The page reaches the interface of a target, or, without
+    interface=, all of the topology's. Returns Voilà's exit code. Raises Unsupported without Voilà."""
+    try:
+        from labkit.jupyter import monitor_hub, monitor_page, monitor_panel
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"--serve needs the Python package {error.name}: pip install 'labkit[serve]'"
+        ) from None
+
+    net, interface, own = building(target, given)
+    with net, tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+        if pings:
+            _ping(net)
+        names = monitor_panel.interfaces_of(net) if interface is None else [interface]
+        choice = {"interface": names[0], **{name: str(value) for name, value in own.items()}}
+        monitor_panel.checked(choice, names)
+        path = f"{folder}/hub"
+        with monitor_hub.Hub(net, names, path):
+            argv, environment, address = monitor_page.prepared(
+                Path(folder), path, names, choice, port or monitor_page.free_port()
+            )
+            print(f"page: {address}", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                return process.interactive(argv, environment)
+    return 0
 
 
 def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | None) -> None:

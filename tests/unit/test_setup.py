@@ -49,6 +49,7 @@ BY_OTHERS = {
     "sphinx",
     "myst-nb",
     "pydata-sphinx-theme",
+    "voila",
 }
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
 

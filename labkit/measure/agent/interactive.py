@@ -25,6 +25,7 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.observers import monitor
 from labkit.measure.observers.capture.capture import CapturePoint, capture, everywhere
 from labkit.measure.observers.monitor import Monitor
+from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
 from labkit.system import process, temporary_files
 
 Answer = dict[str, Any]
@@ -291,8 +292,11 @@ def _named(topology: topologies.Topology, name: str) -> CapturePoint:
     if ":" in name:
         return _hop(_spaces(topology), name)
     there = [hop for hop in everywhere(topology.namespaces, made_only=False) if hop.interface == name]
-    if len(there) == 1:
-        return there[0]
+    copies = [
+        hop for hop in there if hop.namespace.name == MONITOR
+    ]  # a mirror's cable has its name at both ends
+    if len(there) == 1 or len(copies) == 1:
+        return (copies or there)[0]
     hops = ", ".join(hop.name for hop in there or everywhere(topology.namespaces))
     if there:
         raise BadInput(f"several namespaces have an interface {name}: write one of {hops}")

@@ -1,0 +1,200 @@
+"""Several pages share the captures of one process: a socket in a private folder, and its client.
+
+Each page of `labkit monitor --serve` has a kernel of its own. Kernels ask for monitors over the socket. Those that ask
+for the same get the same, which ends when the last of them has gone, in whatever way. A page reaches only the
+interfaces that the hub was started for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from labkit.common.errors import BadInput, Failed, LabkitError, error_by_name
+from labkit.jupyter.monitor_panel import Monitored, Watched, checked
+from labkit.measure.observers.monitor.live_monitor import MonitorReport
+
+MOST_PAGES = 32
+ANSWER_S = 60.0
+
+
+class _Error(msgspec.Struct):
+    kind: str
+    text: str
+
+
+class _Answer(msgspec.Struct, omit_defaults=True):
+    """One answer: a report, a file, or an error."""
+
+    report: MonitorReport | None = None
+    file: bytes | None = None
+    error: _Error | None = None
+
+
+class Hub:
+    """Serves the monitors of `watched` at `interfaces` on a unix socket at `path`, until the block ends."""
+
+    def __init__(self, watched: Watched, interfaces: Sequence[str], path: str) -> None:
+        self._watched, self._interfaces, self._path = watched, list(interfaces), path
+        self._shared: dict[bytes, tuple[Monitored, int]] = {}
+        self._lock = threading.Lock()
+        self._pages = threading.BoundedSemaphore(MOST_PAGES)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    @property
+    def captures_count(self) -> int:
+        """Captures that go on."""
+        return len(self._shared)
+
+    def __enter__(self) -> Self:
+        self._socket.bind(self._path)
+        os.chmod(self._path, 0o600)
+        self._socket.listen(MOST_PAGES)
+        threading.Thread(target=self._accept, daemon=True, name="labkit monitor hub").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            for one, _count in self._shared.values():
+                with contextlib.suppress(LabkitError):
+                    one.close()
+            self._shared.clear()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                page, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._pages.acquire(blocking=False):
+                page.close()
+                continue
+            threading.Thread(target=self._serve, args=(page,), daemon=True, name="labkit page").start()
+
+    def _serve(self, page: socket.socket) -> None:
+        """Answer one page until it goes."""
+        key: bytes | None = None
+        try:
+            with page, page.makefile("rwb") as lines:
+                for line in lines:
+                    try:
+                        request = msgspec.json.decode(line, type=dict[str, Any])
+                        if key is None:
+                            key = self._taken(request)
+                            answer = _Answer()
+                        else:
+                            answer = self._answered(key, request)
+                    except LabkitError as error:
+                        answer = _Answer(error=_Error(type(error).__name__, str(error)))
+                    except msgspec.MsgspecError as error:
+                        answer = _Answer(error=_Error("BadInput", f"this is no request: {error}"))
+                    lines.write(msgspec.json.encode(answer) + b"\n")
+                    lines.flush()
+        except OSError:
+            pass  # the page has gone
+        finally:
+            if key is not None:
+                self._release(key)
+            self._pages.release()
+
+    def _taken(self, request: dict[str, Any]) -> bytes:
+        choice = checked(request.get("choice"), self._interfaces)
+        key = msgspec.json.encode(sorted(choice.items()))
+        with self._lock:
+            if key in self._shared:
+                one, count = self._shared[key]
+                self._shared[key] = one, count + 1
+            else:
+                interface = choice.pop("interface")
+                self._shared[key] = self._watched.monitor(interface, **choice), 1
+        return key
+
+    def _answered(self, key: bytes, request: dict[str, Any]) -> _Answer:
+        with self._lock:
+            if key not in self._shared:
+                raise Failed("the monitor has ended")
+            one = self._shared[key][0]
+        if request.get("do") == "file":
+            return _Answer(file=one.pcapng())
+        return _Answer(report=one.read(int(request.get("since", -1)), min(int(request.get("most", 0)), 1000)))
+
+    def _release(self, key: bytes) -> None:
+        with self._lock:
+            if key not in self._shared:
+                return
+            one, count = self._shared.pop(key)
+            if count > 1:
+                self._shared[key] = one, count - 1
+                return
+        with contextlib.suppress(LabkitError):
+            one.close()
+
+
+class HubClient:
+    """A hub as a panel watches it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def monitor(self, interface: str, **parameters: Any) -> SharedMonitor:
+        """A monitor of the hub, shared with those who ask for the same. Raises as `LiveTopology.monitor`."""
+        return SharedMonitor(self._path, {"interface": interface, **parameters})
+
+
+class SharedMonitor:
+    """A monitor of a hub. It ends with the last who has it."""
+
+    def __init__(self, path: str, choice: Mapping[str, Any]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(ANSWER_S)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise Failed(
+                f"the monitor's process cannot be reached ({error.strerror}): start it again"
+            ) from None
+        self._lines = self._socket.makefile("rwb")
+        try:
+            self._ask({"choice": choice})
+        except LabkitError:
+            self.close()
+            raise
+
+    def _ask(self, request: dict[str, Any]) -> _Answer:
+        try:
+            self._lines.write(msgspec.json.encode(request) + b"\n")
+            self._lines.flush()
+            line = self._lines.readline()
+            answer = msgspec.json.decode(line, type=_Answer)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            raise Failed("the monitor's process has ended: start it again") from None
+        if answer.error is not None:
+            raise error_by_name(answer.error.kind, answer.error.text)
+        return answer
+
+    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+        """The newest report."""
+        report = self._ask({"do": "read", "since": since, "most": most}).report
+        if report is None:
+            raise BadInput("the monitor's process gave no report: start it again")
+        return report
+
+    def pcapng(self) -> bytes:
+        """The packets in memory as a file."""
+        return self._ask({"do": "file"}).file or b""
+
+    def close(self) -> None:
+        """Let go of it."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+        self._socket.close()

@@ -1,0 +1,105 @@
+"""The page of `labkit monitor --serve`: Voilà, on loopback, behind a token, with the panel as its only content."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import Unsupported
+from labkit.jupyter.monitor_hub import HubClient
+from labkit.jupyter.monitor_panel import MonitorPanel
+from labkit.system import process
+
+VARIABLE = "LABKIT_MONITOR_PAGE"  # for the kernels of the page: where the hub is, and what it watches
+ADDRESS = "127.0.0.1"
+# Nobody may put the page into a frame of another page, and the page itself fetches from nowhere else: Voilà's template
+# would ask a server of the internet for its icons.
+POLICY = (
+    "default-src 'self'",
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:",
+    "style-src 'self' 'unsafe-inline'",
+    "img-src 'self' data: blob:",
+    "font-src 'self' data:",
+    f"connect-src 'self' ws://{ADDRESS}:* blob: data:",
+    "worker-src 'self' blob:",
+    "frame-ancestors 'none'",
+)
+HEADERS = {
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "; ".join(POLICY),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+SOURCE = "from labkit.jupyter import monitor_page\n\nmonitor_page.panel()"
+
+
+class _Page(msgspec.Struct):
+    socket: str
+    interfaces: list[str]
+    choice: dict[str, str]
+
+
+def panel() -> MonitorPanel:
+    """The panel, in a kernel of the page."""
+    page = msgspec.json.decode(os.environ[VARIABLE], type=_Page)
+    return MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
+    with socket.socket() as one:
+        one.bind((ADDRESS, 0))
+        return int(one.getsockname()[1])
+
+
+def prepared(
+    folder: Path, hub: str, interfaces: Sequence[str], choice: Mapping[str, str], port: int
+) -> tuple[list[str], dict[str, str], str]:
+    """Write the page's notebook and Voilà's configuration to a private folder.
+
+    Returns the command line, the environment, and the address with its token; the token is in no command line. Raises
+    Unsupported without Voilà.
+    """
+    if importlib.util.find_spec("voila") is None:
+        raise Unsupported(
+            "--serve needs the Python package voila, which is not installed: pip install 'labkit[serve]'"
+        )
+    token = secrets.token_urlsafe(24)
+    settings: dict[str, Any] = {
+        "token": token,
+        "ip": ADDRESS,
+        "port": port,
+        "port_retries": 0,
+        "open_browser": False,
+        "autoreload": False,
+        "tornado_settings": {"headers": HEADERS},
+    }
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": "panel",
+        "metadata": {},
+        "source": SOURCE,
+        "outputs": [],
+        "execution_count": None,
+    }
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "monitor.ipynb").write_text(json.dumps(notebook))
+    (folder / "voila.json").write_text(json.dumps({"Voila": settings}))
+    page = _Page(hub, list(interfaces), dict(choice))
+    environment = {
+        **os.environ,
+        VARIABLE: msgspec.json.encode(page).decode(),
+        "JUPYTER_CONFIG_PATH": str(folder),
+    }
+    # Voilà reads a configuration of the current folder, which is trusted with nothing.
+    argv = ["env", "-C", str(folder), *process.python("-m", "voila", "monitor.ipynb")]
+    return argv, environment, f"http://{ADDRESS}:{port}/?token={token}"

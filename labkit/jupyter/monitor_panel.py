@@ -1,0 +1,234 @@
+"""The live monitor as a widget of a notebook: controls, a moving chart, conversations, and the last packets.
+
+    from labkit.jupyter.monitor_panel import MonitorPanel
+    MonitorPanel(net)
+
+The page shows what packets contain as text, never as HTML (monitor_panel.js).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import anywidget
+import msgspec
+import traitlets
+
+from labkit.common.errors import BadInput, LabkitError
+
+UPDATE_S = 0.1  # ten updates a second
+VIEWER_S = 10.0  # a viewer that was not heard for so long has left; a hidden tab says something once a second at least
+MOST_PACKETS = 50  # of an update
+TEXTS = ("source", "destination", "expression", "display", "sample")
+MOST_CHARACTERS = 5000  # of a text from the browser
+HEX_BYTES = 16  # of a line
+
+
+class Monitored(Protocol):
+    """A monitor as a panel uses it: a LiveMonitor, or one that several viewers share."""
+
+    def read(self, since: int = -1, most: int = 100) -> Any:
+        """The newest report."""
+
+    def pcapng(self) -> bytes:
+        """The packets in memory as a file."""
+
+    def close(self) -> Any:
+        """End it."""
+
+
+class Watched(Protocol):
+    """What a panel watches: a live topology, or the client of a hub."""
+
+    @property
+    def monitor(self) -> Callable[..., Monitored]:
+        """Begin a monitor of an interface, with the parameters of `LiveTopology.monitor`."""
+
+
+class MonitorPanel(anywidget.AnyWidget):
+    """A panel for the interfaces of a live topology. It captures as long as a page shows it: the capture begins with
+    the first viewer, all viewers of the panel share it, and it ends with the last one."""
+
+    _esm = Path(__file__).with_suffix(".js")
+    interfaces = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    choice = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self,
+        watched: Watched,
+        interfaces: Sequence[str] | None = None,
+        choice: Mapping[str, str] | None = None,
+    ) -> None:
+        names = list(interfaces_of(watched) if interfaces is None else interfaces)
+        if not names:
+            raise BadInput("a panel needs an interface to watch: build a topology that has one")
+        super().__init__(interfaces=names, choice={"interface": names[0], **(choice or {})})
+        self._watched = watched
+        self._viewers: dict[str, float] = {}
+        self._lock = threading.Lock()  # protects _monitor and _since
+        self._monitor: Monitored | None = None
+        self._since = -1
+        self._is_closed = False
+        self._waits = threading.Event()
+        self.on_msg(self._hear)
+        threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a capture goes on."""
+        return self._monitor is not None
+
+    def _hear(self, _widget: Any, message: Any, _buffers: Any) -> None:
+        """A message of a page, which is checked: a page can ask for what the panel was made for, and nothing else."""
+        if not isinstance(message, dict):
+            return
+        viewer = str(message.get("viewer", ""))[:64]
+        if message.get("do") == "alive" and len(self._viewers) < 1000:
+            self._viewers[viewer] = time.monotonic()
+        elif message.get("do") == "bye":
+            self._viewers.pop(viewer, None)
+        elif message.get("do") == "apply":
+            self._apply(message.get("choice"))
+        elif message.get("do") == "save":
+            self._save(viewer)
+
+    def _apply(self, choice: Any) -> None:
+        try:
+            self.choice = checked(choice, self.interfaces)
+        except LabkitError as error:
+            self.send({"do": "problem", "text": str(error)})
+            return
+        self._stop()
+        self._start()
+
+    def _save(self, viewer: str) -> None:
+        with self._lock:
+            if self._monitor is None:
+                return
+            try:
+                content = self._monitor.pcapng()
+            except LabkitError as error:
+                self.send({"do": "problem", "text": str(error)})
+                return
+        self.send({"do": "file", "viewer": viewer}, buffers=[content])
+
+    def _start(self) -> None:
+        parameters = dict(self.choice)
+        with self._lock:
+            if self._monitor is not None:
+                return
+            try:
+                self._monitor = self._watched.monitor(parameters.pop("interface"), **parameters)
+                self._since = -1
+                self._problem = None
+            except LabkitError as error:
+                self._problem = str(error)
+                self.send({"do": "problem", "text": str(error)})
+
+    def _stop(self) -> None:
+        with self._lock:
+            one, self._monitor = self._monitor, None
+            if one is not None:
+                try:
+                    one.close()
+                except LabkitError as error:
+                    self.send({"do": "problem", "text": str(error)})
+
+    _problem: str | None = None
+
+    def _run(self) -> None:
+        """Send reports as long as there are viewers."""
+        while not self._is_closed:
+            self._waits.wait(UPDATE_S)
+            now = time.monotonic()
+            self._viewers = {name: at for name, at in list(self._viewers.items()) if now - at < VIEWER_S}
+            if not self._viewers:
+                if self._monitor is not None:
+                    self._stop()
+                self._problem = None
+                continue
+            if self._monitor is None and self._problem is None:
+                self._start()
+            self._send_report()
+        self._stop()
+
+    def _send_report(self) -> None:
+        with self._lock:
+            if self._monitor is None:
+                return
+            try:
+                report = self._monitor.read(self._since, MOST_PACKETS)
+            except LabkitError as error:
+                self._monitor, self._problem = None, str(error)
+                self.send({"do": "problem", "text": str(error)})
+                return
+            if report.packets:
+                self._since = report.packets[-1].number
+        self.send(message(report))
+
+    def close(self) -> None:
+        """Close the widget and end its capture."""
+        self._is_closed = True
+        self._waits.set()
+        super().close()
+
+
+def interfaces_of(watched: Any) -> list[str]:
+    """The interfaces of a live topology, without loopback where there is another: NAMESPACE:INTERFACE."""
+    spaces = watched.state.namespaces
+    all_names = [(f"{space.name}:{one.name}", one.kind) for space in spaces for one in space.interfaces]
+    return [name for name, kind in all_names if kind != "loopback"] or [name for name, _kind in all_names]
+
+
+def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
+    """What a page chose, as parameters of a monitor. Raises BadInput for an interface that is not among those of the
+    panel, for a name that is none of its fields, and for what is no text."""
+    if not isinstance(choice, dict) or choice.get("interface") not in interfaces:
+        raise BadInput(f"this panel watches {', '.join(interfaces)}: choose one of them")
+    for name, value in choice.items():
+        if name not in {*TEXTS, "interface"} or not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+            raise BadInput(
+                f"{str(name)[:40]!r} is no text of at most {MOST_CHARACTERS} characters for this panel"
+            )
+    return {name: value for name, value in choice.items() if value}
+
+
+def message(report: Any) -> dict[str, Any]:
+    """A report for the page: numbers and texts."""
+    return {
+        "do": "report",
+        "time_s": time.monotonic(),
+        "counts": msgspec.to_builtins(report.counts),
+        "classes": {name: list(counts) for name, counts in report.classes.items()},
+        "conversations": [list(one) for one in report.conversations],
+        "packets": [_row(one) for one in report.packets],
+        "is_gone": report.is_gone,
+        "problem": report.problem,
+    }
+
+
+def _row(packet: Any) -> dict[str, Any]:
+    clock = time.strftime("%H:%M:%S", time.localtime(packet.time_ns // 10**9))
+    layers = packet.layers
+    return {
+        "time": f"{clock}.{packet.time_ns % 10**9 // 1000:06d}",
+        "direction": packet.direction,
+        "length_bytes": packet.length_bytes,
+        "stack": packet.stack,
+        "layers": [f"{one.text} ({one.header_bytes} of {one.length_bytes} bytes)" for one in layers],
+        "hex": hex_lines(packet.data),
+    }
+
+
+def hex_lines(data: bytes) -> str:
+    """Bytes as lines of hexadecimal numbers and ASCII."""
+    lines = []
+    for at in range(0, len(data), HEX_BYTES):
+        part = data[at : at + HEX_BYTES]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:04x}  {part.hex(' '):{3 * HEX_BYTES}} {text}")
+    return "\n".join(lines)

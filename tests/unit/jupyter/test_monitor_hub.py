@@ -1,0 +1,134 @@
+"""Pages that share captures over a hub, and what a page may ask for."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput, Failed
+from labkit.jupyter import monitor_panel
+from labkit.jupyter.monitor_hub import Hub, HubClient
+from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitoredPacket, MonitorReport
+
+FRAME = bytes(12) + b"\x08\x00<script>alert(1)</script>"
+INTERFACES = ["client0:eth0", "server0:eth0"]
+
+
+class Fake:
+    """A monitor and what is watched, without packets."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, dict[str, Any]]] = []
+        self.closed = 0
+
+    def monitor(self, interface: str, **parameters: Any) -> Fake:
+        if parameters.get("source") == "wrong":
+            raise BadInput("source='wrong' is no address")
+        self.begun.append((interface, parameters))
+        return self
+
+    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+        packet = MonitoredPacket(since + 1, 0, "in", len(FRAME), FRAME, 1)
+        counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
+        return MonitorReport(counts, {"ip": (1, 40)}, [("ip", "a", "b", 1, 40)], [packet], False, 1)
+
+    def pcapng(self) -> bytes:
+        return b"file"
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def hub(fake: Fake, tmp_path: Path) -> Iterator[Hub]:
+    with Hub(fake, INTERFACES, str(tmp_path / "hub")) as made:
+        yield made
+
+
+def test_viewers_share_one_capture_which_ends_with_the_last(hub: Hub, fake: Fake, tmp_path: Path) -> None:
+    client = HubClient(str(tmp_path / "hub"))
+    one, other = (client.monitor("client0:eth0", source="10.0.0.1") for _ in range(2))
+    third = client.monitor("client0:eth0")
+    assert fake.begun == [("client0:eth0", {"source": "10.0.0.1"}), ("client0:eth0", {})]
+    assert one.read(4).packets[0].number == 5
+    assert other.read().packets[0].data == FRAME
+    assert other.pcapng() == b"file"
+    one.close()
+    assert other.read().counts.seen_count == 1
+    assert fake.closed == 0
+    other.close()
+    third.close()
+    deadline = time.monotonic() + 20
+    while fake.closed < 2 or hub.captures_count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tmp_path: Path) -> None:
+    client = HubClient(str(tmp_path / "hub"))
+    for interface, parameters in (
+        ("machine:eth0", {}),
+        ("client0:eth0", {"keep_count": "1"}),
+        ("client0:eth0", {"where": "ssh:other"}),
+        ("client0:eth0", {"source": "x" * 100_000}),
+        ("client0:eth0", {"source": "wrong"}),
+        ("client0:eth0", {"source": ["10.0.0.1"]}),
+    ):
+        with pytest.raises(BadInput):
+            client.monitor(interface, **parameters)
+    assert fake.begun == []
+    assert (tmp_path / "hub").stat().st_mode & 0o777 == 0o600
+
+
+def test_hub_that_has_gone(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="cannot be reached"):
+        HubClient(str(tmp_path / "none")).monitor("client0:eth0")
+
+
+def test_panel_captures_as_long_as_there_is_a_viewer(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_panel, "VIEWER_S", 0.5)
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
+    )
+    panel = monitor_panel.MonitorPanel(fake, INTERFACES)
+
+    def until(true: Any) -> None:
+        deadline = time.monotonic() + 20
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    assert fake.begun == []
+    panel._hear(None, {"do": "alive", "viewer": "1"}, [])
+    until(lambda: any(one["do"] == "report" for one in sent))
+    [packet] = next(one for one in sent if one["do"] == "report")["packets"]
+    assert "script>" in packet["hex"]  # as text; the page puts it into textContent
+    panel._hear(None, {"do": "apply", "choice": {"interface": "machine:eth0"}}, [])
+    panel._hear(None, {"do": "apply", "choice": "x"}, [])
+    panel._hear(None, "x", [])
+    assert next(one["text"] for one in sent if one["do"] == "problem").startswith(
+        "this panel watches client0:eth0"
+    )
+    assert {interface for interface, _ in fake.begun} == {"client0:eth0"}
+    until(lambda: not panel.is_capturing)
+    assert fake.closed == len(fake.begun)
+    panel.close()
+
+
+def test_page_puts_no_packet_into_html() -> None:
+    source = Path(monitor_panel.__file__).with_suffix(".js").read_text()
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc", source
+    )
+    assert not re.search(r"https?://", source)
