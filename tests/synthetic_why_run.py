@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import synthetic_profiles as made
 import synthetic_rows
 
 from labkit.analysis import flame
+from labkit.analysis.why import sections
+from labkit.analysis.why.selection import ProfiledPoint
 
 ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
 PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
@@ -84,3 +87,12 @@ def words(page: Path) -> str:
     """What a reader sees of it, and of figures what they are made of."""
     text = page.read_text()
     return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
+
+
+def tables(point: ProfiledPoint) -> list[tuple[str, str, pd.DataFrame | None]]:
+    """The parts of the page that are tables: title, words, table."""
+    result = []
+    for title, pieces in sections.parts(point):
+        text = " ".join(one for one in pieces if isinstance(one, str))
+        result.append((title, text, next((one for one in pieces if isinstance(one, pd.DataFrame)), None)))
+    return result

@@ -314,8 +314,10 @@ def _experiments() -> str:
     for name in experiments.TABLE:
         experiment = experiments.find(name)
         lines.append(f"  {name}")
-        for key, value in experiment.parameters().asdict().items():
-            lines.append(f"    {f'{key}={typed(value)}':24}  {experiment.help[key]}")
+        values = experiment.parameters().asdict()
+        for key, text in experiment.help.items():
+            if key in values:
+                lines.append(f"    {f'{key}={typed(values[key])}':24}  {text}")
     return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
 
 

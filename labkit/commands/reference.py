@@ -79,9 +79,11 @@ def _parameters() -> Iterator[str]:
     known: dict[str, tuple[str, str]] = {}
     for name in experiments.TABLE:
         experiment = experiments.find(name)
+        values = experiment.parameters().asdict()
         rows = {
-            key: (_short(arguments.typed(value)), experiment.help[key])
-            for key, value in experiment.parameters().asdict().items()
+            key: (_short(arguments.typed(values[key])), text)
+            for key, text in experiment.help.items()
+            if key in values
         }
         yield f"## Parameters of {name}\n"
         if known:

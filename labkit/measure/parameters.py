@@ -37,7 +37,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
             if name not in types:
                 close = difflib.get_close_matches(name, types, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
-                raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(types)}")
+                raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(sorted(types))}")
             parse = cls.PARSERS.get(name)
             values[name] = parse(value) if parse else _value(name, value, types[name])
         made = cls(**values)

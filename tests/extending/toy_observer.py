@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.measure import topologies
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.observers.base import Observation
-from labkit.measure.observers.registry import Observer
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer
 
 
 def switches() -> int:
@@ -37,7 +35,7 @@ class ContextSwitches:
 
 @contextmanager
 def armed(
-    _parameters: DatapathParameters, _topology: topologies.Topology, _stem: Path
+    _parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
 ) -> Iterator[ContextSwitches]:
     """An observer of one whole run. It needs neither the topology nor a file of its own."""
     yield ContextSwitches()

@@ -51,9 +51,12 @@ for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffe
 with session.exclusive_tracefs():
     output = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
 print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", output))), None, 0, output.splitlines()]))
-with perf_tools.perf_tool("kprobe", ["p:ip_rcv"], 5) as tool:
-    process.output(PING, 60)
-    print(json.dumps(["kprobe", tool.text().count(" ip_rcv: ("), None, 0, []]))
+for probe in ("ip_rcv", "ip_rcv:return"):
+    with perf_tools.kprobe(probe) as watch:
+        with watch.counting():
+            process.output(PING, 60)
+        seen = watch.report().observed
+    print(json.dumps([probe, seen["calls_count"], seen["processes"], seen["values"], []]))
 """
 
 
@@ -138,9 +141,11 @@ def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
     done = emulated.run(sys.executable, "-c", COMPARED, timeout=400)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
-    assert {name: result[name][0] for name in ("own", "bpf", "perf", "kprobe")} == dict.fromkeys(
-        ("own", "bpf", "perf", "kprobe"), 1000
-    )
+    ways = ("own", "bpf", "perf", "ip_rcv", "ip_rcv:return")
+    assert {name: result[name][0] for name in ways} == dict.fromkeys(ways, 1000)
+    assert result["ip_rcv"][1]["ping"] > 500
+    assert result["ip_rcv"][2] == {}
+    assert result["ip_rcv:return"][2] == {"0": 1000}  # NET_RX_SUCCESS
     assert (
         1 / 8 < result["own"][1] / result["bpf"][1] < 8
     )  # a probe of BPF's takes as long as ip_rcv under emulation

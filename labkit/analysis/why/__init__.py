@@ -20,15 +20,12 @@ from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
     conclusion,
     conclusion_tables,
-    counter_tables,
-    function_time_table,
-    loss_table,
-    packets,
     selection,
     verdict,
 )
 from labkit.analysis.why.arms import each_arm
 from labkit.analysis.why.conclusion import Candidate, Conclusion
+from labkit.analysis.why.sections import parts
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
@@ -236,16 +233,10 @@ def _cells(
         yield _shown(flame.shown(difference))
         yield _prose("### By function: with all that it called")
         yield _shown(flame.shown(difference, inclusive=True))
-    for title, words, table in (*counter_tables.tables(point), loss_table.table(point)):
-        yield _prose(f"## {title}", words)
-        if table is not None:
-            yield _shown(table)
-    yield _prose(f"## {function_time_table.TITLE}")
-    for part in function_time_table.pieces(point):
-        yield _prose(_plain(part)) if isinstance(part, str) else _shown(part)
-    yield _prose(f"## {packets.TITLE}")
-    for piece in packets.pieces(point):
-        yield _prose(_plain(piece)) if isinstance(piece, str) else _shown(piece)
+    for title, pieces in parts(point):
+        yield _prose(f"## {title}")
+        for piece in pieces:
+            yield _prose(_plain(piece)) if isinstance(piece, str) else _shown(piece)
 
 
 def _prose(*paragraphs: str) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -32,21 +32,13 @@ THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
 LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
-# Observers that the page has a section for; what others report is shown as it is
-SECTIONS = {
-    "perf_stat", "perf_record", "counters", "switch", "function_times", "guest_function_times", "function_graph",
-}  # fmt: skip
 NOT = "Not recorded: run it with observe={}."
 
 
-def tables(point: ProfiledPoint) -> Iterator[Table]:
-    """Each with its title; without a table, its words say why there is none."""
-    yield from _events(point)
+def kernel(point: ProfiledPoint) -> Iterator[Table]:
+    """The kernel's counters, and its CPU time by kind."""
     yield _counters(point)
     yield _cpu_time(point)
-    yield from _switch(point)
-    yield from _others(point)
-    yield _overhead(point)
 
 
 def work_unit(point: ProfiledPoint) -> CostUnit:
@@ -71,7 +63,8 @@ def observed_by(point: ProfiledPoint, observer: str) -> Observed:
     return result
 
 
-def _events(point: ProfiledPoint) -> Iterator[Table]:
+def events(point: ProfiledPoint) -> Iterator[Table]:
+    """The events of perf_stat, and what follows from them; without a table, the words say why there is none."""
     title = "Events that perf counted"
     seen = observed_by(point, "perf_stat")
     if not all(seen):
@@ -80,14 +73,14 @@ def _events(point: ProfiledPoint) -> Iterator[Table]:
     counts: Counted = []
     absent: dict[str, str] = {}
     for rounds in seen:
-        events = [report.get("events", {}) for report, _ in rounds]
+        counted = [report.get("events", {}) for report, _ in rounds]
         has_known_work = [
             {
                 f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
                 for name, one in each.items()
                 if one["count"] is not None
             }
-            for each in events
+            for each in counted
         ]
         counts.append(
             [
@@ -96,7 +89,7 @@ def _events(point: ProfiledPoint) -> Iterator[Table]:
             ]
         )
         absent |= {
-            name: one["reason"] for each in events for name, one in each.items() if one["count"] is None
+            name: one["reason"] for each in counted for name, one in each.items() if one["count"] is None
         }
     # What was not counted once is not 0 (METHOD: missing is null).
     of_each = [report.keys() for rounds in counts for report, _ in rounds]
@@ -161,7 +154,7 @@ def _cpu_time(point: ProfiledPoint) -> Table:
     return title, words, table if len(table) else None
 
 
-def _switch(point: ProfiledPoint) -> Iterator[Table]:
+def switch(point: ProfiledPoint) -> Iterator[Table]:
     """What Open vSwitch counted, where an arm is one: for each packet that its datapath looked up."""
     seen = observed_by(point, "switch")
     if not any(report for side in seen for report, _ in side):
@@ -198,7 +191,7 @@ def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
     flows = rounds[-1][0].get("flows", []) if rounds else []
     if not flows:
         return f"{name}: no switch, or no flow in it."
-    return f"{name}: the busiest flow has the actions `{flows[0]['actions']}`."
+    return f"{name}: the busiest flow has the actions {flows[0]['actions']}."
 
 
 def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float:
@@ -360,10 +353,10 @@ def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
     return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
 
 
-def _others(point: ProfiledPoint) -> Iterator[Table]:
-    """The numbers that observers without a section of their own reported: the median of the rounds of each side."""
+def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
+    """The numbers that observers other than the `known` ones reported: the median of the rounds of each side."""
     sides = list(point.named_sides())[:2]
-    for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - SECTIONS):
+    for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - known):
         result: dict[str, dict[str, str]] = {}
         for (side, _), rounds in zip(sides, observed_by(point, observer), strict=True):
             numbers = pd.DataFrame([_numbers(report) for report, _ in rounds])
@@ -384,7 +377,7 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _overhead(point: ProfiledPoint) -> Table:
+def overhead(point: ProfiledPoint) -> Table:
     """What observing left of the speed: throughput, or the rate of pings."""
     result: dict[str, dict[str, str]] = {}
     for name, rows in list(point.named_sides())[:2]:

@@ -24,7 +24,7 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError, Unsupported
 from labkit.common.printable import printable
 from labkit.measure import endpoints, experiments, topologies
-from labkit.measure.agent import interactive, notebook_kernel
+from labkit.measure.agent import notebook_kernel
 from labkit.system import machine, netlink, process, temporary_files
 
 BEFORE_S = (
@@ -143,6 +143,8 @@ def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Build a topology, report its state, and answer requests as long as standard input is open."""
+    from labkit.measure.agent import interactive  # it brings captures, which no measurement needs
+
     # An interrupt is meant for the programs in the topology. A handler is not inherited; SIG_IGN or a block would be.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
@@ -14,8 +14,6 @@ from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
-from labkit.measure.observers.ftrace import function_times
-from labkit.measure.observers.perf import record, stat
 from labkit.measure.parameters import Parameters, one_of, within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
@@ -50,11 +48,7 @@ HELP = {
     "observe": "observers, each with whole runs of its own after the rounds that measure: "
     + ", ".join(observing.NAMES),
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
-    "events": "what perf_stat counts, by perf's names",
-    "functions": "of the kernel, which function_times times: names, no patterns",
-    "sample_hz": "of perf_record, on each CPU",
-    "graph_functions": "whose calls function_graph shows; none: what sends and receives a packet of the protocol",
-    "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
+    **observing.HELP,
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
@@ -68,6 +62,11 @@ HELP = {
     "link_delay_s": "of the link between two lab VMs, each way (netem)",
     "seed": "of every random order; none: drawn and recorded",
 }
+
+if TYPE_CHECKING:
+    ObservedParameters = Parameters
+else:
+    ObservedParameters = observing.with_parameters(Parameters)
 
 
 def _topologies(given: Any) -> tuple[str | Network, ...]:
@@ -87,8 +86,8 @@ def _topology(given: Any) -> str | Network:
         raise BadInput(f"topology: a value is neither a name nor a network: {error}") from None
 
 
-class DatapathParameters(Parameters, frozen=True, kw_only=True):
-    """Parameters of the experiment; HELP says what each is."""
+class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment, with those of all observers; HELP says what each is."""
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
 
@@ -112,11 +111,6 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
     whole_runs: int | None = None
     observe: tuple[str, ...] = ()
     profile_rounds: int = 5
-    events: tuple[str, ...] = stat.EVENTS
-    functions: tuple[str, ...] = function_times.FUNCTIONS
-    sample_hz: int = record.FREQUENCY_HZ
-    graph_functions: tuple[str, ...] = ()
-    keep_perf_data: bool = False
     half_width: float = 0.02
     mss_bytes: int | None = None
     congestion: str | None = None
@@ -243,7 +237,6 @@ class DatapathParameters(Parameters, frozen=True, kw_only=True):
     def _check_observers(self) -> None:
         observing.check(self)
         within("profile_rounds", self.profile_rounds, 1, 1000)
-        within("sample_hz", self.sample_hz, 1, 50_000)
 
     def _check_load(self) -> None:
         self.load_generator.check(self)

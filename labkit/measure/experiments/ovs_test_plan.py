@@ -17,8 +17,7 @@ from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
-from labkit.measure.topologies.open_vswitch.rules import CASES, KINDS
-from labkit.measure.topologies.open_vswitch.words import LEAST_RULES, MOST_RULES, PLAN_TUNNELS
+from labkit.measure.topologies.open_vswitch.words import CASES, KINDS, LEAST_RULES, MOST_RULES, PLAN_TUNNELS
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 

@@ -1,11 +1,16 @@
-"""The interface of observers: what they read of an experiment, and what they report."""
+"""The interface of observers: their parameters, what they read of an experiment, and what they report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from labkit.measure import topologies
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,6 @@ class ObservedLoad(Protocol):
     def family(self) -> int:
         """4 or 6."""
 
-    @property
-    def events(self) -> tuple[str, ...]:
-        """Events of perf_stat."""
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """Kernel functions that function_times times."""
-
-    @property
-    def graph_functions(self) -> tuple[str, ...]:
-        """Kernel functions whose calls function_graph records."""
-
-    @property
-    def sample_hz(self) -> int:
-        """Samples per second that perf_record takes on each CPU."""
-
-    @property
-    def keep_perf_data(self) -> bool:
-        """Whether perf_record keeps perf.data."""
-
 
 class ArmedObserver(Protocol):
     """An observer that was armed before the traffic began."""
@@ -82,3 +67,46 @@ class ArmedObserver(Protocol):
 
     def report(self) -> Observation:
         """Return what the observer saw; call it after the traffic."""
+
+
+class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of one observer, each with a default. Experiments that observe have them among their own.
+
+    HELP has a text for each. Two observers can share a class.
+    """
+
+    HELP: ClassVar[Mapping[str, str]] = {}
+
+    def check(self) -> None:
+        """Raise BadInput, with one sentence, for values that cannot be, whether the observer is asked for or not."""
+
+
+Own = TypeVar("Own", bound=ObserverParameters)
+
+
+def own_parameters(parameters: ObservedLoad, kind: type[Own]) -> Own:
+    """Return the parameters of one observer, out of those of an experiment."""
+    return kind(**{name: getattr(parameters, name) for name in kind.__struct_fields__})
+
+
+@dataclass(frozen=True)
+class Observer:
+    """One observer: its own parameters, the hooks that reject impossible requests, and the function that arms it.
+
+    `check_parameters` sees the parameters of an experiment that asks for the observer, on any machine. `check` sees
+    them on the machine that measures, `check_topology` also one built arm; `check_built` runs after every arm was built
+    once (so the kernel's modules are loaded). `armed` gets the parameters, the built topology and the beginning of the
+    path for an artefact. An observer that `traces` changes the code of this kernel and needs a guard. One that
+    `disturbs` changes the code of a kernel, this one or a guest's.
+    """
+
+    check: Callable[[ObservedLoad], object]
+    armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
+    check_built: Callable[[ObservedLoad], object] = lambda _parameters: None
+    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _parameters, _topology: (
+        None
+    )
+    parameters: type[ObserverParameters] = ObserverParameters
+    check_parameters: Callable[[ObservedLoad], object] = lambda _parameters: None
+    traces: bool = False
+    disturbs: bool = False

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.common.errors import BadInput
+from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
-from labkit.measure.observers.base import Observation
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import changes
+from labkit.measure.topologies import open_vswitch
 from labkit.system import netlink
 
 MOST_FLOWS = 10
@@ -173,3 +177,18 @@ def flows(text: str) -> dict[str, dict[str, Any]]:
             match = ",".join(one for one in fields if not re.fullmatch(r"\w+\(0(x0)?/0(x0)?\)", one))
             result[parts[1]] = {"packets": int(parts[3]), "match": match, "actions": parts[4]}
     return result
+
+
+def _armed(
+    _parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return switched(topology.switch)
+
+
+def _check(parameters: ObservedLoad) -> None:
+    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
+        names = " or ".join(open_vswitch.NAMES)
+        raise BadInput(f"observe=switch needs topology={names}")
+
+
+SWITCH = Observer(_check, _armed)

@@ -10,9 +10,18 @@ connection; a difference between both sides is reported as `unexplained_count`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint, Pair
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
+from labkit.measure.observers.counters.kernel_counters import Counters, counters
+from labkit.measure.observers.counters.receive_counters import IN_UDP
+from labkit.measure.topologies.state.packet_path import IN, OUT
 
 Step = tuple[str, str, str]  # namespace, interface, out or in
 Counts = Mapping[str, Any]
@@ -217,3 +226,56 @@ def _loss_summary(unit: str, sent: int, received: int, hops: list[dict[str, Any]
     unexplained = lost - sum(hop["lost_count"] for hop in hops)
     counts = {"sent_count": sent, "received_count": received, "lost_count": lost}
     return {"unit": unit, **counts, "hops": hops, "unexplained_count": unexplained}
+
+
+class _Losses:
+    """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
+
+    def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
+        self._parameters, self._counted = parameters, counted
+        state = topologies.state(topology)
+        self._outside = [
+            (space.name, link.name)
+            for space in state.namespaces
+            for link in space.interfaces
+            if link.kind in IN_UDP
+        ]
+        self._pairs = [
+            (client.name, server.name, _pair_path(pair, steps))
+            for pair, (client, server), steps in zip(
+                topology.pairs, state.pairs, topologies.packet_paths(state), strict=True
+            )
+        ]
+        self.counting = counted.counting
+
+    def report(self) -> Observation:
+        """Return the counts by place, and under `loss` the hops of each pair."""
+        changed = self._counted.report().observed
+        result = losses(
+            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside
+        )
+        return Observation({**changed, "loss": result})
+
+
+def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
+    """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
+    way = [(step.namespace, step.interface, step.direction) for step in steps]
+    if _in_guest(pair.client):
+        way.insert(0, (pair.client.name, pair.client.interface, OUT))
+    if _in_guest(pair.server):
+        way.append((pair.server.name, pair.server.interface, IN))
+    return way
+
+
+def _in_guest(end: Endpoint) -> bool:
+    return end.box is not None and end.box.kernel is not None
+
+
+@contextmanager
+def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if _in_guest(end)]
+    with counters(topology.namespaces, ends) as counted:
+        yield _Losses(parameters, topology, counted)
+
+
+COUNTERS = Observer(check=lambda _parameters: None, armed=_armed)

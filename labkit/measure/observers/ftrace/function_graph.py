@@ -9,16 +9,24 @@ this is the whole path to the receiver's socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
 from labkit.common.errors import Unsupported
-from labkit.measure.observers.base import Observation
+from labkit.measure import topologies
+from labkit.measure.observers.base import (
+    ArmedObserver,
+    Observation,
+    ObservedLoad,
+    Observer,
+    ObserverParameters,
+    own_parameters,
+)
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
 
@@ -160,3 +168,38 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
             f"this kernel can trace none of {', '.join(usual)}: name other functions with {PARAMETER}=NAME"
         )
     return tuple(one for all_of in result.values() for one in all_of)
+
+
+class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of function_graph; HELP says what each is."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        PARAMETER: "whose calls function_graph shows; none: what sends and receives a packet of the protocol"
+    }
+
+    graph_functions: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise BadInput for what cannot be the name of a function."""
+        kernel_functions.check_names(self.graph_functions, PARAMETER)
+
+
+def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
+    names = own_parameters(parameters, GraphParameters).graph_functions
+    return roots(names, parameters.protocol, parameters.family, "guest" in parameters.endpoint)
+
+
+def _armed(
+    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return function_graph(stem.with_name(f"{stem.name}.txt"), _roots(parameters))
+
+
+FUNCTION_GRAPH = Observer(
+    lambda _parameters: tracing.check(),
+    _armed,
+    _roots,
+    parameters=GraphParameters,
+    traces=True,
+    disturbs=True,
+)

@@ -16,13 +16,21 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
-from labkit.common.errors import Failed, Unsupported
-from labkit.measure.observers.base import ArmedObserver, Observation
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure import topologies
+from labkit.measure.observers.base import (
+    ArmedObserver,
+    Observation,
+    ObservedLoad,
+    Observer,
+    ObserverParameters,
+    own_parameters,
+)
 from labkit.measure.observers.ftrace import bpftrace_times, kernel_functions, ring_buffer
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.ftrace.histogram import Distribution
@@ -245,3 +253,45 @@ def _page(source: int, page_bytes: int) -> bytes:
         return os.read(source, page_bytes)
     except BlockingIOError:
         return b""
+
+
+class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of function_times and guest_function_times; HELP says what each is."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "functions": "of the kernel, which function_times times: names, no patterns"
+    }
+
+    functions: tuple[str, ...] = FUNCTIONS
+
+    def check(self) -> None:
+        """Raise BadInput for what cannot be the name of a function."""
+        kernel_functions.check_names(self.functions)
+
+
+def check_functions(parameters: ObservedLoad) -> None:
+    """Raise BadInput without names: the tracer would arm all functions of the kernel."""
+    if not own_parameters(parameters, FunctionTimesParameters).functions:
+        observer = next(name for name in parameters.observe if name.endswith("function_times"))
+        raise BadInput(f"observe={observer} needs functions=NAME,NAME")
+
+
+def _check_built(parameters: ObservedLoad) -> None:
+    kernel_functions.resolved(own_parameters(parameters, FunctionTimesParameters).functions)
+
+
+def _armed(
+    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return function_times(own_parameters(parameters, FunctionTimesParameters).functions)
+
+
+FUNCTION_TIMES = Observer(
+    lambda _parameters: check(),
+    _armed,
+    _check_built,
+    parameters=FunctionTimesParameters,
+    check_parameters=check_functions,
+    traces=True,
+    disturbs=True,
+)

@@ -14,13 +14,21 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.observers.base import Observation
+from labkit.measure import topologies
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions, ring_buffer, session
-from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, collect
+from labkit.measure.observers.ftrace.function_times import (
+    FIELDS,
+    Collected,
+    FunctionTimesParameters,
+    check_functions,
+    collect,
+)
 from labkit.system import process
 
 TRACEFS = "/sys/kernel/tracing"
@@ -204,3 +212,56 @@ def _addresses(guest: Machine, names: Sequence[str]) -> dict[int, str]:
 def _processes(guest: Machine) -> dict[int, str]:
     lines = guest.read(f"{TRACEFS}/saved_cmdlines").decode(errors="replace").splitlines()
     return {int(pid): name for pid, _, name in (line.partition(" ") for line in lines)} | {0: "swapper"}
+
+
+def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Machine]:
+    """Return the guests at the ends, each once. Raises Unsupported if their kernel may panic when it is traced."""
+    from labkit.measure.endpoints.guest import spec  # what only guests need
+
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
+    word = parameters.guest_word
+    for box in boxes.values():
+        several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
+        if several and spec.parse(word).machine.profile != "tracing":
+            raise Unsupported(
+                "an emulated guest with several CPUs may panic when its functions are traced:"
+                f" use guest={word},profile=tracing, which runs all of them in one thread"
+            )
+    result: list[Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
+    return result
+
+
+def _armed(
+    parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return guest_function_times(
+        _guests(parameters, topology), own_parameters(parameters, FunctionTimesParameters).functions
+    )
+
+
+def _check_guests(parameters: ObservedLoad) -> None:
+    if not parameters.in_guests:
+        raise BadInput(
+            "observe=guest_function_times needs endpoint=guest; otherwise use observe=function_times"
+        )
+
+
+def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
+    """Raise BadInput for functions that the guests' kernel cannot trace.
+
+    Other problems of a tracer do not stop the experiment; its rows report them.
+    """
+    with suppress(Unsupported, Failed):
+        for one in _guests(parameters, topology)[:1]:  # all guests have the same kernel and modules
+            traced(one, own_parameters(parameters, FunctionTimesParameters).functions)
+
+
+GUEST_FUNCTION_TIMES = Observer(
+    _check_guests,
+    _armed,
+    check_topology=_check_traceable,
+    parameters=FunctionTimesParameters,
+    check_parameters=check_functions,
+    disturbs=True,
+)

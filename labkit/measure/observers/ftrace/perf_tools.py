@@ -1,52 +1,72 @@
-"""A wrapper of funcgraph, funccount and kprobe from Brendan Gregg's perf-tools (Debian package perf-tools-unstable).
+"""kprobe: the calls of one kernel function by process, and the values that it returns, as kprobe of perf-tools records
+them (Brendan Gregg's, Debian package perf-tools-unstable).
 
-They use the shared trace instance. SIGINT to their process group ends them, so that they restore the settings
-themselves; labkit restores what they leave changed (session.exclusive_tracefs).
+kprobe traces in the folder of tracefs that all share. It ends by SIGINT to its process group, so that it undoes its
+changes. labkit restores whatever it leaves (`session.exclusive_tracefs`). The kernel counts every event, and its buffer
+keeps the last ones: the count is exact, and processes and values are those of the events that were kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
-from labkit.common.errors import BadInput, Failed
-from labkit.measure.observers.ftrace import session
+from labkit.common import errors
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure import topologies
+from labkit.measure.observers.base import (
+    ArmedObserver,
+    Observation,
+    ObservedLoad,
+    Observer,
+    ObserverParameters,
+    own_parameters,
+)
+from labkit.measure.observers.ftrace import kernel_functions, session
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
-# The tracefs file that shows that a tool is tracing, and its content before.
-ARMED = {
-    "funcgraph": ("current_tracer", "nop"),
-    "funccount": ("function_profile_enabled", "0"),
-    "kprobe": ("events/kprobes/enable", "0"),
-}
-ARMING_S = 120.0  # funcgraph arms all kernel functions; an emulated CPU needs half a minute
-GRACE_S = 30.0  # to print buffered output and restore the settings
-AGAIN_S = 1.0  # a signal between two of its commands does not end it
+PROBE = "labkit_probe"  # its name in tracefs; kprobe gives it to a shell, so it is never a parameter
+RETURN = ":return"
+ENABLED = "events/kprobes/enable"  # reads "0" until kprobe traces
+ARMING_S = 120.0  # an emulated CPU is slow
+GRACE_S = 60.0  # to print what was buffered, and to undo
+AGAIN_S = 30.0  # a signal that comes between two of its commands does not end it
+LONGEST_S = 100_000  # kprobe records into the buffer only if it has a duration
+MOST_VALUES = 20
 
 
-class Tool:
-    """A running tool."""
+class Kprobe:
+    """kprobe, armed."""
 
-    def __init__(self, program: process.Running, duration_s: int) -> None:
-        self._program, self._duration_s = program, duration_s
+    def __init__(self, program: process.Running, top: Path, function: str) -> None:
+        self._program, self._top, self._function = program, top, function
 
-    def text(self) -> str:
-        """Wait until its time is over and return its output. Raises Failed with its error message."""
-        if process.wait([self._program], time.monotonic() + self._duration_s + GRACE_S):
-            self.end()
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Record until the block ends."""
+        (self._top / "trace").write_text("")
+        yield
+        (self._top / "tracing_on").write_text("0")
+
+    def report(self) -> Observation:
+        """Calls (or returns) in all, and by process; returned values, the most frequent first."""
+        self.end()
         ended = self._program.ended()
         if ended.returncode != 0:
             raise Failed(ended.words())
-        return ended.stdout
+        return observation(ended.stdout, self._function)
 
     def end(self) -> None:
-        """End it and its children."""
+        """End it, with what it started."""
         deadline = time.monotonic() + GRACE_S
         while not self._program.poll():
             late = time.monotonic() > deadline
@@ -54,41 +74,102 @@ class Tool:
                 os.killpg(self._program.pid, signal.SIGKILL if late else signal.SIGINT)
             process.wait([self._program], time.monotonic() + AGAIN_S)
         with contextlib.suppress(OSError):
-            if tracing_journal.PERF_TOOLS_LOCK.read_text().strip() == str(
-                self._program.pid
-            ):  # it was killed before it could
-                tracing_journal.PERF_TOOLS_LOCK.unlink()
+            if tracing_journal.PERF_TOOLS_LOCK.read_text().strip() == str(self._program.pid):
+                tracing_journal.PERF_TOOLS_LOCK.unlink()  # it was killed before it could remove its lock
+
+
+@errors.reading("the output of kprobe")
+def observation(text: str, function: str) -> Observation:
+    """Return what kprobe's output (`trace` of tracefs, with its header) says. Raises Failed if it has no header."""
+    header = re.search(r"entries-in-buffer/entries-written: (\d+)/(\d+)", text)
+    if header is None:
+        raise ValueError("there are no entries-in-buffer/entries-written")
+    kept, written = int(header[1]), int(header[2])
+    # `  iperf3-412   [001] d..1.  77.123456: labkit_probe: (udp_sendmsg+0x0/0xa80)`, with ` value=512` behind a return
+    events = re.findall(rf"^ *(.+)-\d+ +\[\d+\].*: {PROBE}: \(.*\)(?: value=(-?\d+))?$", text, re.MULTILINE)
+    values = Counter(value for _, value in events if value)
+    observed = {
+        "function": function,
+        "calls_count": written,
+        "kept_count": kept,
+        "processes": dict(Counter(name for name, _ in events).most_common(MOST_VALUES)),
+        "values": dict(values.most_common(MOST_VALUES)),
+    }
+    doubts = [] if written else [f"{function} was not called while kprobe recorded"]
+    return Observation(observed, doubts=doubts)
 
 
 @contextmanager
-def perf_tool(name: str, words: Sequence[str], duration_s: int) -> Iterator[Tool]:
-    """Run funcgraph, funccount or kprobe with these arguments (`-m 1 ip_rcv`) for `duration_s` seconds.
+def kprobe(probe: str) -> Iterator[ArmedObserver]:
+    """Arm kprobe for a function, or for its returns (`NAME:return`). It has ended when the block ends.
 
-    It has ended when the block ends. Raises Unsupported if it is not installed or tracing is impossible.
+    Raises Unsupported without kprobe, or where nothing can be traced; BadInput for a function that cannot be traced.
     """
-    if name not in ARMED:
-        raise BadInput(f"{name} is not a supported perf-tool: choose {', '.join(ARMED)}")
-    program = machine.needed(f"{name}-perf", "perf-tools-unstable")
+    parameters = KprobeParameters(probe=probe)
+    parameters.check()
+    [[function, *_]] = kernel_functions.resolved([parameters.function]).values()
+    returns = probe.endswith(RETURN)
+    words = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
+    program = machine.needed("kprobe-perf", "perf-tools-unstable")
     with session.exclusive_tracefs() as top:
-        running = process.Running(
-            ["setsid", program, "-d", str(duration_s), *words]
-        )  # the leader of its group
-        tool = Tool(running, duration_s)
+        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), words])  # leads its group
+        tool = Kprobe(running, top, probe)
         try:
-            _armed(running, top, *ARMED[name])
+            wait_until_armed(running, top)
             yield tool
         finally:
             tool.end()
             running.ended()
 
 
-def _armed(program: process.Running, top: Path, name: str, before: str) -> None:
-    """Wait until it traces or has ended. Raises Failed after ARMING_S."""
+def wait_until_armed(program: process.Running, top: Path) -> None:
+    """Wait until it traces. Raises Failed if it ends before, or does not within ARMING_S."""
     deadline = time.monotonic() + ARMING_S
     while not program.poll():
         with contextlib.suppress(OSError):
-            if (top / name).read_text().strip() != before:
+            if (top / ENABLED).read_text().strip() != "0":
                 return
         if time.monotonic() > deadline:
             raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)
+    raise Failed(program.ended().words())
+
+
+class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of kprobe; HELP says what each is."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "probe": "the kernel function whose calls kprobe records; NAME:return records the values that it returns"
+    }
+
+    probe: str = "ip_rcv"
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+        return self.probe.removesuffix(RETURN)
+
+    def check(self) -> None:
+        """Raise BadInput for what cannot be the name of a function."""
+        if not re.fullmatch(kernel_functions.NAME, self.function):
+            raise BadInput(f"probe={self.probe!r} is not NAME or NAME:return of a kernel function")
+
+
+def _check(_parameters: ObservedLoad) -> None:
+    machine.needed("kprobe-perf", "perf-tools-unstable")
+    with session.exclusive_tracefs() as top:
+        if not (top / "kprobe_events").exists():
+            raise Unsupported(f"this kernel has no probes (CONFIG_KPROBE_EVENTS): {session.OTHERWISE}")
+
+
+def _check_built(parameters: ObservedLoad) -> None:
+    kernel_functions.resolved([own_parameters(parameters, KprobeParameters).function])
+
+
+def _armed(
+    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
+) -> contextlib.AbstractContextManager[ArmedObserver]:
+    return kprobe(own_parameters(parameters, KprobeParameters).probe)
+
+
+KPROBE = Observer(_check, _armed, _check_built, parameters=KprobeParameters, traces=True, disturbs=True)

@@ -13,18 +13,27 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from labkit.common import safe_files, units
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.observers.base import Observation
+from labkit.measure import topologies
+from labkit.measure.observers.base import (
+    ArmedObserver,
+    Observation,
+    ObservedLoad,
+    Observer,
+    ObserverParameters,
+    own_parameters,
+)
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.measure.observers.perf.fold_stacks import OUTSIDE, Folding, blocks
+from labkit.measure.parameters import within
 from labkit.system import process
 
 FREQUENCY_HZ = 997  # not in step with the kernel's tick
@@ -152,3 +161,30 @@ def write(path: Path, result: Folding) -> int:
             file.write(line)
             count += 1
     return count
+
+
+class RecordParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of perf_record; HELP says what each is."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "sample_hz": "of perf_record, on each CPU",
+        "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
+    }
+
+    sample_hz: int = FREQUENCY_HZ
+    keep_perf_data: bool = False
+
+    def check(self) -> None:
+        """Raise BadInput for a rate that perf cannot keep."""
+        within("sample_hz", self.sample_hz, 1, 50_000)
+
+
+def _armed(
+    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    mine = own_parameters(parameters, RecordParameters)
+    folded = stem.with_name(f"{stem.name}.folded.gz")
+    return perf_record(folded, frequency_hz=mine.sample_hz, keep=mine.keep_perf_data)
+
+
+PERF_RECORD = Observer(lambda _parameters: check(), _armed, parameters=RecordParameters)

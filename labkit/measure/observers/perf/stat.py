@@ -9,13 +9,22 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.observers.base import Observation
+from labkit.measure import topologies
+from labkit.measure.observers.base import (
+    ArmedObserver,
+    Observation,
+    ObservedLoad,
+    Observer,
+    ObserverParameters,
+    own_parameters,
+)
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
@@ -200,3 +209,29 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
         return parts[0] if parts else _null("perf did not report it")
     least = min((one["running_ratio"] for one in counted if one["running_ratio"] is not None), default=None)
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}
+
+
+class StatParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of perf_stat; HELP says what each is."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"events": "what perf_stat counts, by perf's names"}
+
+    events: tuple[str, ...] = EVENTS
+
+
+def _check_parameters(parameters: ObservedLoad) -> None:
+    if not own_parameters(parameters, StatParameters).events:
+        raise BadInput("observe=perf_stat needs events=NAME,NAME, or leave events out")
+
+
+def _check(parameters: ObservedLoad) -> None:
+    check(own_parameters(parameters, StatParameters).events)
+
+
+def _armed(
+    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
+) -> AbstractContextManager[ArmedObserver]:
+    return perf_stat(own_parameters(parameters, StatParameters).events)
+
+
+PERF_STAT = Observer(_check, _armed, parameters=StatParameters, check_parameters=_check_parameters)

@@ -4,7 +4,25 @@
 until they are ready, `topology` builds the ports and mirrors and joins the endpoints to them.
 """
 
-from labkit.measure.topologies.open_vswitch.topology import NAMES, ovs, ovs_guests
-from labkit.measure.topologies.open_vswitch.words import SwitchOptions, options
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from labkit.measure.topologies.base import Spec, Topology
+from labkit.measure.topologies.open_vswitch.words import NAMES, SwitchOptions, options
 
 __all__ = ["NAMES", "SwitchOptions", "options", "ovs", "ovs_guests"]
+
+
+def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:
+    """A veth from every end to one switch, as `topology.ovs`."""
+    from labkit.measure.topologies.open_vswitch import topology  # what only a switch needs
+
+    return topology.ovs(name, spec)
+
+
+def ovs_guests(name: str, spec: Spec) -> AbstractContextManager[Topology]:
+    """A tap from every guest to one switch, as `topology.ovs_guests`."""
+    from labkit.measure.topologies.open_vswitch import topology
+
+    return topology.ovs_guests(name, spec)

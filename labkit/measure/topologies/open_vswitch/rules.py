@@ -18,8 +18,6 @@ from labkit.common.units import many
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.system import machine, process
 
-CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
-KINDS = ("l2", "l3")
 FIRST = 512  # rules that compare the same number of bits
 PRIORITY = 100  # of a rule that compares no bit; each bit adds 1
 INSTALL_S = 60.0  # 64,000 rules take 1 to 4 s

@@ -33,7 +33,6 @@ from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
 # Where the datapath is: the kernel's module, or ovs-vswitchd, which receives by packet sockets.
-NAMES = {"ovs": "system", "ovs_netdev": "netdev"}
 
 
 @contextmanager
@@ -113,7 +112,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def _datapath(name: str) -> str:
-    return NAMES[name.partition("+")[0]]
+    return words.NAMES[name.partition("+")[0]]
 
 
 def _monitors(name: str) -> list[str]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.topologies.open_vswitch.rules import CASES, KINDS
 
+NAMES = {"ovs": "system", "ovs_netdev": "netdev"}  # topologies, each with the type of its datapath
+CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
+KINDS = ("l2", "l3")  # of rules
 MOST_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
 READERS = ("none", "count", "tcpdump")
 LOCAL = ("internal", "veth")

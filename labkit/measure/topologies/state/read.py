@@ -24,7 +24,6 @@ from labkit.common.topology_state import (
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import Topology
 from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES
-from labkit.measure.topologies.open_vswitch.state import with_switch
 from labkit.measure.topologies.state.tunnel_peers import with_peers
 from labkit.system import netlink
 
@@ -65,6 +64,8 @@ def state(topology: Topology) -> State:
         result = [_namespace(one, used) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
     if topology.switch is not None:
+        from labkit.measure.topologies.open_vswitch.state import with_switch  # what only a switch needs
+
         result = with_switch(result, topology.switch)
     return State(topology.name, os.uname().release, ends, with_peers(result))
 

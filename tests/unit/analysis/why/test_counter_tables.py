@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import observed, run, words
+from synthetic_why_run import observed, run, tables, words
 
 from labkit.analysis import why
-from labkit.analysis.why import counter_tables, function_time_table, loss_table, selection
+from labkit.analysis.why import function_time_table, loss_table, selection
 from labkit.common import run_folder
 
 
@@ -28,7 +28,7 @@ def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": protocol}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
     [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
-    report = {title: (words, table) for title, words, table in counter_tables.tables(point)}
+    report = {title: (words, table) for title, words, table in tables(point)}
     words, table = report["The kernel's counters"]
     assert (words, table) == ("No counter differs by more than the spread between rounds.", None)
     _, table = report["CPU time by kind"]
@@ -88,10 +88,7 @@ def test_guest_counters(read: bool, tmp_path: Path) -> None:
     [point] = selection.points(
         selection.select_sides(str(run(tmp_path / "one", arms, endpoint="guest", observed=report)), None)
     )
-    result = {
-        title: (words, table)
-        for title, words, table in (*counter_tables.tables(point), loss_table.table(point))
-    }
+    result = {title: (words, table) for title, words, table in tables(point)}
     lines = "not read: queueing disciplines in guests." if read else "the guests' own counters were not read."
     for title in ("The kernel's counters", "Loss per hop"):
         assert result[title][0].endswith(lines)
@@ -110,9 +107,7 @@ def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": "udp"}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
     [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
-    text, table = {title: (words, table) for title, words, table in counter_tables.tables(point)}[
-        "The kernel's counters"
-    ]
+    text, table = {title: (words, table) for title, words, table in tables(point)}["The kernel's counters"]
     assert table is None
     assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")
 
@@ -128,8 +123,28 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
             }
     folder = synthetic_rows.save(tmp_path / "two", rows)
     [point] = selection.points(selection.select_sides(str(folder), None))
-    report = {title: table for title, _, table in counter_tables.tables(point)}
+    report = {title: table for title, _, table in tables(point)}
     table = report["What context_switches saw"]
     assert table is not None
     assert table.to_dict("index") == {"switches_count": {"veth_bridge": "2", "macvlan_bridge": "12"}}
     assert [title for title in report if title.endswith(" saw")] == ["What context_switches saw"]
+
+
+def test_kprobe_calls_by_process(tmp_path: Path) -> None:
+    """Calls are a mean of the rounds; processes and returned values are shares of the events that were kept."""
+    folder = run(tmp_path / "one")
+    rows = run_folder.read_rows(folder)
+    for row in rows:
+        if row.get("observer") == "perf_stat":
+            of = {"veth_bridge": {"512": 30, "-11": 10}}.get(row["arm"], {"512": 40})
+            observed = {"function": "udp_sendmsg:return", "calls_count": 1000 + row["round"], "kept_count": 40,
+                        "processes": {"iperf3": 30, "<idle>": 10}, "values": of}  # fmt: skip
+            row |= {"observer": "kprobe", "observed": observed}
+    synthetic_rows.save(tmp_path / "two", rows)
+    [point] = selection.points(selection.select_sides(str(tmp_path / "two"), None))
+    text, table = {title: rest for title, *rest in tables(point)}["Calls that kprobe recorded"]
+    assert text.startswith("Calls of udp_sendmsg:return on the whole machine")
+    assert table is not None
+    left, right = (table[name] for name in ("veth_bridge", "macvlan_bridge"))
+    assert (left["calls"], left["in iperf3"], left["returned -11"]) == ("1,002", "75 %", "25 %")
+    assert (right["returned 512"], right["returned -11"]) == ("100 %", "–")

@@ -63,7 +63,7 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
     for protocol in several:
         place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
         [point] = selection.points(selection.select_sides(str(place), None))
-        (_, words, several[protocol]), *_ = counter_tables.tables(point)
+        (_, words, several[protocol]), *_ = counter_tables.events(point)
         assert words.startswith("Per 1,000 packets" if protocol == "udp" else "Per gigabyte that arrived")
         assert "branches" not in several[protocol].index
     clock = several["tcp"].loc["task-clock, s"]

@@ -159,4 +159,4 @@ def test_perf_tool_that_does_not_start(tracing: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(perf_tools, "ARMING_S", 0.1)
     sleeps = process.Running(["sleep", "100"])
     with process.all_ended([sleeps]), pytest.raises(Failed, match=r"sleep 100 does not trace after 0\.1 s"):
-        perf_tools._armed(sleeps, tracing, "current_tracer", "nop")
+        perf_tools.wait_until_armed(sleeps, tracing)

@@ -12,8 +12,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair
-from labkit.measure.observers import registry
-from labkit.measure.observers.counters import kernel_counters
+from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.perf import control, record, stat
 from labkit.measure.topologies import Step
 from labkit.system import process
@@ -198,7 +197,7 @@ def test_guest_kernel_counters() -> None:
     assert "guests" not in report, "none of its CPUs has changed"
     assert {*kernel_counters.read([], ends)["guests"]} == {"shared"}
     pair = Pair(*ends)
-    assert registry._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
+    assert packet_loss._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
     cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
-    assert registry._pair_path(pair, cable) == WAY
-    assert registry._pair_path(Pair(*(replace(end, box=None) for end in ends)), []) == []
+    assert packet_loss._pair_path(pair, cable) == WAY
+    assert packet_loss._pair_path(Pair(*(replace(end, box=None) for end in ends)), []) == []

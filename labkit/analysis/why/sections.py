@@ -1,0 +1,74 @@
+"""The sections of the page of `labkit why`, in their order. To show what an observer reports, add an entry to SECTIONS.
+
+A section names its observers, and yields parts. A part is a title and its pieces: words, tables and figures. Numbers of
+an observer without a section are shown as they are (`counter_tables.others`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import flame
+from labkit.analysis.flame import load_profiles
+from labkit.analysis.why import (
+    counter_tables,
+    function_time_table,
+    kprobe_table,
+    loss_table,
+    packets,
+)
+from labkit.analysis.why.counter_tables import Table
+from labkit.analysis.why.selection import ProfiledPoint
+
+Piece: TypeAlias = str | pd.DataFrame | go.Figure | flame.Flame
+Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of these observers at a point."""
+
+    observers: tuple[str, ...]
+    parts: Callable[[ProfiledPoint], Iterable[Part]]
+
+
+def _tables(make: Callable[[ProfiledPoint], Iterable[Table]]) -> Callable[[ProfiledPoint], Iterator[Part]]:
+    """Parts of tables with a title and words each; without a table, the words say why there is none."""
+
+    def parts(point: ProfiledPoint) -> Iterator[Part]:
+        for title, words, table in make(point):
+            yield title, [words] if table is None else [words, table]
+
+    return parts
+
+
+SECTIONS = (
+    Section((load_profiles.OBSERVER,), lambda _point: ()),  # the page begins with its flame graphs
+    Section(("perf_stat",), _tables(counter_tables.events)),
+    Section(("counters",), _tables(counter_tables.kernel)),
+    Section(("switch",), _tables(counter_tables.switch)),
+    Section(("kprobe",), _tables(kprobe_table.tables)),
+    Section(("counters",), _tables(lambda point: [loss_table.table(point)])),
+    Section(
+        (function_time_table.OBSERVER, "guest_function_times"),
+        lambda point: [(function_time_table.TITLE, list(function_time_table.pieces(point)))],
+    ),
+    Section(
+        (flame.packet_calls.OBSERVER,),
+        lambda point: [(packets.TITLE, list(packets.pieces(point)))],
+    ),
+)
+
+
+def parts(point: ProfiledPoint) -> Iterator[Part]:
+    """All sections of a point, then what other observers reported, and what observing cost."""
+    for section in SECTIONS:
+        yield from section.parts(point)
+    known = {name for section in SECTIONS for name in section.observers}
+    yield from _tables(lambda point: counter_tables.others(point, known))(point)
+    yield from _tables(lambda point: [counter_tables.overhead(point)])(point)
