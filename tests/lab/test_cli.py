@@ -157,7 +157,7 @@ def test_half_written_run_folder(
 
 SWEEPS = {  # test_sweep_file.py has more
     "{": "is not a valid YAML file: ",
-    "notebook: 07_nothing\ngrid: [{protocol: [tcp]}]": "there is no notebook 07_nothing; there are: 00_start_here, 01_datapaths",
+    "notebook: 07_nothing\ngrid: [{protocol: [tcp]}]": "there is no notebook 07_nothing; there are: 00_start_here",
     "notebook: 01_datapaths\ngrid: [{protocoll: [tcp]}]": "has no parameter protocoll; it has: affinity, ",
     "notebook: 01_datapaths\ngrid: [{protocol: [tcp]}]\nparameters: {pairs: [0]}": "pairs=0 is outside",
 }

@@ -201,7 +201,7 @@ def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
             "guest=debian: ovs_netdev receives through packet sockets, which need complete packets: use"
             " guest=debian,offloads=off",
         ),
-        (["endpoint=shared_guest"], "with endpoint=shared_guest there is veth_bridge"),
+        (["endpoint=shared_guest"], "ovs_netdev does not support endpoint=shared_guest: choose veth_bridge"),
     ],
 )
 @pytest.mark.needs("qemu")
