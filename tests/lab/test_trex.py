@@ -87,7 +87,7 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     steps = [row for row in rows if row["part"] == "steps"]
     whole = [row for row in steps if row["direction"] == "all"]
     assert [row["phase"] for row in whole] == ["warm-up", "ramp", "ramp", "ramp"]  # no hold: it ended early
-    assert [row["asked_pps"] for row in whole] == [4000, 22_000, 42_000, 62_000]
+    assert [row["requested_pps"] for row in whole] == [4000, 22_000, 42_000, 62_000]
     assert whole[-1]["loss_ratio"] == pytest.approx(1 - 22 / 31, rel=0.02)
     ways = [row for row in steps if row["direction"] != "all"]
     assert {row["direction"] for row in ways} == {"0→1", "1→0"}

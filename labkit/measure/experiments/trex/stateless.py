@@ -132,8 +132,8 @@ def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcom
                              "status": "failed", "reason": str(error)})  # fmt: skip
         return False
     probes_pps = PROBES_PPS if parameters.latency else 0.0
-    asked_pps = (step.rate_pps + probes_pps) * len(directions)
-    problem = problem_of(directions, asked_pps, step.duration_s)
+    requested_pps = (step.rate_pps + probes_pps) * len(directions)
+    problem = problem_of(directions, requested_pps, step.duration_s)
     busy = raw["readings"][2]["global"].get("m_cpu_util")
     shared = {
         "method": STEP,
@@ -145,9 +145,9 @@ def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcom
         "trex_cpu_share": None if busy is None else busy / 100,
     }
     whole = totals(directions)
-    outcome.rows.append(shared | {"direction": "all", "asked_pps": asked_pps} | whole)
+    outcome.rows.append(shared | {"direction": "all", "requested_pps": requested_pps} | whole)
     outcome.rows += [
-        shared | {"direction": one.name, "asked_pps": asked_pps / len(directions)} | of_direction(one)
+        shared | {"direction": one.name, "requested_pps": requested_pps / len(directions)} | of_direction(one)
         for one in directions
     ]
     return _goes_on(parameters, step, whole, problem, outcome)
@@ -189,14 +189,14 @@ def drops_of(directions: list[Direction]) -> str | None:
     return None
 
 
-def problem_of(directions: list[Direction], asked_pps: float, duration_s: float) -> str | None:
+def problem_of(directions: list[Direction], requested_pps: float, duration_s: float) -> str | None:
     """Return why a step says nothing about the device, or None."""
     if problem := drops_of(directions):
         return problem
     sent = sum(one.sent_count for one in directions)
-    if sent < REACHED * asked_pps * duration_s - len(directions):
+    if sent < REACHED * requested_pps * duration_s - len(directions):
         reached = sum(one.sent_pps for one in directions)
-        return f"generator-limited: TRex sent {reached:.0f} of {asked_pps:.0f} pps"
+        return f"generator-limited: TRex sent {reached:.0f} of {requested_pps:.0f} pps"
     return None
 
 

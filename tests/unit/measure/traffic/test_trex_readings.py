@@ -60,8 +60,8 @@ def last_latency(name: str, group: str = "5") -> ProbeLatency:
 
 def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
     """1: asked for 400 kpps for 3 s, TRex took longer for fewer packets at a time."""
-    begun, asked_pps, duration_s = started("stl_ramp64_overload")[-1]
-    assert (asked_pps, duration_s) == (400_000, 3)
+    begun, requested_pps, duration_s = started("stl_ramp64_overload")[-1]
+    assert (requested_pps, duration_s) == (400_000, 3)
     running = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun]
     assert (
         running[-1]["opackets"] - 330_002 == 1_200_000
@@ -69,8 +69,8 @@ def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
     pps = readings.rate(running[0], running[2], "opackets", running[2]["time"] - running[0]["time"])
     assert pps == pytest.approx(318_000, rel=0.01)
     direction = whole("stl_ramp64_overload", begun - 0.05, 99)
-    assert direction.sent_pps < 0.9 * asked_pps
-    assert "generator-limited" not in (stateless.problem_of([direction], asked_pps, duration_s) or "")
+    assert direction.sent_pps < 0.9 * requested_pps
+    assert "generator-limited" not in (stateless.problem_of([direction], requested_pps, duration_s) or "")
 
 
 def test_ring_drops_are_no_loss_of_the_device() -> None:
@@ -89,11 +89,11 @@ def test_ring_drops_are_no_loss_of_the_device() -> None:
 
 def test_tx_pps_is_never_read() -> None:
     """3: TRex's own rate is smoothed: a second after the start it is far too low, and the counters are right."""
-    begun, asked_pps, _ = started("stl_ramp64_overload")[0]
+    begun, requested_pps, _ = started("stl_ramp64_overload")[0]
     first, second = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun][:2]
-    assert second["m_total_tx_pps"] < 0.6 * asked_pps
+    assert second["m_total_tx_pps"] < 0.6 * requested_pps
     pps = readings.rate(first, second, "opackets", second["time"] - first["time"])
-    assert pps == pytest.approx(asked_pps, rel=0.01)
+    assert pps == pytest.approx(requested_pps, rel=0.01)
 
 
 def test_latency_streams_are_not_scaled() -> None:
