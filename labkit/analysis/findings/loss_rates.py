@@ -60,9 +60,9 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     """What the searches found, a sentence each. trials: `loading.load` with part "trials"."""
     lines = [_rate(line) for _, line in rates(rows).iterrows()]
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
-    beside = trials[phases.notna() & trials["status"].eq("ok")].assign(share=phases)
+    beside = trials[phases.notna() & trials["status"].eq("ok")]
     for (arm, frame, flows, share), some in beside.groupby(
-        ["arm", "frame", "flows_count", "share"], sort=False
+        ["arm", "frame", "flows_count", phases[beside.index]], sort=False
     ):
         quantiles = ", ".join(
             f"{name} {si(some[f'latency_{name}_s'].median(), 's')}"

@@ -266,7 +266,7 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
         ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),
         ({"nodes": "two"}, "nodes=two: not used: guests are of one host"),
         ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
-        ({"topology": "veth"}, "veth has does not support endpoint="),
+        ({"topology": "veth"}, "veth does not support endpoint="),
     ],
 )
 def test_invalid_loads(given: dict[str, Any], words: str) -> None:

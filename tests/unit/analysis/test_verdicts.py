@@ -240,7 +240,7 @@ def test_every_parameter_is_classified() -> None:
     of_a_search = {"frame", "flows_count", "loss_goal_ratio"}
     parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
-    observed |= {"functions", "graph_functions"}
+    observed |= {"functions", "graph_functions", "probe"}
     assert set(DatapathParameters.__struct_fields__) == parameters | compared | how_it_is_measured | observed
 
 
