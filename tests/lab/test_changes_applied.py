@@ -11,7 +11,10 @@ from sandbox import Row, Sandbox, sandbox
 
 from labkit.common import run_folder
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft"),
+]
 
 RULES = "table inet t {\n  chain c {\n    type filter hook input priority 0;\n    tcp dport 9 drop\n  }\n}\n"
 CHANGES = [

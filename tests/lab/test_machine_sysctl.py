@@ -81,6 +81,7 @@ def test_next_run_restores_a_killed_owners_value(
     assert sysctl_journal.put_back_left() == []
 
 
+@pytest.mark.long
 def test_guard_restores_after_a_killed_run(machine: Sandbox) -> None:
     before = value(machine)
     words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0"]

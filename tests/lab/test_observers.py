@@ -93,6 +93,7 @@ def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
     assert of_tunnel["received_bytes"] > SENT * 400
 
 
+@pytest.mark.long
 @pytest.mark.needs("perf", "macvlan")
 def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]

@@ -11,7 +11,7 @@ from sandbox import LABKIT, Row, one_sentence, sandbox, until
 
 from labkit.common import run_folder
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge")
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge")]
 
 LIMITED = "change=limited: qdisc tbf rate 40mbit burst 20kb limit 20kb at between:port1"
 LIMIT_PPS = 40e6 / 8 / 508  # tbf counts frames without FCS

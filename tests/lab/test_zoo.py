@@ -8,7 +8,10 @@ import pytest
 
 from benchmarks import zoo
 
-pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge", "perf", "nft")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge", "perf", "nft"),
+]
 
 
 def test_planted_causes_are_named_first(tmp_path: Path) -> None:
