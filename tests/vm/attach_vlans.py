@@ -42,7 +42,7 @@ def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
     """Of each kind: its address, what ping ended with, and the interfaces that are there."""
     result = []
     for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
-        address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan))
+        address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)).address
         ping = ["ping", "-n", "-c1", "-w20", f"10.{vlan}.0.1"]
         done = subprocess.run(["nsenter", f"--target={pid}", "--net", *ping], stdout=subprocess.DEVNULL)
         result.append((address, done.returncode, there()))
