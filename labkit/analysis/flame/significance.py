@@ -5,9 +5,9 @@ freedom of both sides, because alike sides would have the same spread. With diff
 The interval has the same degrees of freedom, so a difference whose interval includes 0 never stands out by itself.
 
 Two rules make thousands of tests safe. First, the variance of a mean is at least that of counting its samples
-(Poisson); otherwise frames of a few samples would agree by chance. Second, of the p values only those count that the
-step-up procedure of Benjamini and Hochberg (1995) keeps, so at most 5 % of the reported differences are expected to be
-false. Things with equal samples in all rounds (a function and its only caller) are tested once.
+(Poisson); otherwise the rounds of a frame with few samples could agree by chance. Second, of the p values only those
+count that the step-up procedure of Benjamini and Hochberg (1995) keeps, so at most 5 % of the reported differences are
+expected to be false. Things with equal samples in all rounds (a function and its only caller) are tested once.
 """
 
 from __future__ import annotations
