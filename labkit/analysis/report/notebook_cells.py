@@ -47,7 +47,8 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
 
 
-# The HTML that tables and text need, without elements that navigate (meta, base, form, iframe, object, svg), fetch or run.
+# The HTML that tables and text need, without elements that navigate (meta, base, form, iframe, object, svg), fetch data
+# or run code.
 _CLEANER = nh3.Cleaner(
     tags=nh3.ALLOWED_TAGS - {"area", "map", "nav", "header", "footer"},
     attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}},
