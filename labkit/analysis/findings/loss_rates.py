@@ -25,8 +25,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
     rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
     on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
-    `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest rate of those without such
-    loss); `repeated_ratio` (repeated trials relative to all trials).
+    `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest lower bound of these, NaN
+    without any); `repeated_ratio` (`repeated_count` divided by `trials_count`).
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]

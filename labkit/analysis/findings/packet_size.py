@@ -37,7 +37,9 @@ HEADS = {
     "first": "cut: the first fragment",
     "fragment": "cut: each further one",
 }
-SEEN_SURE = 0.02  # tolerated relative difference of counted and computed fragments: the counters are not read at the same time
+SEEN_SURE = (
+    0.02  # tolerated relative difference of counted and computed fragments: they are not of the same moment
+)
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
 
 

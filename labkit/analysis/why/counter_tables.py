@@ -301,7 +301,7 @@ def _compared(
 
 
 def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, list[int]]:
-    """Group the counters that agree, and return the first of each group with the others, as rows of `values`.
+    """Group the counters that agree, and return the first of each group with the others, as row numbers of `values`.
 
     Counters agree if they are proportional to each other in every round, such as packets and bytes at every interface
     of a path, and the counts of its sockets. values: [counter, round].
