@@ -1,7 +1,8 @@
-"""Drawings of a topology's live state: as text for the terminal, DOT, Mermaid, and a plotly figure.
+"""Draw a topology's live state: as text for the terminal, DOT, Mermaid, and a plotly figure.
 
-The figure is imported where it is drawn (`labkit.analysis.drawing.figure`): plotly takes a while. It is not one of
-`labkit.analysis.figures`, which are of tables and import pandas: an emulated machine takes half a minute for that.
+Import the figure where it is drawn (`labkit.analysis.drawing.figure`), because importing plotly takes a while. It is
+not in `labkit.analysis.figures`, which draws tables and imports pandas: that takes half a minute on an emulated
+machine.
 """
 
 from labkit.analysis.drawing.graph import Join, first, joins, shown

@@ -1,4 +1,5 @@
-"""A state as a plotly figure: namespaces are boxes, interfaces boxes in them, joined by lines of four kinds."""
+"""Draw a state as a plotly figure: namespaces are boxes with the boxes of their interfaces, and each way of joining has
+its own kind of line."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ PAGE_STYLE = (
     "@media (prefers-color-scheme:dark){body{background:#14171a}}"
 )
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
-LEAST_PX = 560  # for the title and the legend
+LEAST_PX = 560  # the least width, for the title and the legend
 
 
 def topology(state: State, pairs: int = FEW) -> go.Figure:
-    """The drawing of a topology as it stands; of more than `pairs` pairs it shows the first, and says so."""
+    """Return the drawing of a topology's state. Of more than `pairs` pairs it shows the first ones, and says so."""
     left_out = max(len(state.pairs) - pairs, 0)
     part, _ = first(shown(state), pairs)
     built = places(part)
@@ -55,7 +56,7 @@ def _corners(box: TextBox) -> dict[str, float]:
 
 
 def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
-    """One trace for each way of joining, so that the legend has each once."""
+    """Add one trace per way of joining, so that the legend has each way once."""
     for way, name in WAYS.items():
         points: list[tuple[float | None, float | None]] = []
         for join, line in places.lines:
@@ -90,7 +91,7 @@ def _routes(space: Namespace) -> str:
 
 
 def _hover(one: InterfaceState) -> str:
-    """What has no room in the box."""
+    """Return the details of an interface that its box has no room for."""
     lines = [f"{one.name}: {kind(one)}", *condition(one), f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
     if one.tunnel is not None:
         lines.append(outside(one.tunnel))
@@ -98,7 +99,7 @@ def _hover(one: InterfaceState) -> str:
 
 
 def _size(figure: go.Figure, places: Layout | Levels) -> None:
-    """One unit is one pixel."""
+    """Set the figure's size so that one unit is one pixel."""
     wide = max(places.width, LEAST_PX - 2 * EDGE_PX)
     aside = (wide - places.width) / 2
     axis = {"visible": False, "fixedrange": True}
@@ -114,7 +115,9 @@ def _size(figure: go.Figure, places: Layout | Levels) -> None:
 
 
 def page(state: State) -> str:
-    """Return the drawing as an HTML page of its own, which needs no network; its background follows the reader's choice
-    of light or dark, as the drawing's colours are made for both."""
+    """Return the drawing as a standalone HTML page, which needs no network.
+
+    Its background follows the reader's choice of light or dark; the drawing's colours suit both.
+    """
     drawn: str = topology(state).to_html(include_mathjax=False)
     return drawn.replace("<head>", f"<head><style>{PAGE_STYLE}</style>", 1)

@@ -1,5 +1,8 @@
-"""Where everything of a drawing stands: namespaces in columns, clients left and servers right, in pixels from the top
-left. What is joined across namespaces stands at one height where it can, and no line runs over a label."""
+"""Lay out a drawing from left to right: namespaces in columns, clients left and servers right.
+
+Coordinates are in pixels from the top left. Interfaces joined across namespaces have the same height where possible,
+and no line crosses a label.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,20 @@ from labkit.common.topology_state import Namespace, Place, State
 
 Coordinates = tuple[float, float]
 
-CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; a little more than most need, since fonts differ
+CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; slightly more than most fonts need, because fonts differ
 PAD_PX, TITLE_PX = 8.0, 24.0
 GAP_PX, ROW_PX = 26.0, 14.0  # between interfaces of one stack, between namespaces
-COLUMN_PX, STACK_PX = 100.0, 70.0  # between columns of namespaces, between stacks in one: room for lines
-DETOUR_PX, CHANNEL_PX = 12.0, 14.0  # of lines that go around: from what they leave, from each other
+COLUMN_PX, STACK_PX = (
+    100.0,
+    70.0,
+)  # between columns of namespaces, between stacks in a namespace: space for lines
+DETOUR_PX, CHANNEL_PX = 12.0, 14.0  # distances of detouring lines: from their start, from each other
 
 
 @dataclass
 class TextBox:
-    """A rectangle with lines of text; y grows downwards. `title_px`: how far right a namespace's name begins."""
+    """A rectangle with lines of text; y grows downwards. title_px: the offset of a namespace's name from the left
+    edge."""
 
     lines: list[str]
     width: float
@@ -33,28 +40,30 @@ class TextBox:
 
     @property
     def right(self) -> float:
-        """Its right edge."""
+        """Return the x of the right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """Return the y of the lower edge."""
         return self.y + self.height
 
     @property
     def middle(self) -> Coordinates:
-        """Its centre."""
+        """Return the centre."""
         return self.x + self.width / 2, self.y + self.height / 2
 
 
 def box_for(lines: list[str]) -> TextBox:
-    """A rectangle that has room for these lines."""
+    """Return a rectangle with room for these lines."""
     return TextBox(lines, max(map(len, lines)) * CHAR_PX + 2 * PAD_PX, len(lines) * LINE_PX + PAD_PX)
 
 
 class Layout:
-    """The boxes of the namespaces and interfaces of a state (as `shown` and `first` have left it), and lines between
-    the latter."""
+    """The boxes of a state's namespaces and interfaces, and the lines between the interfaces.
+
+    The state is a result of `shown` and `first`.
+    """
 
     def __init__(self, state: State) -> None:
         self._joins = joins(state)
@@ -71,8 +80,8 @@ class Layout:
             for space in state.namespaces
             for one in space.interfaces
         }
-        self._placed: set[str] = set()  # the namespaces that have their place
-        self._below = 0  # lines that go below everything
+        self._placed: set[str] = set()  # namespaces that have a place
+        self._below = 0  # number of lines that go below everything
         self._stacks = {space.name: self._stacked(space) for space in state.namespaces}
         self._even()
         self.namespaces = {space.name: self._namespace_box(space.name) for space in state.namespaces}
@@ -80,13 +89,14 @@ class Layout:
         self._down()
         self.width = max((box.right for box in self.namespaces.values()), default=0.0)
         self.height = max((box.bottom for box in self.namespaces.values()), default=0.0)
-        # Of lines below everything the shortest is the uppermost, so that none crosses another.
+        # Of the lines below everything, the shortest is uppermost, so that they do not cross each other.
         drawn = {join: self._line(join) for join in sorted(self._joins, key=self._span)}
         self.lines = [(join, drawn[join]) for join in self._joins]
         self.height += CHANNEL_PX / 2 if self._below else 0
 
     def _stacked(self, space: Namespace) -> tuple[list[Place], list[Place], list[Place]]:
-        """The interfaces of a namespace: those that are joined to the left alone, the others, those to the right alone.
+        """Return the interfaces of a namespace as three stacks: joined to the left only, all others, joined to the
+        right only.
 
         A namespace of a pair has one stack.
         """
@@ -101,7 +111,7 @@ class Layout:
         return left, self._chained(centre), right
 
     def _chained(self, stack: list[Place]) -> list[Place]:
-        """A stack in an order in which those that are joined with each other are neighbours, as far as that goes."""
+        """Return a stack in an order in which joined interfaces are neighbours where possible."""
         inside = {
             place: [other for other in self._others.get(place, []) if other in stack] for place in stack
         }
@@ -116,7 +126,7 @@ class Layout:
         return order
 
     def _even(self) -> None:
-        """Make interfaces of one stack equally wide, also those of namespaces that stand below each other."""
+        """Make interfaces of one stack equally wide, also across the namespaces of a column."""
         for column in set(self._columns.values()):
             names = [name for name in self._stacks if self._columns[name] == column]
             for part in range(3):
@@ -125,7 +135,7 @@ class Layout:
                     box.width = max(other.width for other in boxes)
 
     def _namespace_box(self, name: str) -> TextBox:
-        """The box of a namespace, as wide as it must be."""
+        """Return the box of a namespace, with the least width that it needs."""
         widths = [self.interfaces[stack[0]].width for stack in self._stacks[name] if stack]
         inner = sum(widths) + STACK_PX * max(len(widths) - 1, 0)
         return TextBox([name], max(inner, len(name) * CHAR_PX) + 2 * PAD_PX, TITLE_PX + PAD_PX)
@@ -144,7 +154,7 @@ class Layout:
             x += width + COLUMN_PX
 
     def _down(self) -> None:
-        """Rows of pairs first; then what lies between, where its lines lead."""
+        """Place the rows of pairs first, and then the namespaces between them at the height of their neighbours."""
         y = 0.0
         for row in self._rows:
             for name in row:
@@ -166,13 +176,15 @@ class Layout:
             self._placed.update(here)
 
     def _height(self, name: str, usual: float) -> float:
-        """At which height a namespace is wanted: that of what it is joined with."""
+        """Return the best height for a namespace: the mean height of the interfaces that it is joined with, or else
+        `usual`."""
         places = [place for stack in self._stacks[name] for place in stack]
         heights = [height for place in places if (height := self._far_height(place)) is not None]
         return sum(heights) / len(heights) if heights else usual
 
     def _far_height(self, place: Place) -> float | None:
-        """The height of what an interface is joined with in another namespace, as far as that has its place."""
+        """Return the height of the interface joined with this one in another namespace, or None if it has no place
+        yet."""
         for far in self._others.get(place, []):
             if far.namespace != place.namespace and far.namespace in self._placed:
                 return self.interfaces[far].middle[1]
@@ -194,7 +206,7 @@ class Layout:
         self.namespaces[name].y += shift
 
     def _pile(self, stack: Sequence[Place], y: float) -> float:
-        """Put one below the other from `y` on; returns how high the stack is."""
+        """Stack the interfaces below each other from `y` on, and return the height of the stack."""
         start = y
         for place in stack:
             self.interfaces[place].y = y
@@ -202,7 +214,7 @@ class Layout:
         return y - start - (GAP_PX if stack else 0)
 
     def _level(self, stack: list[Place], usual: float) -> None:
-        """Put each at the height of what it is joined with, but below the one before."""
+        """Put each interface at the height of the one it is joined with, but below the one before."""
         heights = {place: self._far_height(place) for place in stack}
         wanted = {place: usual if height is None else height for place, height in heights.items()}
         least = -float("inf")
@@ -219,13 +231,15 @@ class Layout:
             box.height = max(one.bottom for one in inside) + PAD_PX - box.y
 
     def _span(self, join: Join) -> float:
-        """How far the two are apart, from left to right."""
+        """Return the horizontal distance between two joined interfaces."""
         one, other = (self.interfaces[place].x for place in join.ends)
         return abs(one - other)
 
     def _line(self, join: Join) -> list[Coordinates]:
-        """From edge to edge: sideways where they stand beside each other, downwards where one is below the other, and
-        around what may lie between."""
+        """Return the line between two joined interfaces, from edge to edge.
+
+        It runs sideways if they are beside each other, downwards if one is below the other, and around obstacles.
+        """
         near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
         left, right = self.interfaces[near], self.interfaces[far]
         if left.right <= right.x:
@@ -244,7 +258,7 @@ class Layout:
         return [(x, upper.bottom), (x, lower.y)]
 
     def _is_crossing(self, line: list[Coordinates], ends: tuple[Place, Place]) -> bool:
-        """Whether a line would run over another namespace, or over another interface of its own ones."""
+        """Return whether a line would cross another namespace, or another interface of its own namespaces."""
         own = {place.namespace for place in ends}
         boxes = [box for name, box in self.namespaces.items() if name not in own]
         boxes += [
@@ -259,7 +273,7 @@ class Layout:
         return False
 
     def _detour(self, near: Place, far: Place) -> list[Coordinates]:
-        """A line between two that much stands between: below everything, one below the other."""
+        """Return a line that goes around below everything. Each further detour is below the one before."""
         self.height += CHANNEL_PX
         self._below += 1
         down = self._outwards(near, DETOUR_PX + CHANNEL_PX / 2 * self._below, 1)
@@ -267,7 +281,7 @@ class Layout:
         return [*down, (down[-1][0], self.height), (up[-1][0], self.height), *reversed(up)]
 
     def _outwards(self, place: Place, away_px: float, usual: int) -> list[Coordinates]:
-        """From an interface to where no namespace is: beside its own, without running over another interface."""
+        """Return the points from an interface to beside its namespace, without crossing another interface."""
         box, namespace = self.interfaces[place], self.namespaces[place.namespace]
         left, centre, right = self._stacks[place.namespace]
         side = -1 if place in left else 1 if place in right else usual

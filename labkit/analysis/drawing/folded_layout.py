@@ -1,5 +1,8 @@
-"""A drawing of a network that is deep, folded so that it fits a page: containers below, what joins them above them,
-spines on top. Each namespace has its interfaces in three rows: those that lead up, its own, those that lead down."""
+"""Fold the drawing of a deep network so that it fits a page.
+
+Containers are at the bottom, the namespaces that join them above, and spines at the top. Each namespace has its
+interfaces in three rows: those that lead up, its own, and those that lead down.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from labkit.analysis.drawing.graph import Join, label
 from labkit.analysis.drawing.ranks import distances
 from labkit.common.topology_state import Place, State
 
-WIDE_PX = 1000.0  # what is narrower from client to server needs no folding
-LEVEL_PX, ROW_PX = 58.0, 26.0  # between levels, between rows of a namespace: room for lines
+WIDE_PX = 1000.0  # a layout up to this width is not folded
+LEVEL_PX, ROW_PX = 58.0, 26.0  # between levels, between rows of a namespace: space for lines
 BESIDE_PX, APART_PX = 20.0, 36.0  # between interfaces of a row, between namespaces
 LETTER_PX = 8.0  # of a namespace's name, which is bold
-LANE_PX = 10.0  # of lines that go around: from what they pass
+LANE_PX = 10.0  # distance of detouring lines from what they pass
 
 Rows = tuple[list[Place], list[Place], list[Place]]
 
 
 def places(state: State) -> Layout | Levels:
-    """Where everything stands: from left to right, or folded where that would be too wide and can be read."""
+    """Return the layout from left to right, or the folded one if the former is too wide and the latter is legible."""
     beside = Layout(state)
     if beside.width <= WIDE_PX:
         return beside
@@ -30,8 +33,10 @@ def places(state: State) -> Layout | Levels:
 
 
 class Levels:
-    """The boxes of the namespaces and interfaces of a state, and lines between the latter, as those of `Layout`, whose
-    order from left to right stays."""
+    """The boxes of a state's namespaces and interfaces, and the lines between the interfaces, as in `Layout`.
+
+    The order from left to right is that of the `Layout`.
+    """
 
     def __init__(self, state: State, beside: Layout) -> None:
         self._joins = [join for join, _ in beside.lines]
@@ -63,26 +68,28 @@ class Levels:
                 box.title_px = box.width - len(box.lines[0]) * LETTER_PX - PAD_PX
 
     def _neighbours(self, name: str) -> set[str]:
-        """The namespaces that a namespace is joined with by links."""
+        """Return the namespaces that a namespace is linked with."""
         own = [place for place in self._others if place.namespace == name]
         return {far.namespace for place in own for far in self._others[place]} - {name}
 
     def _leveled(self, state: State) -> dict[str, int]:
-        """How many links each is away from the nearest namespace that is at an end."""
+        """Return each namespace's distance in links from the nearest namespace at an end."""
         beside = {name: self._neighbours(name) for name in self._names}
         ends = {end.namespace for pair in state.pairs for end in pair}
         ends |= {name for name in beside if len(beside[name]) <= 1}
         return dict.fromkeys(self._names, 0) | distances(beside, ends)
 
     def _step(self, place: Place) -> int:
-        """Whether an interface is joined with a higher level (1), a lower one (-1), or neither."""
+        """Return whether an interface is joined with a higher level (1), a lower level (-1), or neither (0)."""
         here = self._level[place.namespace]
         steps = [self._level[far.namespace] - here for far in self._others.get(place, [])]
         return next((1 if step > 0 else -1 for step in steps if step), 0)
 
     def _rowed(self, name: str) -> Rows:
-        """The rows of a namespace from top to bottom, each in the order of what it is joined with; those of the levels
-        below are known."""
+        """Return the rows of a namespace from top to bottom, each in the order of its neighbours.
+
+        The rows of the levels below must be known already.
+        """
         own = [place for place in self.interfaces if place.namespace == name]
         middle = sorted((place for place in own if self._step(place) == 0), key=self._side)
 
@@ -105,13 +112,13 @@ class Levels:
         return up, middle, down
 
     def _side(self, place: Place) -> float:
-        """A tunnel stands on the side of its peer, whatever else between."""
+        """Return the side of a tunnel's interface, which is that of its peer: -1 left, 1 right, 0 neither."""
         here = self._names.index(place.namespace)
         sides = {self._names.index(far.namespace) > here for far in self._peers.get(place, [])}
         return 0.0 if len(sides) != 1 else 1.0 if sides == {True} else -1.0
 
     def _namespace_box(self, name: str) -> TextBox:
-        """The box of a namespace, as wide as its widest row."""
+        """Return the box of a namespace, as wide as its widest row."""
         wide = [
             sum(self.interfaces[place].width for place in row) + BESIDE_PX * (len(row) - 1)
             for row in self._rows[name]
@@ -120,7 +127,8 @@ class Levels:
         return TextBox([name], max([*wide, len(name) * LETTER_PX]) + 2 * PAD_PX, TITLE_PX + PAD_PX)
 
     def _across(self) -> None:
-        """Under each namespace those that lead to it alone; what has nobody alone stands over all that it leads to."""
+        """Put each namespace above those that lead only to it; one without such namespaces goes above all that it leads
+        to."""
         above = {
             name: [other for other in self._neighbours(name) if self._level[other] > self._level[name]]
             for name in self._names
@@ -143,7 +151,7 @@ class Levels:
             self._spread(name)
 
     def _hang(self, name: str, x: float, below: dict[str, list[str]]) -> float:
-        """Put a namespace and all that hangs below it to the right of `x`; returns how wide that is."""
+        """Put a namespace and all that hangs below it to the right of `x`, and return their width."""
         box, right = self.namespaces[name], x
         for other in below[name]:
             right += self._hang(other, right, below) + APART_PX
@@ -159,7 +167,7 @@ class Levels:
             self._shift(below[name], by, below)
 
     def _spread(self, name: str) -> None:
-        """The interfaces of each row with equal room between and beside them."""
+        """Give the interfaces of each row equal space between and beside them."""
         box = self.namespaces[name]
         for row in self._rows[name]:
             boxes = [self.interfaces[place] for place in row]
@@ -170,7 +178,7 @@ class Levels:
                 x = one.x + one.width + free / (2 * len(boxes))
 
     def _down(self) -> None:
-        """Levels from the highest down; rows of all namespaces of a level at one height."""
+        """Place the levels from the highest down. Rows of all namespaces of a level have the same height."""
         y = 0.0
         for level in sorted(set(self._level.values()), reverse=True):
             here = [name for name in self._names if self._level[name] == level]
@@ -186,7 +194,8 @@ class Levels:
             y += LEVEL_PX
 
     def _line(self, join: Join) -> list[Coordinates]:
-        """Downwards where one stands below the other; beside each other sideways, or around below their level."""
+        """Return the line between two interfaces: downwards if one is below the other, else sideways, or around below
+        their level."""
         near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
         left, right = self.interfaces[near], self.interfaces[far]
         if left.bottom <= right.y or right.bottom <= left.y:
@@ -205,12 +214,12 @@ class Levels:
         return [straight[0], (out, straight[0][1]), (out, y), (back, y), (back, straight[1][1]), straight[1]]
 
     def _crossed(self, line: Sequence[Coordinates]) -> bool:
-        """Whether a line runs over a label."""
+        """Return whether a line crosses a label."""
         boxes = [*self.interfaces.values(), *map(_title, self.namespaces.values())]
         return any(crosses(line, box) for box in boxes)
 
     def is_clear(self) -> bool:
-        """Whether no line runs over a label, and no namespace over another."""
+        """Return whether no line crosses a label and no namespaces overlap."""
         boxes = list(self.namespaces.values())
         apart = not any(
             one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
@@ -221,13 +230,13 @@ class Levels:
 
 
 def _title(box: TextBox) -> TextBox:
-    """Where a namespace's name stands."""
+    """Return the box of a namespace's name."""
     wide = len(box.lines[0]) * LETTER_PX + PAD_PX
     return TextBox(box.lines, wide, TITLE_PX - PAD_PX, box.x + box.title_px, box.y + PAD_PX / 2)
 
 
 def crosses(line: Sequence[Coordinates], box: TextBox) -> bool:
-    """Whether a line runs through the inside of a box (Liang and Barsky's clipping of each of its parts)."""
+    """Return whether a line runs through the inside of a box (Liang-Barsky clipping of each of its segments)."""
     for (x0, y0), (x1, y1) in pairwise(line):
         begin, end = 0.0, 1.0
         for start, step, low, high in (

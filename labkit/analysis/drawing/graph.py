@@ -1,4 +1,4 @@
-"""What of a state is drawn: its interfaces, and what joins them."""
+"""Select what is drawn of a state: its interfaces and the joins between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from labkit.common.topology_state import InterfaceState, Namespace, Place, Route, State, TunnelState
 
-# Every way in which two interfaces are joined, in the order of a legend.
+# The ways in which two interfaces can be joined, in the order of the legend.
 WAYS = {
     "veth": "veth pair",
     "port": "port of a bridge",
@@ -19,7 +19,7 @@ WAYS = {
     "tunnel": "tunnel",
     "mirror": "copied by a mirror",
 }
-FEW = 8  # pairs that a picture has room for
+FEW = 8  # pairs that fit in a drawing
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Join:
 
 
 def joins(state: State) -> list[Join]:
-    """Everything that joins two interfaces of a state, once."""
+    """Return each join between two interfaces of a state once."""
     known = {(space.name, one.name) for space in state.namespaces for one in space.interfaces}
     result: dict[tuple[str, frozenset[Place]], Join] = {}
     for space in state.namespaces:
@@ -57,8 +57,10 @@ def _joined(space: Namespace, one: InterfaceState) -> Iterator[tuple[str, Place]
 
 
 def shown(state: State) -> State:
-    """The state without what says nothing: lo that carries no load, the devices that tunnel modules put into every new
-    namespace, and link-local addresses."""
+    """Return the state without what carries no information.
+
+    That is an unused lo, the devices that tunnel modules create in every new namespace, and link-local addresses.
+    """
     ends = {(end.namespace, end.interface) for pair in state.pairs for end in pair}
     joined = {(place.namespace, place.interface) for join in joins(state) for place in join.ends}
 
@@ -91,7 +93,10 @@ def _with(state: State, namespaces: list[Namespace]) -> State:
 
 
 def first(state: State, pairs: int = FEW) -> tuple[State, int]:
-    """The state with so many pairs at most, and how many were left out, with all that serves them alone."""
+    """Return the state with at most `pairs` pairs, and the number of pairs left out.
+
+    The interfaces and namespaces that serve only these pairs are left out too.
+    """
     kept, rest = state.pairs[:pairs], state.pairs[pairs:]
     stay = {end.namespace for pair in kept for end in pair}
     gone = {end.namespace for pair in rest for end in pair} - stay
@@ -108,37 +113,40 @@ def first(state: State, pairs: int = FEW) -> tuple[State, int]:
 
 
 def kind(one: InterfaceState) -> str:
-    """What an interface is, in words: its kind, its mode, and the identifier of its tunnel."""
+    """Return an interface's kind, its mode, and the identifier of its tunnel."""
     number = one.tunnel.id if one.tunnel is not None else None
     return " ".join(str(word) for word in (one.kind, one.mode, number) if word is not None)
 
 
 def title(state: State) -> str:
-    """Its name and size."""
+    """Return the topology's name and number of pairs."""
     count = len(state.pairs)
     return f"{state.topology}, {count} pair{'s' if count != 1 else ''}"
 
 
 def more(count: int) -> str:
-    """That so many pairs were left out."""
+    """Return a note that `count` pairs are not drawn."""
     return f"{count} more {'pairs are' if count != 1 else 'pair is'} not drawn"
 
 
 def label(one: InterfaceState) -> list[str]:
-    """The lines that stand in an interface's box; a veth's kind is told by its line, lo's and bridge1's by the name."""
+    """Return the lines of text of an interface's box.
+
+    The kind is omitted where it is obvious: for a veth from its line, for lo and bridge1 from the name.
+    """
     plain = one.kind in ("veth", "loopback", one.name.rstrip(digits))
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     return [" · ".join(words), *one.addresses]
 
 
 def outside(one: TunnelState) -> str:
-    """What a tunnel is outside: its addresses, and its UDP port."""
+    """Return the outer addresses of a tunnel and its UDP port."""
     port = f" port {one.port}" if one.port is not None else ""
     return f"{one.local or 'any'} to {', '.join(one.remotes) or 'any'}{port}"
 
 
 def route_line(route: Route) -> str:
-    """A route as `ip route` writes it."""
+    """Return a route as `ip route` writes it."""
     hops = (
         " ".join(
             [
@@ -154,5 +162,5 @@ def route_line(route: Route) -> str:
 
 
 def condition(one: InterfaceState) -> list[str]:
-    """What keeps an interface from carrying anything, if something does."""
+    """Return what keeps an interface from carrying traffic, or an empty list."""
     return ["down"] if not one.up else [] if one.carrier else ["no carrier"]

@@ -1,4 +1,4 @@
-"""In which column of a drawing each namespace stands."""
+"""Assign each namespace of a drawing to a column."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from labkit.common.topology_state import State
 
 
 def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:
-    """Clients in column 0, servers in the last, the others as far as they are from the clients over links; what is
-    joined with one alone stands on that one's outer side."""
+    """Return the column of each namespace.
+
+    Clients are in column 0 and servers in the last one. The others are as many columns away as they are links away from
+    the clients. A namespace with a single neighbour is on that neighbour's outer side.
+    """
     clients = {client.namespace for client, _ in state.pairs}
     servers = {server.namespace for _, server in state.pairs} - clients
     beside: dict[str, set[str]] = {space.name: set() for space in state.namespaces}
@@ -31,10 +34,10 @@ def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:
 
 
 def distances(beside: dict[str, set[str]], starts: Iterable[str]) -> dict[str, int]:
-    """How many links each is away from the nearest of the starts."""
+    """Return for each namespace that can be reached its distance in links from the nearest start."""
     result = dict.fromkeys(starts, 0)
     waiting = list(result)
-    for name in waiting:  # which grows
+    for name in waiting:  # the list grows during the loop
         for other in beside[name] - result.keys():
             result[other] = result[name] + 1
             waiting.append(other)

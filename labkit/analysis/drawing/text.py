@@ -1,4 +1,4 @@
-"""A state as text: a tree for the terminal, DOT (Graphviz), Mermaid."""
+"""Write a state as text: a tree for the terminal, DOT (Graphviz), or Mermaid."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MERMAID_LINES = {
 
 
 def tree(state: State) -> str:
-    """Namespaces, in each its interfaces with all that the kernel tells of them, and the routes that do not follow
-    from its addresses."""
+    """Return namespaces with their interfaces, all known facts about these, and the routes that addresses do not
+    imply."""
     state = shown(state)
     all_of_it = [one for space in state.namespaces for one in space.interfaces]
     names = max((len(one.name) for one in all_of_it), default=0)
@@ -64,7 +64,7 @@ def _tunnel(tunnel: TunnelState) -> str:
 
 
 def _routes(space: Namespace) -> Iterator[str]:
-    """Those that somebody made; the others follow from the addresses."""
+    """Yield the configured routes. The others follow from the addresses."""
     for route in space.routes:
         if not route.connected:
             yield route_line(route)
@@ -75,7 +75,7 @@ def _at(place: Place) -> str:
 
 
 def dot(state: State) -> str:
-    """An undirected graph for Graphviz: a cluster for each namespace, a node for each interface."""
+    """Return an undirected Graphviz graph with a cluster per namespace and a node per interface."""
     state = shown(state)
     lines = [
         f"graph {_quoted(state.topology)} {{",
@@ -92,7 +92,7 @@ def dot(state: State) -> str:
         lines.append("  }")
     for join in _from_left_to_right(state):
         near, far = (_quoted(_at(place)) for place in join.ends)
-        # A lower device in the same namespace stands below, not beside, or the two ends would not be level.
+        # A lower device in the same namespace goes below, not beside; else the two ends would not be level.
         inside = join.way == "lower" and join.ends[0].namespace == join.ends[1].namespace
         style = f"style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}"
         lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
@@ -100,7 +100,8 @@ def dot(state: State) -> str:
 
 
 def _from_left_to_right(state: State) -> list[Join]:
-    """Everything that joins, from the clients' side to the servers': by this order both tools tell left from right."""
+    """Return all joins with their ends in order from clients to servers, from which both tools derive left and
+    right."""
     places = Layout(state)
     return [
         Join(join.way, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
@@ -109,12 +110,12 @@ def _from_left_to_right(state: State) -> list[Join]:
 
 
 def _quoted(*lines: str) -> str:
-    """A string of the DOT language."""
+    """Return a string of the DOT language."""
     return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'
 
 
 def mermaid(state: State) -> str:
-    """A Mermaid flowchart, of a few pairs: its viewers refuse hundreds of lines."""
+    """Return a Mermaid flowchart of the first pairs, because its viewers refuse hundreds of lines."""
     state, left_out = first(shown(state))
     lines = [f"%% {title(state)}, Linux {state.kernel}", "flowchart LR"]
     if left_out:
@@ -123,7 +124,7 @@ def mermaid(state: State) -> str:
     for number, space in enumerate(state.namespaces):
         lines.append(f"  subgraph n{number}[{_escaped(space.name)}]")
         for position, one in enumerate(space.interfaces):
-            own = one.index or f"x{position}"  # what only a switch knows has no index
+            own = one.index or f"x{position}"  # an interface that only a switch knows has no index
             name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
             lines.append(f"    {name}[{_escaped(*label(one))}]")
         lines.append("  end")
@@ -134,6 +135,6 @@ def mermaid(state: State) -> str:
 
 
 def _escaped(*lines: str) -> str:
-    """A quoted text of Mermaid, whose entities begin with # instead of &."""
+    """Return a quoted text of Mermaid, whose entities start with # instead of &."""
     entities = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
     return '"' + "<br/>".join(line.translate(entities) for line in lines) + '"'

@@ -1,1 +1,1 @@
-"""What each experiment says about its rows."""
+"""State what each experiment's rows show."""

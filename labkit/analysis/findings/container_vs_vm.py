@@ -1,6 +1,8 @@
-"""The findings of the experiment `container_vs_vm`, as its notebook shows them: which pairs are fair, how much of a
-difference the boundary between machines explains, function times in each kernel, this machine's CPU time, and what the
-report's own values imply."""
+"""Show the findings of the experiment `container_vs_vm` in its notebook.
+
+They are which pairs are fair, how much of a difference the boundary between machines explains, function times in each
+kernel, this machine's CPU time, and what the published values themselves imply.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
 
 
 class ContainerVsVm:
-    """The findings of the run or sweep in `folder`; rows: its measurements. Each method shows one section."""
+    """The findings of the run or sweep in `folder`, whose measurements are `rows`. Each method shows one section."""
 
     def __init__(self, folder: Path, rows: pd.DataFrame) -> None:
         self.rows = rows
@@ -123,18 +125,21 @@ def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
 
 
 def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
-    """The arms whose profiles are compared: guests with the baseline, and with a guest that ends share."""
+    """Return the pairs of arms whose profiles are compared.
+
+    They are separate guests against the baseline, and against a guest that both endpoints share.
+    """
     arm = dict(point[["endpoint", "arm"]].itertuples(index=False, name=None))
     of = {name: result.removesuffix(" (again)") for name, result in arm.items()}
     of = {
         name: result for name, result in of.items() if point["arm"].eq(result).any()
-    }  # not the second alone
+    }  # leaves out an arm that has only its second measurement
     left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
     return [(of[name], of[APART]) for name in left if APART in of]
 
 
 def _packets(point: pd.DataFrame, words: str) -> None:
-    """The packets of one point; of an arm that was measured twice those of the first."""
+    """Display the packets of one point. Of an arm that was measured twice, only the first measurement counts."""
     display(Markdown(f"**The calls of one packet: {words}**"))
     there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
     for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
@@ -147,7 +152,7 @@ def _packets(point: pd.DataFrame, words: str) -> None:
 
 
 def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
-    """The differential flame graph of two arms, and the functions that explain most."""
+    """Display the differential flame graph of two arms, and the functions that explain most."""
     of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
     try:
         there = [(name, rows) for name, rows in of.items() if len(rows)]
@@ -161,8 +166,11 @@ def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
 
 
 def calls(profiles: pd.DataFrame) -> pd.DataFrame:
-    """A line for each run of function_times and each function: in which ends, of which kernel, how many calls a packet,
-    quantiles of their times in µs, by which tracer, and what it left of the speed (of pings: their rate)."""
+    """Return one row per run of function_times and function.
+
+    Columns: the endpoints, the kernel, the number of calls and of calls per packet, quantiles of their times in µs, the
+    speed left by the tracer (a ratio; for pings, of their rate), and the tracer.
+    """
     lines = []
     own = profiles[profiles["observer"].isin(TIMERS) & profiles["status"].eq("ok")]
     for row in own.to_dict("records"):
@@ -176,7 +184,10 @@ def calls(profiles: pd.DataFrame) -> pd.DataFrame:
 
 
 def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets: float) -> dict[str, Any]:
-    """One function; `of`: nothing for this machine's kernel, `guest_` for a guest's; packets: that came meanwhile."""
+    """Return the row of one function.
+
+    of: an empty text for this machine's kernel, or `guest_` for a guest's. packets: the number that arrived meanwhile.
+    """
     micro: dict[str, Any] = {
         f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
     }
@@ -200,7 +211,7 @@ def _formats(result: pd.DataFrame) -> dict[Any, Any]:
 
 
 def pairs(rows: pd.DataFrame) -> list[str]:
-    """A sentence for each pair of kinds of ends that is compared: whether it is a fair one."""
+    """Return a sentence for each compared pair of endpoint kinds: whether it is fair."""
     return list(dict.fromkeys(sentence for _, there in load.hosts(rows) for sentence in _pairs(there)))
 
 
@@ -212,8 +223,8 @@ def _pairs(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def shares(rows: pd.DataFrame) -> list[str]:
-    """How much of what separates guests from the baseline is there without a boundary between machines, a sentence for
-    each point. Nothing where there is no fair pair."""
+    """Return a sentence for each point: how much of the guests' difference from the baseline remains without a boundary
+    between machines. Empty if there is no fair pair."""
     return [_share(key, group) for key, group in groups(rows) if len(fair(group)) and len(usual(group))]
 
 
@@ -237,14 +248,14 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
 
 
 def _against(rows: pd.DataFrame, endpoint: str) -> pd.Series[Any] | None:
-    """The verdict about a kind of ends, where there is a ratio."""
+    """Return the verdict about a kind of endpoint, or None if it has no ratio."""
     result = verdicts.verdicts(rows)
     result = result[result["topology"].str.endswith(f"/{endpoint}") & result["ratio"].notna()]
     return result.iloc[0] if len(result) else None
 
 
 def _ratio_text(line: pd.Series[Any]) -> str:
-    """A ratio with its interval and its verdict, which are one fact: `1/4.93 [0.194, 0.212], slower`."""
+    """Return a ratio with its interval and its verdict: `1/4.93 [0.194, 0.212], slower`."""
     ratio = float(line["ratio"])
     lines = f"{ratio:.3g} times" if ratio >= 0.5 else f"1/{1 / ratio:.3g}"
     interval = "" if pd.isna(line["low"]) else f" [{stats.interval_text(line['low'], line['high'], '.3g')}]"
@@ -252,7 +263,7 @@ def _ratio_text(line: pd.Series[Any]) -> str:
 
 
 def objections(result: pd.DataFrame) -> Iterator[str]:
-    """What the published figures themselves say against the report's conclusion, computed from them."""
+    """Yield sentences on what the published figures themselves, by computation, say against the report's conclusion."""
     if "ip_rcv_s" in result:
         timed = result[result["ip_rcv_s"].notna()].to_dict("records")
         each = [

@@ -1,5 +1,7 @@
-"""Rates at which datapaths begin to lose packets (experiment `throughput`), in sentences: each with its interval over
-the searches, and latency beside the load."""
+"""State the rates at which datapaths begin to lose packets (experiment `throughput`).
+
+Each rate has its interval over the searches, and the latencies under load follow.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from labkit.analysis.load import groups
 from labkit.common.units import many, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
-FEWEST = 3  # searches, for an interval
+FEWEST = 3  # searches needed for an interval
 PHASE = r"latency at ([\d.]+) %"
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """What was found, a line for each arm, what was sent (BY) and goal (`loss_goal_ratio`): `median_pps`, `low_pps` and
-    `high_pps` (95 % by Student's t on logarithms; NaN of fewer than three searches), `spread_ratio` (greatest to least,
-    less 1), `searches_count`, `limited_count` (searches that ended at the generator's limit), `repeated_ratio`.
-    rows: `loading.load` of a run of the experiment."""
+    """Return the rates found: one row per arm, traffic (BY) and goal (`loss_goal_ratio`).
+
+    rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
+    on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
+    `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest lower bound of these, NaN
+    without any); `repeated_ratio` (`repeated_count` divided by `trials_count`).
+    """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
@@ -52,12 +57,12 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def goal(loss_ratio: float) -> str:
-    """`NDR`, `PDR 0.5 %`"""
+    """Return the name of a loss goal: `NDR` or `PDR 0.5 %`."""
     return f"PDR {percent(loss_ratio)}" if loss_ratio else "NDR"
 
 
 def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
-    """What the searches found, a sentence each. trials: `loading.load` with part "trials"."""
+    """Return a sentence for each result of the searches. trials: `load.load` with part "trials"."""
     lines = [_rate(line) for _, line in rates(rows).iterrows()]
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
     beside = trials[phases.notna() & trials["status"].eq("ok")]

@@ -1,7 +1,7 @@
-"""The findings of the experiment `overlay` as sentences in Markdown: the path of a packet, reachability, the failure of
-a spine, and the headers that tunnels add.
+"""State the findings of the experiment `overlay` as Markdown sentences.
 
-Each function takes the rows of one part, and reports each host separately.
+They are the path of a packet, reachability, the failure of a spine, and the headers that tunnels add. Each function
+takes the rows of one part, and reports each host separately.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ def _ip_bytes(one: dict[Any, Any]) -> int:
 
 
 def _inside(one: dict[Any, Any]) -> str:
-    """What encapsulates, from the outside in, with lengths as tcpdump gives them: of GRE with its header, of UDP
-    without."""
+    """Return the encapsulating headers from the outside in, with lengths as tcpdump reports them.
+
+    The length of GRE includes its header; that of UDP does not.
+    """
     result = []
     for layer in one["layers"]:
         if layer["name"] == "gre":

@@ -1,4 +1,5 @@
-"""What the searches of the OVS test plan found: rates by use case and size, what each VM got, and what matters most."""
+"""State what the searches of the OVS test plan found: rates by use case and size, what each VM received, and which
+factors matter most."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from labkit.common.units import many, percent, si
 
 PUBLISHED = "ovs_test_plan.csv"
 SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
-# What may matter, in words. Of numbers the least is compared with the greatest, of words the first with each other.
+# The factors that may matter, and their names. For numbers, the least level is compared with the greatest. For text,
+# the first level is compared with each other one.
 FACTORS = {
     "datapath": "datapath",
     "use_case": "use case",
@@ -33,7 +35,7 @@ CONTROL = "the same switch again (A/A)"
 
 
 def published(path: Path | None = None) -> pd.DataFrame:
-    """The plan's own read-outs: use_case, frame_bytes, total_pps, total_bps. Empty where the file is not here."""
+    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
     roots = (run_folder.project_root(), Path(__file__).resolve().parents[3])
     places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
     place = next((place for place in places if place.exists()), None)
@@ -51,7 +53,8 @@ def published(path: Path | None = None) -> pd.DataFrame:
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rates found (`loss_rates.rates`), with the columns SWITCH, `frame_bytes`, `endpoint` and `goal` of each."""
+    """Return the rates found (`loss_rates.rates`) with the additional columns SWITCH, `frame_bytes`, `endpoint` and
+    `goal`."""
     found = loss_rates.rates(rows)
     if not len(found):
         return found
@@ -64,8 +67,11 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each receiver got at the rate found: packets and bits per second (medians of the searches), and the spread
-    (the greatest to the least, less 1); with upcalls, megaflows, masks, and CPU time per packet."""
+    """Return what each receiver got at the rate found.
+
+    Columns: packets and bits per second (medians of the searches), their spread over receivers (greatest divided by
+    least, minus 1), upcalls, megaflows, masks, and CPU time per packet in ns.
+    """
     lines: list[dict[str, Any]] = []
     some = rows[
         rows["status"].eq("ok") & rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))
@@ -106,13 +112,13 @@ def _range(values: pd.Series[float], unit: str) -> str:
 
 
 def factors(rows: pd.DataFrame, loss_goal: float | None = None) -> pd.DataFrame:
-    """What changes the rate most, the greatest first: a line for each factor and pair of its levels.
+    """Return the factors that change the rate, the greatest effect first: one row per factor and pair of its levels.
 
-    Two searches of one round that differ in the factor alone make a ratio. The ratios of a round are averaged, and the
+    Two searches of one round that differ only in the factor give a ratio. The ratios of a round are averaged, and the
     interval (95 %, Student's t on logarithms) is over rounds. Columns: factor, level, other, ratio (other to level),
-    low, high (NaN below two rounds), rounds_count, ratios_count. The last line is the A/A control.
+    low, high (NaN below two rounds), rounds_count, ratios_count. The last row is the A/A control.
 
-    loss_goal: of the rates that are compared; None: the greatest that was searched for.
+    loss_goal: the goal of the compared rates; None means the greatest goal that was searched for.
     """
     some = rows[rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))]
     columns = ["factor", "level", "other", "ratio", "low", "high", "rounds_count", "ratios_count"]
@@ -146,7 +152,7 @@ def factors(rows: pd.DataFrame, loss_goal: float | None = None) -> pd.DataFrame:
 
 
 def _levels(values: pd.Series[Any]) -> list[tuple[Any, Any]]:
-    """The pairs of levels that are compared."""
+    """Return the pairs of levels to compare."""
     there = list(dict.fromkeys(values.dropna()))
     if len(there) < 2:
         return []
@@ -179,7 +185,7 @@ def _level(value: Any) -> str:
 
 
 def report(rows: pd.DataFrame) -> list[str]:
-    """What matters most, a sentence each."""
+    """Return a sentence for each factor, the greatest effect first."""
     return [_sentence(line) for _, line in factors(rows).iterrows()]
 
 

@@ -1,5 +1,8 @@
-"""The findings about the cost of datagrams by size, as sentences in Markdown: fragmentation, whether the sender or the
-receiver is the limit, the fits, and the part of the cost in which arms differ."""
+"""State the findings about the cost of datagrams by size as Markdown sentences.
+
+They are fragmentation, whether the sender or the receiver is the limit, the fits, and the part of the cost in which
+arms differ.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ HEADS = {
     "fragment": "cut: each further one",
 }
 SEEN_SURE = (
-    0.02  # by so much fragments counted may differ from those computed: the two counts are not of one moment
+    0.02  # tolerated relative difference of counted and computed fragments: they are not of the same moment
 )
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
 
@@ -59,7 +62,7 @@ def fits(curves: Sequence[Curve]) -> list[str]:
 
 
 def table(curves: Sequence[Curve]) -> pd.DataFrame:
-    """Return the fits: a line for each arm and cost, with 95 % intervals."""
+    """Return the fits as a table: one row per arm and cost, with 95 % intervals."""
     lines = []
     for curve in curves:
         parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
@@ -72,8 +75,8 @@ def table(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def differences(curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each arm and cost: in which part the arm differs from the baseline; then the number of
-    comparisons."""
+    """Return a sentence for each arm and cost on the part in which the arm differs from the baseline, and one sentence
+    on the number of comparisons."""
     result = cost_comparison.comparisons(curves)
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
@@ -88,8 +91,10 @@ def differences(curves: Sequence[Curve]) -> list[str]:
 
 
 def functions(profiles: pd.DataFrame) -> list[str]:
-    """Return, for each arm, whether a function takes as long for a large datagram as a report claims
-    (`function_time_claim.SEED`); or one sentence about why functions were not timed."""
+    """Return for each arm whether a function takes as long for a large datagram as a report claims.
+
+    The claim is `function_time_claim.SEED`. If no functions were timed, return one sentence that says why.
+    """
     claim = function_time_claim.SEED
     result = function_time_claim.judge_claim(function_time_claim.times(profiles), claim)
     if not result:
@@ -122,12 +127,12 @@ def plain(sentence: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds that may be less than a nanosecond, as the cost of a byte is."""
+    """Return a time in words. It may be less than a nanosecond, such as the cost of a byte."""
     return si(value, "s") if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} ns"
 
 
 def interval(one: Estimate) -> str:
-    """`22.1 µs [20, 24.3]`: the ends in the unit of the middle, or of the larger of them."""
+    """Return `22.1 µs [20, 24.3]`: all numbers in the unit that suits the largest of them."""
     if one.low is None or one.high is None:
         return seconds(one.value)
     largest = max(abs(one.value), abs(one.low), abs(one.high))
@@ -137,7 +142,7 @@ def interval(one: Estimate) -> str:
 
 
 def _named(key: load.Key, table: pd.DataFrame) -> str:
-    """What tells a point from the others of a table, for the end of a sentence; nothing where there are no others."""
+    """Return what distinguishes a point from the others of a table, to end a sentence with; empty if nothing does."""
     varying = [name for name in cost_model.BY if table[name].nunique(dropna=False) > 1]
     of = dict(zip(cost_model.BY, key, strict=True))
     words = [f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in varying]
@@ -169,7 +174,8 @@ def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
 
 
 def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
-    """Who was the limit: where all arrives, the senders, or the rate that was asked of them."""
+    """Yield sentences on what limits the rate: the receiver if datagrams are lost, else the senders or the requested
+    rate."""
     lost = group.groupby(["topology", "length_bytes"])["lost_ratio"].mean().dropna()
     if not len(lost):
         return
@@ -228,7 +234,7 @@ def _misfits(curve: Curve) -> Iterator[str]:
 
 
 def _off(curve: Curve) -> Iterator[str]:
-    """What is not on its line, and by how much the fit misses it most."""
+    """Yield which points do not lie on their line, and the largest misfit."""
     whole = curve.fragments == 1
     for result, which, what in (
         (curve.line, whole, "the sizes without fragments do not lie on a straight line"),
@@ -255,7 +261,7 @@ def _difference(one: Comparison, where: str) -> str:
 
 
 def _by(result: Estimate) -> str:
-    """By how much, without the sign, which a word tells."""
+    """Return the size of a difference without its sign, which the verdict's word gives."""
     near, far = (result.low, result.high) if result.value > 0 else (result.high, result.low)
     if near is None or far is None:
         return seconds(abs(result.value))

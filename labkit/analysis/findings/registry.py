@@ -1,5 +1,7 @@
-"""What experiments say about their rows in the terminal, beside verdicts. BY_EXPERIMENT is the one place to add an
-experiment that has more to say than a verdict."""
+"""List what experiments say about their rows in the terminal, beside verdicts.
+
+To let another experiment say more than a verdict, add it to BY_EXPERIMENT.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pandas as pd
 from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 
-# From the rows of one experiment and its profiles to sentences, in Markdown
+# Takes the rows of one experiment and its profiles, and returns Markdown sentences
 Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]
 
 

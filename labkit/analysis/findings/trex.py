@@ -1,4 +1,4 @@
-"""What load tests with TRex found, in sentences: the greatest rate, how far it fills the line, why the test ended."""
+"""State what load tests with TRex found: the greatest rate, its share of line rate, and why the test ended."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What was found about the cost of mirrors, as sentences in Markdown: the mirror tax, whether copies are complete, and
-what the thesis says of the same."""
+"""State the findings about the cost of mirrors as Markdown sentences.
+
+They are the mirror tax, whether copies are complete, and the corresponding values of the thesis.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
 from labkit.common import units
 from labkit.common.units import many
 
-MISSING = 0.02  # of the copies: by so much the two counts may differ, which are not of one moment
+MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
 # Senanayake 2024, Table 4.1: iperf3 -l 64 over OVS 3.0.0 between Docker containers; Mbit/s by the number of mirrors,
-# each of them read (ifstat) and unread.
+# with mirrors read (ifstat) and unread.
 THESIS_MBIT = {0: (235, 235), 1: (235, 234), 2: (234, 234), 4: (234, 234), 8: (233, 234)}
 # Table 4.2: a mirror over GRE and a NIC of 1 Gbit/s, 60 s each; offered Mbit/s, GB sent, GB that the monitor captured.
 THESIS_UPLINK = (
@@ -30,7 +32,7 @@ TUNNELS = ("gre", "erspan", "vxlan")
 
 
 def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:
-    """What tells a load from the others that there are: `udp, 64 bytes`."""
+    """Return what distinguishes a load from the others: `udp, 64 bytes`."""
     of = dict(zip(load.GROUP, tax_key, strict=True))
     words = [str(of["protocol"])]
     length = of["length_bytes"]
@@ -46,7 +48,7 @@ def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:
 
 
 def tax_sentences(taxes: Sequence[Tax]) -> list[str]:
-    """A sentence for each tax: the cost of a packet and of a copy, and whether the points are on a line."""
+    """Return a sentence for each tax: the cost of a packet and of a copy, and whether the points lie on a line."""
     return [_tax(one, [other.key for other in taxes]) for one in taxes]
 
 
@@ -67,7 +69,7 @@ def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
 
 
 def table(taxes: Sequence[Tax]) -> pd.DataFrame:
-    """The taxes, a line for each load, switch and cost, with 95 % intervals."""
+    """Return the taxes as a table: one row per load, switch and cost, with 95 % intervals."""
     among = [one.key for one in taxes]
     lines = [
         {
@@ -84,7 +86,7 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
 
 
 def copies(rows: pd.DataFrame) -> list[str]:
-    """Whether mirrors made all copies, and how many a reader did not get."""
+    """Return sentences on whether mirrors made all copies, and how many copies their readers missed."""
     result = mirror_tax.made(rows)
     if not result:
         return []
@@ -109,7 +111,7 @@ def copies(rows: pd.DataFrame) -> list[str]:
 
 
 def thesis_count() -> pd.DataFrame:
-    """Table 4.1 of the thesis: throughput (Mbit/s) by number of mirrors, read and unread."""
+    """Return table 4.1 of the thesis: throughput (Mbit/s) by number of mirrors, read and unread."""
     lines = [
         {"mirrors": count, "read": read, "unread": unread} for count, (read, unread) in THESIS_MBIT.items()
     ]
@@ -117,7 +119,7 @@ def thesis_count() -> pd.DataFrame:
 
 
 def thesis_uplink() -> pd.DataFrame:
-    """Table 4.2 of the thesis as rates: offered, sent and captured (bit/s), a line for each offered rate."""
+    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate."""
     lines = [
         {
             "offered_bps": offered * 1e6,
@@ -130,11 +132,14 @@ def thesis_uplink() -> pd.DataFrame:
 
 
 def uplink(rows: pd.DataFrame) -> pd.DataFrame:
-    """What became of a flow and of its copies when the mirror leaves the host, by arm and offered rate: means of the
-    rounds. `delivered_bps` is the monitored flow's at its receiver, `copies_made` what should have been copied and
-    `copies_arrived` what came to the monitor, both per second, `arrived_share` their ratio.
+    """Return what happened to a flow and to its copies when the mirror leaves the host, by arm and offered rate.
 
-    Arms without a mirror stand beside: what the mirror does to the flow is the difference. Empty without tunnels.
+    Values are means of the rounds. `delivered_bps` is the throughput of the monitored flow at its receiver.
+    `copies_made` is the rate of copies that the mirror should make, and `copies_arrived` the rate that reached the
+    monitor, both per second; `arrived_share` is their ratio.
+
+    Arms without a mirror are included; the difference from them is the mirror's effect on the flow. Empty without
+    tunnels.
     """
     paced = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["window_s"].gt(0)]
     tunnelled = [f"output={kind}" in name for name in paced["topology"] for kind in TUNNELS]
@@ -159,5 +164,5 @@ def _share(ratio: float) -> str:
 
 
 def report(rows: pd.DataFrame) -> list[str]:
-    """All of it, for the terminal."""
+    """Return all findings, for the terminal."""
     return [*tax_sentences(mirror_tax.taxes(rows)), *copies(rows)]

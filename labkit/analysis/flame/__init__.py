@@ -1,12 +1,11 @@
-"""Profiles in the reading wing: folded stacks, flame graphs of thousands of frames, and why one arm is dearer than
-another.
+"""Analyse profiles: folded stacks, flame graphs of thousands of frames, and why one arm costs more than another.
 
-    left, right = flame.Arm("veth_bridge", rounds), flame.Arm("macvlan_bridge", others)
-    why = flame.difference(left, right)      # per packet; a control (A/A) is worth having
-    why.functions()                          # the functions that explain most, adding up to the whole
-    flame.drawn(why)                         # the differential flame graph
-    flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_graph saw them
-    flame.beside([packets, others])          # those of several arms on one scale, and what they took
+left, right = flame.Arm("veth_bridge", rounds), flame.Arm("macvlan_bridge", others)
+why = flame.difference(left, right)      # per packet; a control (A/A) is recommended
+why.functions()                          # the functions that explain most, adding up to the total
+flame.drawn(why)                         # the differential flame graph
+flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_graph recorded them
+flame.side_by_side([packets, others])    # those of several arms on one time scale, with their self times
 """
 
 from __future__ import annotations

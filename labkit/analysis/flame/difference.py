@@ -1,5 +1,8 @@
-"""Why is one arm dearer than another? Two arms of several profiled rounds each, compared frame by frame and function by
-function, in seconds of CPU per packet (or gigabyte, or second of busy CPU)."""
+"""Compare two arms to find why one costs more than the other.
+
+Each arm has several profiled rounds. They are compared by frame and by function, in seconds of CPU per packet (or per
+gigabyte, or per second of busy CPU).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,11 @@ ROWS = 12
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is compared, and of which of it the difference stands out: from the spread between rounds, and from what
-    the control (the left arm measured again) makes against the left."""
+    """The comparison of samples, and which of its differences stand out.
+
+    A difference has to exceed the spread between rounds, and the difference between the control (the left arm measured
+    again) and the left arm.
+    """
 
     spread: Spread
     stands_out: Bools
@@ -32,8 +38,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Difference:
-    """Arms in one tree, whose columns are the left arm's rounds, then the right's, then the control's. frames: every
-    frame with all that it called."""
+    """Arms in one tree. Its columns are the rounds of left, then of right, then of the control.
+
+    frames: the comparison of every frame, callees included.
+    """
 
     left: Arm
     right: Arm
@@ -43,15 +51,19 @@ class Difference:
     frames: Judgement
 
     def functions(self, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
-        """The functions that explain most of the difference, by self time: those first whose difference stands out,
-        and of these the largest.
+        """Return the functions that explain most of the difference, by self time.
 
-        Costs in seconds for each unit of work, with 95 % intervals (NaN of a single round): left_s, left_low_s,
-        left_high_s, right_…, difference_…; share_ratio: of the whole difference (NaN where that does not stand out: a
-        share of what may be 0 says nothing); p, stands_out, samples_count (of both sides), and kind (process, kernel,
-        user). Two rows end it, "everything else" and "total": what stands above adds up to the total. What programs
-        did that have nothing to do with the load (`processes.foreign`) is one row before them.
-        `inclusive`: with what the functions called, which overlaps, so that there is no row for everything else.
+        Functions whose difference stands out come first, the largest first.
+
+        Costs are in seconds per unit of work with 95 % intervals (NaN for a single round), in the columns left_s,
+        left_low_s, left_high_s, right_…, difference_…. share_ratio is the share of the total difference, or NaN if the
+        total does not stand out, because it may then be 0. The other columns are p, stands_out, samples_count (both
+        sides), and kind (process, kernel, user).
+
+        The last two rows are "everything else" and "total": all rows above the total add up to it. One row before them
+        has the programs that do not belong to the load (`processes.foreign`).
+
+        inclusive: count callees too. Such times overlap, so there is no row for everything else.
         """
         tree = self.tree
         foreign = self._foreign()
@@ -77,18 +89,18 @@ class Difference:
         return result
 
     def _foreign(self) -> Bools:
-        """The frames of programs that have nothing to do with the load."""
+        """Return which frames are of programs that do not belong to the load."""
         tree = self.tree
         tops = np.flatnonzero(tree.depth == 1)
         names = [tree.names[tree.name[frame]] for frame in tops]
         result = np.zeros(len(tree), dtype=bool)
         result[tops] = processes.foreign(names)
-        for frame in np.flatnonzero(tree.depth > 1):  # parents stand in front
+        for frame in np.flatnonzero(tree.depth > 1):  # parents precede their children
             result[frame] = result[tree.parent[frame]]
         return result
 
     def _others(self, foreign: Bools) -> pd.DataFrame:
-        """One row for all programs that have nothing to do with the load; none where there are none."""
+        """Return one row for all programs that do not belong to the load, or an empty table if there are none."""
         tree = self.tree
         tops = [frame for frame in np.flatnonzero(tree.depth == 1) if foreign[frame]]
         if not tops:
@@ -107,14 +119,15 @@ class Difference:
         return _table(self.judge(sums), sums).assign(function=list(rows), kind="")
 
     def judge(self, samples: Ints) -> Judgement:
-        """Samples [thing, round of any arm], compared."""
+        """Compare samples [thing, round of any arm]."""
         return _judged(samples, [arm for arm in (self.left, self.right, self.control) if arm], self.per)
 
 
 def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "packet") -> Difference:
-    """Compare two arms; `control` is the left one measured again (A/A), and takes away what differs as much by itself.
+    """Compare two arms.
 
-    per: one of PER. Raises BadInput where an arm has no rounds, or a round not the work that this takes.
+    control: the left arm measured again (A/A). A difference that the control shows too does not stand out. per: a key
+    of PER. Raises BadInput if an arm has no rounds, or if the work of a round is unknown.
     """
     there = [arm for arm in (left, right, control) if arm is not None]
     of = arms.cost_unit(per)
@@ -125,7 +138,7 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
 
 
 def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
-    """`there`: the left arm, the right, and perhaps the control; in this order are the columns."""
+    """Compare samples whose columns are the rounds of the arms `there`: left, right, and perhaps the control."""
     ends = np.cumsum([len(arm.rounds) for arm in there])[:-1]
     sides = [
         (columns, arms.each(arm, per))
@@ -142,7 +155,7 @@ def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
 
 
 def kinds(tree: Tree) -> list[str]:
-    """What each name of a tree is: process, kernel or user."""
+    """Return the kind of each name of a tree: process, kernel or user."""
     processes = set(tree.name[tree.depth == 1].tolist()) - set(tree.name[tree.depth > 1].tolist())
     return [
         "process" if at in processes else "kernel" if name.endswith(folded_stacks.KERNEL) else "user"
@@ -159,6 +172,8 @@ def _table(judged: Judgement, samples: Ints) -> pd.DataFrame:
         ("difference", spread.difference, spread.half),
     ):
         columns |= {f"{name}_s": middle, f"{name}_low_s": middle - half, f"{name}_high_s": middle + half}
-    sides = samples[:, : spread.left.rounds_count + spread.right.rounds_count]  # the rest is the control's
+    sides = samples[
+        :, : spread.left.rounds_count + spread.right.rounds_count
+    ]  # the control has the other columns
     of = {"p": spread.p, "stands_out": judged.stands_out, "samples_count": sides.sum(axis=1)}
     return pd.DataFrame(columns | of)

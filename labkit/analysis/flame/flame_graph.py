@@ -1,7 +1,8 @@
-"""Flame graphs for notebooks, reports and pages of their own: icicles of thousands of frames, drawn by flame.js.
+"""Build flame graphs for notebooks, reports and standalone pages: icicles of thousands of frames, drawn by flame.js.
 
-A notebook stores one as data (MIME, which a report draws by its own script) and as HTML (which a notebook draws).
-(plotly's own icicle takes more than half a minute for 5,000 frames, and finds none by its name.)
+A notebook stores a flame graph as data (MIME), which a report draws with its own script, and as HTML, which the
+notebook draws. plotly's icicle is no alternative: it takes more than half a minute for 5,000 frames and cannot search
+by name.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 MIME = "application/vnd.labkit.flame.v1+json"
-MOST_FRAMES = 10_000  # of the largest; what is left out is too small to be seen even when zoomed
+MOST_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 _HERE = Path(__file__).parent
 _UNTRUSTED = (
     "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
     " or trust the notebook, to search, to zoom, and to see the numbers of a frame."
 )
-# A report and an HTML output draw every graph of the page that is not drawn yet; a widget draws its own.
+# In a report and in HTML output, the script draws every graph of the page that is not drawn yet. A widget draws only
+# its own graph.
 _PAGE = """(() => {
 %s
 for (const place of document.querySelectorAll(".labkit-flame:not([data-drawn])")) {
@@ -51,25 +53,25 @@ export default {render({model, el}) {
 
 
 class Flame:
-    """A flame graph. As the last expression of a notebook's cell it is drawn there. `data`: what flame.js draws."""
+    """A flame graph. A notebook draws it if it is the last expression of a cell. `data`: the input of flame.js."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
 
     def html(self) -> str:
-        """HTML that draws it wherever it is put: it fetches nothing."""
+        """Return self-contained HTML that draws the flame graph. It fetches nothing."""
         return (
             f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._still()}'
             f'<script type="application/json">{as_json(self.data)}</script></div><script>{script()}</script>'
         )
 
     def _still(self) -> str:
-        """An image of it, which a notebook shows without trust."""
+        """Return an image of the flame graph, which a notebook shows without trust."""
         coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
     def widget(self) -> Any:
-        """Return it as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust."""
+        """Return the flame graph as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust."""
         import anywidget
         import traitlets
 
@@ -81,7 +83,7 @@ class Flame:
         return FlameWidget(data=self.data)
 
     def write(self, path: Path) -> Path:
-        """Write it as a page of its own, and return its path. Raises Failed when that cannot be written."""
+        """Write the flame graph as a standalone page, and return the path. Raises Failed if it cannot be written."""
         run_folder.write(
             path,
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n{self.html()}\n</html>\n'.encode(),
@@ -96,8 +98,11 @@ class Flame:
 
 
 def graph(arm: Arm, per: str | None = None) -> Flame:
-    """The flame graph of one arm: the mean of its rounds per packet, gigabyte or second of busy CPU (PER), or by
-    itself all its samples."""
+    """Return the flame graph of one arm.
+
+    per: a key of PER; the values are then means over rounds per packet, gigabyte or second of busy CPU. Without it they
+    are all samples.
+    """
     tree = arm.tree()
     of = arms.cost_unit(per) if per else None
     unit_s = of.unit_s if of else 1.0
@@ -124,7 +129,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
 
 
 def drawn(difference: Difference) -> Flame:
-    """The differential flame graph: frames that stand out are coloured by how much more or less they cost."""
+    """Return the differential flame graph. Frames that stand out are coloured by how much more or less they cost."""
     it, of = difference, difference.per
     spread, own = it.frames.spread, it.judge(it.tree.own).spread
     order = _order(it.tree, (spread.left.mean + spread.right.mean) / 2)
@@ -151,14 +156,16 @@ def drawn(difference: Difference) -> Flame:
 
 
 def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """The frames to be drawn in preorder, of siblings the largest first."""
+    """Return the frames to draw in preorder, siblings in order of size, the largest first."""
     if not tree.total[0].any():
         raise BadInput("there is not one sample of a busy CPU in these profiles: nothing can be drawn")
-    # No frame is larger than its parent, which is also before it: so the first ones are a tree by themselves.
+    # No frame is larger than its parent, and parents come first, so the largest frames form a tree.
     kept = np.zeros(len(tree), dtype=bool)
     kept[np.lexsort((np.arange(len(tree)), -size))[:MOST_FRAMES]] = True
     below: list[list[int]] = [[] for _ in range(len(tree))]
-    for frame in np.lexsort((tree.name, size)):  # the smallest first, because a stack gives back the last
+    for frame in np.lexsort(
+        (tree.name, size)
+    ):  # the smallest first, because a stack returns the last one first
         if kept[frame] and frame:
             below[tree.parent[frame]].append(int(frame))
     result, waiting = [], [0]
@@ -169,7 +176,8 @@ def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def _frames(tree: Tree, order: npt.NDArray[np.int64], event: str) -> dict[str, Any]:
-    """Names and places of frames; only names that are drawn, in the order in which they come."""
+    """Return the names, depths and colours of the frames to draw. Only drawn names are included, in order of
+    appearance."""
     used, places = {0: 0}, []
     for name in tree.name[order].tolist():
         places.append(used.setdefault(name, len(used)))
@@ -191,28 +199,28 @@ def _left_out(tree: Tree, order: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _short(values: npt.NDArray[np.float64]) -> list[float]:
-    """Numbers of five digits, which is more than an eye can see and less than half as long."""
+    """Return the numbers with five digits: more precision than is visible, in less than half the length."""
     return [float(f"{value:.5g}") for value in values]
 
 
 @cache
 def style() -> str:
-    """The style sheet of flame graphs."""
+    """Return the style sheet of flame graphs."""
     return (_HERE / "flame.css").read_text()
 
 
 @cache
 def script() -> str:
-    """The script that draws all flame graphs of a page that are not drawn yet."""
+    """Return the script that draws all flame graphs of a page that are not drawn yet."""
     return _PAGE % (_HERE / "flame.js").read_text()
 
 
 @cache
 def widget_script() -> str:
-    """The module of a widget that draws its flame graph."""
+    """Return the module of a widget that draws its flame graph."""
     return _WIDGET % (_HERE / "flame.js").read_text()
 
 
 def as_json(data: dict[str, Any]) -> str:
-    """JSON that can stand in a script element: in it, `</script>` or `<!--` would end or derail the page."""
+    """Return JSON that is safe in a script element, where `</script>` or `<!--` would break the page."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,7 +1,7 @@
-"""Folded stacks: a line for each stack, its frames from the process to the function that ran, and how often it was seen
-(`iperf3;do_syscall_64_[k];udp_sendmsg_[k] 42`), as the perf-tools' stackcollapse programs write them.
+"""Read and write folded stacks, as the perf-tools' stackcollapse programs write them.
 
-The first frame is the process, kernel frames end in `_[k]`. A file may be compressed (.gz).
+A line is a stack and its number of samples, `iperf3;do_syscall_64_[k];udp_sendmsg_[k] 42`. The first frame is the
+process, and the last is the function that ran. Kernel frames end in `_[k]`. A file may be compressed (.gz).
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _MARK = re.compile(r"_\[[kij]\]$")  # kernel, inlined, compiled at run time
 
 
 def read(path: Path) -> Counter[str]:
-    """The stacks of a file, equal ones together. It is read line by line: memory goes with the number of different
-    stacks. Raises BadInput for what are no folded stacks, with the line."""
+    """Return the stacks of a file, with equal stacks added up.
+
+    The file is read line by line, so memory depends on the number of different stacks. Raises BadInput, with the line,
+    if the file does not have folded stacks.
+    """
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
             return parsed(lines, str(path))
@@ -36,7 +39,7 @@ def read(path: Path) -> Counter[str]:
 
 
 def parsed(lines: Iterable[str], source: str = "the text") -> Counter[str]:
-    """The stacks of lines, equal ones together; empty lines and comments (`#`) are skipped."""
+    """Return the stacks of lines, with equal stacks added up. Empty lines and comments (`#`) are skipped."""
     stacks: Counter[str] = Counter()
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -49,10 +52,10 @@ def parsed(lines: Iterable[str], source: str = "the text") -> Counter[str]:
 
 
 def text(stacks: Stacks) -> str:
-    """The stacks as folded text, in order of their names."""
+    """Return the stacks as folded text, sorted by name."""
     return "".join(f"{stack} {count}\n" for stack, count in sorted(stacks.items()))
 
 
 def plain(frame: str) -> str:
-    """A frame's name without the mark of where it was."""
+    """Return a frame's name without its mark (kernel, inlined, compiled at run time)."""
     return _MARK.sub("", frame)

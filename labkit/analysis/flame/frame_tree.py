@@ -1,5 +1,8 @@
-"""Stacks of several rounds as one tree: a frame is a function at one place of the stacks, with its samples in each
-round. Made for thousands of frames: columns are numpy arrays, and frames stand behind their parents."""
+"""Build one tree of the stacks of several rounds.
+
+A frame is a function at one place of the stacks, with its number of samples in each round. The tree is made for
+thousands of frames: its columns are numpy arrays, and parents precede their children.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from labkit.analysis.flame import folded_stacks
 
 Ints = npt.NDArray[np.int64]
 
-# Where a CPU that has nothing to do stands, when a sample hits it: on x86 and arm64, with and without a hypervisor.
-# Samples there are no work. Those of interrupts that came while it was idle end in another function, and stay.
+# Functions in which a sample finds an idle CPU, on x86 and arm64, with and without a hypervisor. These samples are not
+# work. Samples of interrupts on an idle CPU end in other functions and count.
 IDLE = frozenset(
     name + folded_stacks.KERNEL
     for name in (
@@ -27,9 +30,12 @@ IDLE = frozenset(
 
 @dataclass(frozen=True)
 class Tree:
-    """Frame 0 is the root, which holds all. names: every name once; name, parent, depth: of each frame (depth 0 is
-    the root, 1 a process). own, total: samples [frame, round] in the frame itself, and with all that it called.
-    idle: samples [round] that were left out because the CPU had nothing to do."""
+    """A tree of frames. Frame 0 is the root, which holds all others.
+
+    names: every name once. name, parent, depth: per frame; name is an index into names, and depth is 0 for the root and
+    1 for a process. own, total: samples [frame, round] in the frame itself, and with all its callees. idle: samples
+    [round] of idle CPUs, which the tree leaves out.
+    """
 
     names: list[str]
     name: Ints
@@ -43,8 +49,8 @@ class Tree:
         return len(self.name)
 
     def outermost(self) -> npt.NDArray[np.bool_]:
-        """Of each frame, whether no frame above it has the same name: what a function called counts once, however
-        deep it recursed."""
+        """Return for each frame whether no frame above it has the same name, so that recursion does not count callees
+        twice."""
         first = np.ones(len(self), dtype=bool)
         above: list[frozenset[int]] = [frozenset()]
         for frame in range(1, len(self)):
@@ -54,7 +60,7 @@ class Tree:
         return first
 
     def by_name(self, samples: Ints, frames: npt.NDArray[np.bool_] | None = None) -> Ints:
-        """Samples [frame, round] summed over the frames of each name, as [name, round]."""
+        """Return samples [frame, round] summed over the frames of each name, as [name, round]."""
         result = np.zeros((len(self.names), samples.shape[1]), dtype=np.int64)
         chosen = np.arange(len(self)) if frames is None else np.flatnonzero(frames)
         np.add.at(result, self.name[chosen], samples[chosen])
@@ -62,8 +68,8 @@ class Tree:
 
 
 def grown(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tree:
-    """The tree of these rounds. Stacks of an idle CPU are left out and counted, unless `idle`."""
-    names: dict[str, int] = {"\0": 0}  # the root's, which no function has
+    """Return the tree of these rounds. Stacks of idle CPUs are left out and counted, unless `idle`."""
+    names: dict[str, int] = {"\0": 0}  # the root, under a name that no function has
     places: dict[tuple[int, int], int] = {}
     name, parent, depth = [0], [-1], [0]
     samples: list[tuple[int, int, int]] = []
@@ -100,7 +106,7 @@ def grown(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tree:
 
 
 def _summed(own: Ints, parent: Ints, depth: Ints) -> Ints:
-    """Samples with those of all frames below, level by level from the deepest."""
+    """Return the samples of each frame and of all frames below it, computed level by level from the deepest."""
     total = own.copy()
     order = np.argsort(depth, kind="stable")
     ends = np.searchsorted(depth[order], np.arange(depth.max() + 2))

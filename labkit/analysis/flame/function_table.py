@@ -1,4 +1,4 @@
-"""What a difference between two arms comes from, for people: a table that adds up, and a sentence."""
+"""Present the difference between two arms: a table that adds up, and a sentence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from labkit.common import units
 
 
 def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
-    """`Difference.functions` in words: a line for each function, with 95 % intervals.
+    """Return `Difference.functions` as text: one row per function, with 95 % intervals.
 
-    It is rounded so that what is printed adds up to the last digit: the difference is that of the two printed sides,
-    and what the roundings of the functions make is in everything else.
+    Values are rounded so that the printed ones add up to the last digit. The difference is that of the two printed
+    sides, and "everything else" absorbs the rounding errors of the functions.
     """
     table = difference.functions(rows, inclusive)
     unit_s, unit = difference.per.unit_s, difference.per.unit
@@ -45,7 +45,7 @@ def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> 
 
 
 def sentence(difference: Difference) -> str:
-    """What was found, with its interval, and the functions that explain most of it."""
+    """Return the finding as a sentence, with its interval and the functions that explain most of it."""
     table = difference.functions()
     whole, named = table.iloc[-1], table.iloc[:-2]
     left, right, per = difference.left.name, difference.right.name, difference.per.words
@@ -72,7 +72,7 @@ def sentence(difference: Difference) -> str:
 
 
 def _with_callees(difference: Difference) -> str:
-    """The function that differs most together with what it called, where such a one stands out."""
+    """Return the function that differs most with its callees, or an empty text if it does not stand out."""
     first = difference.functions(1, inclusive=True).iloc[0]
     if not first["stands_out"]:
         return ""
@@ -93,7 +93,7 @@ def _by(whole: pd.Series) -> str:
 
 
 def _names(table: pd.DataFrame) -> str:
-    """The functions that a sentence has room for."""
+    """Return the first functions of a table as a list for a sentence."""
     names = list(table["function"].iloc[:3])
     more = len(table) - len(names)
     if more:

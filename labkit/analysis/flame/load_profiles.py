@@ -1,4 +1,4 @@
-"""The profiles that runs left: rows of the observer perf_record, and the folded stacks beside them."""
+"""Load the profiles of runs: rows of the observer perf_record, and the files of folded stacks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from labkit.analysis.flame.profile import Arm, Round
 from labkit.common.errors import BadInput
 
 OBSERVER = "perf_record"
-COUNTER = "cycles"  # perf_record's event where there is such a counter
-# What ran outside of the experiment has this name in its profiles (labkit.measure.observers.perf.fold_stacks).
+COUNTER = "cycles"  # perf_record's event if the CPU has this counter
+# Matches all processes but "elsewhere", the name of those outside the experiment
+# (labkit.measure.observers.perf.fold_stacks).
 WITHIN = r"(?!elsewhere$).*"
-# A segment of TCP is as long as offloads make it, and a ping is answered: each has its own unit of work.
+# Offloads determine the size of a TCP segment, and a ping has a reply, so each protocol has its own unit of work.
 USUAL = {"udp": "packet", "tcp": "gigabyte"}
 
 
 def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
-    """One arm from its rows as `loading.profiles` gives them (of one point alone): a round for each profile that went
-    well. Raises BadInput where there is none."""
+    """Return one arm from its rows of one point (`load.profiles`): one round per successful profile.
+
+    Raises BadInput if there is none.
+    """
     parameters = rows[rows["observer"].eq(OBSERVER)]
     rows = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
     if rows.empty and len(parameters):
@@ -39,19 +42,21 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
 
 
 def usual(protocol: str) -> str:
-    """What costs of this load are related to, one of PER."""
+    """Return the unit of work of a protocol, a key of PER."""
     return USUAL.get(protocol, "cpu_second")
 
 
 def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes: str = WITHIN) -> Difference:
-    """The profiles of the left arm, of the right, and perhaps of the left measured again, each by its name and its rows
-    of one point. Raises BadInput as `arm` and `difference` do."""
+    """Compare the profiles of the left arm, the right arm, and perhaps the left arm measured again.
+
+    named: the name of each and its rows of one point. Raises BadInput as `arm` and `difference` do.
+    """
     left, right, *control = (arm(rows, name, processes) for name, rows in named)
     return difference(left, right, control[0] if control else None, usual(protocol))
 
 
 def why_not(rows: pd.DataFrame) -> str:
-    """`invalid (REASON)` of each kind of row that does not count."""
+    """Return `invalid (REASON)` for each kind of row that does not count."""
     reasons = rows["reason"].fillna("without a file of it")
     report = zip(rows["status"], reasons, strict=True)
     return "; ".join(dict.fromkeys(f"{status} ({reason})" for status, reason in report))
@@ -69,7 +74,7 @@ def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
             raise BadInput(
                 f"{row['artefact']} is of {COUNTER}, and its row has no cpu_s to make them seconds"
             )
-        # How long a cycle took, and how many of them a sample stands for, is nothing that frequency_hz says.
+        # frequency_hz does not give the duration of a cycle, nor the number of cycles per sample.
         busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)
         period_s = cpu / max(busy, 1)
     return Round(stacks, period_s, count, size, cpu)
@@ -80,15 +85,18 @@ def _known(value: Any) -> float | None:
 
 
 def observed(value: Any) -> dict[str, Any]:
-    """What an observer saw, from a row: an object, or the text of one."""
+    """Return an observer's report from a row, where it is an object or its JSON text."""
     result = json.loads(value) if isinstance(value, str) else value
     return result if isinstance(result, dict) else {}
 
 
 def work(row: Mapping[Any, Any] | pd.Series, report: Mapping[str, Any], of: str = "received_count") -> float:
-    """What was done (a column of the row: packets that arrived, received_bytes, cpu_s) while an observer watched, which
-    tells its own `window_s`: it begins before the row's window and ends after it, and traffic is taken to have been as
-    fast outside. All pings are within both. NaN where nothing was done, or that is not known."""
+    """Return the work done while an observer watched, or NaN if there was none or it is unknown.
+
+    of: a column of the row (packets that arrived, received_bytes, cpu_s). The observer's own `window_s` starts before
+    the row's window and ends after it; the work is scaled to it, as if traffic had the same rate outside the row's
+    window. All pings are within both windows.
+    """
     done = _known(row.get(of)) or math.nan
     window_s, longer_s = (_known(one.get("window_s")) for one in (row, report))
     if row.get("protocol") == "ping" or not window_s or not longer_s:

@@ -1,4 +1,4 @@
-"""What has to be said where a profile is drawn: how it was sampled, what that distorts, what was left out."""
+"""Write the notes on a drawn profile: how it was sampled, what that distorts, and what was left out."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from labkit.analysis.flame.significance import FALSE_SHARE
 from labkit.common import units
 
 # Functions that turn interrupts on (kernel/locking/spinlock.c, kernel/softirq.c, kernel/sched/core.c,
-# kernel/entry/common.c, net/core/dev.c). The clock's interrupt that came due before is taken there, so the time before
-# is counted there.
+# kernel/entry/common.c, net/core/dev.c). A pending clock interrupt is taken there, so the time with interrupts off is
+# counted there.
 TURNS_ON = re.compile(
     r"_raw_(spin|read|write)_unlock_irq(restore)?|finish_task_switch(\..*)?|handle_softirqs|__do_softirq"
     r"|irqentry_exit_to_user_mode|exit_to_user_mode_loop|syscall_exit_to_user_mode|net_rx_action|process_backlog"
 )
-CLOCKS = ("cpu-clock", "task-clock")  # what has no interrupt of its own that would come through
-COVERED = 0.1  # by how much the samples' time may differ from the CPU time that the kernel counts
+CLOCKS = ("cpu-clock", "task-clock")  # events without a non-maskable interrupt
+COVERED = (
+    0.1  # the tolerated relative difference between the samples' time and the CPU time that the kernel counts
+)
 
 
 def distorted(tree: Tree, event: str) -> list[int]:
-    """The names (places in tree.names) at which samples pile up with this event."""
+    """Return the names (indices into tree.names) where samples pile up with this event."""
     if not event.startswith(CLOCKS):
         return []
     kernel = [(at, name) for at, name in enumerate(tree.names) if name.endswith(folded_stacks.KERNEL)]
@@ -34,7 +36,7 @@ def distorted(tree: Tree, event: str) -> list[int]:
 
 
 def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
-    """Sentences for below the drawing. The tree's columns are the rounds of these arms."""
+    """Return sentences for below the drawing. The tree's columns are the rounds of these arms."""
     result = []
     for event in dict.fromkeys(arm.event for arm in arms):
         if event.startswith(CLOCKS):
@@ -74,7 +76,7 @@ def _piled(tree: Tree, event: str) -> str:
 
 
 def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
-    """Arms of which the samples' time is not the CPU time that the kernel counted."""
+    """Yield a sentence for each arm whose samples' time differs from the CPU time that the kernel counted."""
     ends = np.cumsum([len(arm.rounds) for arm in arms])[:-1]
     for arm, samples in zip(arms, np.split(tree.total[0], ends), strict=True):
         known = [
@@ -87,7 +89,7 @@ def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def judged(it: Difference) -> list[str]:
-    """How a frame came by its colour, and what the control says about that."""
+    """Return sentences on how frames got their colours, and what the control says about that."""
     rounds = f"{len(it.left.rounds)} and {len(it.right.rounds)} rounds"
     if not it.frames.stands_out.any() and np.isnan(it.frames.spread.p).all():
         return [

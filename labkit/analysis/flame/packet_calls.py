@@ -1,5 +1,8 @@
-"""The calls of one packet, as the observer function_graph recorded them: an icicle whose widths are times, with the
-text as ftrace prints it below, and a table of what two packets' functions took."""
+"""Show the calls of one packet, as the observer function_graph recorded them.
+
+The drawing is an icicle whose widths are times, with the text of ftrace below it. A table compares the function times
+of two packets.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from labkit.common.units import si
 
 OBSERVER, TIMES = "function_graph", "function_times"
 MEDIAN = 0.5
-COMPARED = 5  # functions that function_times timed by themselves are told
-ROWS, LETTERS = 25, 36  # of a table
+COMPARED = 5  # functions listed with their times from function_times
+ROWS, LETTERS = 25, 36  # a table's rows, and the length of its names
 
 READ = (
     "Widths are times, from left to right in the order of the calls. What of a frame has nothing below it is its self"
@@ -34,10 +37,10 @@ READ = (
 
 @dataclass(frozen=True)
 class PacketCalls:
-    """One call of a root function, the packet that it carried, and what has to be said of it where it is drawn.
+    """One call of a root function: the packet that it carried, and the notes for its drawing.
 
-    arm: whose it is. notes: sentences. shortest_s: how long the shortest call took that was recorded with it, of which
-    most is the tracer's own time.
+    arm: the name of the arm. notes: sentences. shortest_s: the duration of the shortest call recorded with it, most of
+    which is the tracer's own time.
     """
 
     arm: str
@@ -47,16 +50,20 @@ class PacketCalls:
 
     @property
     def root(self) -> str:
-        """The function that holds all others."""
+        """Return the function that contains all others."""
         return self.tree.root.name
 
     @property
     def text(self) -> str:
-        """The calls as ftrace printed them."""
+        """Return the calls as ftrace printed them."""
         return "\n".join(self.tree.lines)
 
     def drawn(self, span_s: float | None = None) -> Flame:
-        """The icicle; `span_s`: what its whole width stands for (its own duration), so that several have one scale."""
+        """Return the icicle.
+
+        span_s: the time that the full width stands for, by default the call's duration. It gives several icicles one
+        scale.
+        """
         tree = self.tree
         names: dict[tuple[str, str], int] = {(tree.process, "process"): 0}
         places = [names.setdefault(_named(call), len(names)) for call in tree.calls]
@@ -90,10 +97,10 @@ def _named(call: Call) -> tuple[str, str]:
 
 
 def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
-    """The packets of one arm from its rows as `loading.profiles` gives them (of one point alone): one for each root
-    function that was called, the sender's first. Of several rounds it is the one in the middle, by duration.
+    """Return the packets of one arm from its rows of one point (`load.profiles`).
 
-    Raises BadInput where there is none.
+    There is one packet per root function that was called, the sender's first. Of several rounds it is the median by
+    duration. Raises BadInput if there is none.
     """
     parameters = rows[rows["observer"].eq(OBSERVER)]
     own = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
@@ -116,7 +123,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
 
 
 def read(path: Path) -> list[Tree]:
-    """The calls of a file that the observer wrote, in its order. Raises BadInput."""
+    """Return the calls of a file that the observer wrote, in its order. Raises BadInput if it cannot be read."""
     try:
         with open(path) as lines:
             return list(call_trees.Reader().read(lines))
@@ -149,7 +156,7 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) 
 
 
 def _by_themselves(tree: Tree, rows: pd.DataFrame) -> list[str]:
-    """What function_times told of the same functions, which were then traced without those that they call."""
+    """Return what function_times measured for the same functions. It traces them without their callees."""
     timed: dict[str, list[float]] = {}
     for value in rows[rows["observer"].eq(TIMES) & rows["status"].eq("ok")]["observed"]:
         for name, one in observed(value).get("functions", {}).items():
@@ -162,8 +169,11 @@ def _by_themselves(tree: Tree, rows: pd.DataFrame) -> list[str]:
 
 
 def packets_compared(left: PacketCalls, right: PacketCalls, rows: int = ROWS) -> pd.DataFrame:
-    """What the functions of two packets took themselves, in µs, and how often they were called: those that only one of
-    them called, those that differ most, everything else, and the total, which is the duration of the two calls."""
+    """Return the self times of two packets' functions in µs, and their numbers of calls.
+
+    The rows are the functions that only one packet called, then those that differ most, everything else, and the total,
+    which is the duration of the two calls.
+    """
     sides = [_by_function(packet.tree) for packet in (left, right)]
     names = sorted({name for side in sides for name in side[1]})
     both = sides[0][0].keys() & sides[1][0].keys()

@@ -1,4 +1,4 @@
-"""The calls of one packet of several arms, one below the other on one scale of time, and what they took themselves."""
+"""Show the calls of one packet of several arms, one below the other on the same time scale, with their self times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from labkit.analysis.flame.flame_graph import Flame
 from labkit.analysis.flame.packet_calls import PacketCalls, packets_compared
 from labkit.common.units import si
 
-ALIKE = 1.2  # the shortest calls of two arms
+ALIKE = 1.2  # the largest ratio of the arms' shortest calls at which their times are comparable
 TABLE = (
     "What functions took themselves (self time) in these two packets: what only one of them called stands first. One"
     " packet each shows what is called; how much dearer it is, the profiles tell."
@@ -18,8 +18,10 @@ TABLE = (
 
 
 def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame | pd.DataFrame]:
-    """Words, figures and tables in their order, of the packets of each arm (`packets`). Tables compare the first arm
-    with every other."""
+    """Yield text, figures and tables in their order, for the packets of each arm (`packets`).
+
+    Each table compares the first arm with one of the others.
+    """
     each = [{packet.root: packet for packet in arm} for arm in arms]
     if len(each) > 1:
         yield f"One scale of time for {'both' if len(each) == 2 else 'all'} sides."
@@ -35,7 +37,7 @@ def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame 
 
 
 def _mood(left_s: float, right_s: float) -> str:
-    """What to think of both sides' times, if the machine was faster on one of them."""
+    """Return a warning if the machine was faster on one of the sides, or else an empty text."""
     if min(left_s, right_s) <= 0 or max(left_s, right_s) / min(left_s, right_s) < ALIKE:
         return ""
     return (

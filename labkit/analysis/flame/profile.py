@@ -1,4 +1,4 @@
-"""An arm that was profiled: the folded stacks of several rounds, and the work that was done in each."""
+"""Represent a profiled arm: the folded stacks of several rounds, and the work done in each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from labkit.common.errors import BadInput
 
 @dataclass(frozen=True)
 class Round:
-    """One round: its stacks, the time between two samples of a CPU, and the work of the time in which it was sampled.
+    """One round: its stacks, the time between two samples of a CPU, and the work done while it was sampled.
 
-    received_count: packets that arrived (UDP: datagrams). received_bytes: the same in bytes. cpu_s: seconds for
-    which CPUs were busy, as the kernel counts them. What is not known is None. others_count: samples of other
-    processes, which are not among the stacks.
+    received_count: packets that arrived (UDP: datagrams). received_bytes: the same in bytes. cpu_s: seconds for which
+    CPUs were busy, as the kernel counts them. Unknown values are None. others_count: samples of other processes, which
+    are not in the stacks.
     """
 
     stacks: folded_stacks.Stacks
@@ -44,7 +44,7 @@ def process_pattern(processes: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is compared: a name, its rounds, what was sampled by (perf's event), and what was left out, in words."""
+    """One side of a comparison: its name, its rounds, the sampled event (of perf), and in words what was left out."""
 
     name: str
     rounds: Sequence[Round]
@@ -52,8 +52,11 @@ class Arm:
     left_out: str = ""
 
     def only(self, processes: str) -> Arm:
-        """The same with the stacks of those processes alone whose whole name matches a regular expression: on a machine
-        that has other work as well. Raises BadInput for what is none, and where none matches."""
+        """Return the arm with only the stacks of processes whose whole name matches a regular expression.
+
+        This is for a machine that also does other work. Raises BadInput if the expression is invalid or matches no
+        process.
+        """
         wanted = process_pattern(processes).fullmatch
         kept, others = [], Counter[str]()
         for each in self.rounds:
@@ -73,13 +76,13 @@ class Arm:
         return replace(self, rounds=kept, left_out=words)
 
     def tree(self) -> Tree:
-        """All its stacks as one tree, a column of samples for each round."""
+        """Return all stacks as one tree, with a column of samples per round. Raises BadInput if there are no rounds."""
         if not self.rounds:
             raise BadInput(f"{self.name} has no profile: profile at least one round of it")
         return grown([each.stacks for each in self.rounds])
 
     def stacks(self) -> folded_stacks.Stacks:
-        """The stacks of all rounds together."""
+        """Return the stacks of all rounds together."""
         result: dict[str, int] = {}
         for each in self.rounds:
             for stack, count in each.stacks.items():
@@ -89,8 +92,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class CostUnit:
-    """What costs are related to: `words` for people, the field of a Round with the work, how much of it is one, and
-    the unit in which a cost in seconds is shown, with its size."""
+    """A unit of work that costs are relative to, and the unit in which they are shown.
+
+    words: its description. work: the field of a Round that has the work. one: how much of that field is one unit. unit,
+    unit_s: the unit of time of a shown cost, and its size in seconds.
+    """
 
     words: str
     work: str
@@ -99,7 +105,7 @@ class CostUnit:
     unit_s: float
 
 
-# A segment of TCP has no fixed size, so its bytes are counted and not its packets.
+# A TCP segment has no fixed size, so TCP costs are per byte, not per packet.
 PER = {
     "packet": CostUnit("packet that arrived", "received_count", 1, "ns", 1e-9),
     "gigabyte": CostUnit("gigabyte that arrived", "received_bytes", 1e9, "ms", 1e-3),
@@ -108,14 +114,14 @@ PER = {
 
 
 def cost_unit(word: str) -> CostUnit:
-    """One of PER by its name."""
+    """Return the unit of work with this key of PER. Raises BadInput for an unknown one."""
     if word not in PER:
         raise BadInput(f"costs are per {', '.join(PER)}, not per {word}")
     return PER[word]
 
 
 def each(arm: Arm, of: CostUnit) -> Floats:
-    """What one sample of each round is worth: seconds for each unit of work. Raises BadInput where that is unknown."""
+    """Return the value of one sample of each round, in seconds per unit of work. Raises BadInput if that is unknown."""
     result = []
     for number, one in enumerate(arm.rounds, 1):
         work = getattr(one, of.work)

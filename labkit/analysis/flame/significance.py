@@ -1,13 +1,13 @@
-"""Two sides of several rounds each, for thousands of frames at once: which differences stand out from the spread
-between rounds of the same side.
+"""Test which differences between two sides exceed the spread between rounds, for thousands of frames at once.
 
-A difference is judged by Student's t over rounds: if both sides were alike, their spread would be, too, so with as many
-rounds on both the degrees of freedom of both count (with other numbers it is Welch's t). Its interval is of the same
-degrees of freedom, so that an interval that holds 0 and a difference that stands out never stand beside each other.
-Two things make thousands of such judgements safe: the variance of a mean is never taken to be smaller than that of
-counting its samples (Poisson), or frames of a few samples would agree by chance; and of the p values those count that
-Benjamini and Hochberg's step-up procedure (1995) keeps, so that of what is called a difference at most 5 % is expected
-to be none. What was sampled alike in all rounds (a function and the only one that called it) is judged once.
+Each difference is tested by Student's t over rounds. With as many rounds on both sides, the test pools the degrees of
+freedom of both sides, because alike sides would have the same spread. With different numbers of rounds it is Welch's t.
+The interval has the same degrees of freedom, so a difference whose interval includes 0 never stands out by itself.
+
+Two rules make thousands of tests safe. First, the variance of a mean is at least that of counting its samples
+(Poisson); otherwise the rounds of a frame with few samples could agree by chance. Second, of the p values only those
+count that the step-up procedure of Benjamini and Hochberg (1995) keeps, so at most 5 % of the reported differences are
+expected to be false. Things with equal samples in all rounds (a function and its only caller) are tested once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 FALSE_SHARE = 1 - stats.CONFIDENCE
-# What has fewer samples in all rounds of both sides together cannot stand out, and would only take power from the
-# others. (The sum over both sides says nothing about their difference, so leaving out by it skews nothing.)
+# Things with fewer samples in all rounds of both sides cannot stand out, and testing them would reduce the power of the
+# other tests. The sum over both sides is independent of their difference, so this selection adds no bias.
 FEWEST_SAMPLES = 50
 
 
 @dataclass(frozen=True)
 class RoundMeans:
-    """Means over rounds, and half their 95 % intervals (NaN of a single round); variance: that of the mean."""
+    """Means over rounds, half their 95 % intervals (NaN for a single round), and the variance of each mean."""
 
     mean: Floats
     half: Floats
@@ -42,8 +42,11 @@ class RoundMeans:
 
 @dataclass(frozen=True)
 class Spread:
-    """left, right: both sides. difference: right minus left, half its 95 % interval (NaN where a side has a single
-    round), p, and whether it stands out among all."""
+    """Both sides and their difference.
+
+    difference: right minus left. half: half its 95 % interval (NaN if a side has a single round). stands_out: whether
+    it stands out among all.
+    """
 
     left: RoundMeans
     right: RoundMeans
@@ -54,7 +57,7 @@ class Spread:
 
 
 def round_means(counts: npt.NDArray[np.int64], each: Floats) -> RoundMeans:
-    """Samples [thing, round], each worth so much in its round."""
+    """Return the means of samples [thing, round]. each: the value of one sample in each round."""
     rounds = counts.shape[1]
     values = counts * each
     counting = (counts * each**2).sum(axis=1) / rounds**2
@@ -66,7 +69,7 @@ def round_means(counts: npt.NDArray[np.int64], each: Floats) -> RoundMeans:
 
 
 def half_interval(values: Floats) -> float:
-    """Half the 95 % interval of a mean (Student's t), NaN of a single value."""
+    """Return half the 95 % interval of a mean (Student's t), or NaN for a single value."""
     count = len(values)
     return _reach(count) * float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
@@ -78,7 +81,7 @@ def _reach(rounds: int) -> float:
 def compared(
     left: npt.NDArray[np.int64], left_each: Floats, right: npt.NDArray[np.int64], right_each: Floats
 ) -> Spread:
-    """Samples [thing, round] of two sides, and what a sample of each round is worth."""
+    """Compare the samples [thing, round] of two sides. left_each, right_each: the value of one sample in each round."""
     a, b = round_means(left, left_each), round_means(right, right_each)
     difference = b.mean - a.mean
     if min(a.rounds_count, b.rounds_count) < 2:
@@ -96,7 +99,7 @@ def compared(
 
 
 def _kept(samples: npt.NDArray[np.int64], p: Floats) -> Bools:
-    """What stands out of samples [thing, round]: things that were sampled alike are one."""
+    """Return what stands out of samples [thing, round]. Things with equal samples count as one."""
     _, first, of = np.unique(samples, axis=0, return_index=True, return_inverse=True)
     tested = samples[first].sum(axis=1) >= FEWEST_SAMPLES
     kept = np.zeros(len(first), dtype=bool)

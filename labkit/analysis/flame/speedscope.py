@@ -1,4 +1,4 @@
-"""Profiles as a file that speedscope opens: its own format, a profile for each round.
+"""Write profiles as a file in speedscope's own format, one profile per round.
 
 https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources, file-format-schema.json of its package.
 """
@@ -17,7 +17,8 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def document(arms: list[Arm]) -> dict[str, Any]:
-    """What speedscope opens: every round of every arm as a sampled profile in nanoseconds, all with the same frames."""
+    """Return the speedscope document: each round of each arm as a sampled profile in nanoseconds, all with shared
+    frames."""
     frames: dict[str, int] = {}
     profiles = []
     for arm in arms:
@@ -43,6 +44,6 @@ def document(arms: list[Arm]) -> dict[str, Any]:
 
 
 def write(arms: list[Arm], path: Path) -> Path:
-    """Write that file (by custom it ends in .speedscope.json). Raises Failed when it cannot be written."""
+    """Write the speedscope file (by custom it ends in .speedscope.json). Raises Failed if it cannot be written."""
     run_folder.write(path, json.dumps(document(arms), separators=(",", ":")).encode())
     return path

@@ -1,25 +1,30 @@
-"""A flame graph as a still SVG image, for places where no script runs. Frames too narrow to be seen are left out."""
+"""Draw a flame graph as a still SVG image, for places where no script runs. Frames too narrow to see are left out."""
 
 from __future__ import annotations
 
 import html
 from typing import Any
 
-WIDTH, ROW, TEXT, LEAST = 900, 17, 6.5, 1.0  # pixels: of the image, a row, a letter, the narrowest frame
+WIDTH, ROW, TEXT, LEAST = (
+    900,
+    17,
+    6.5,
+    1.0,
+)  # in pixels: image width, row height, letter width, narrowest frame
 
 
 def svg(data: dict[str, Any]) -> str:
-    """Return the SVG of what flame.js draws (`Flame.data`); widths are of the left side, or the mean of both."""
+    """Return the SVG of a flame graph (`Flame.data`). Widths are those of the left side, or the means of both sides."""
     left = data["left"]
     values = [(one + other) / 2 for one, other in zip(left, data.get("right", left), strict=True)]
     scale = WIDTH / values[0] if values[0] else 0.0
-    begins: list[float] = []  # of the next frame, by depth
+    begins: list[float] = []  # x of the next frame, by depth
     shapes, rows = [], 0
     for at, depth in enumerate(data["depth"]):
         width = values[at] * scale
         x = begins[depth] if depth < len(begins) else 0.0
         del begins[depth:]
-        begins += [x + width, x]  # its sibling begins behind it, its first child where it begins itself
+        begins += [x + width, x]  # the next sibling starts at the frame's end, its first child at its start
         if width < LEAST:
             continue
         rows = max(rows, depth + 1)

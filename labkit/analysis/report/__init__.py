@@ -1,8 +1,8 @@
-"""A report: an executed notebook as one HTML file that works offline, and its figures as images.
+"""Write reports: an executed notebook as one HTML file that works offline, and its figures as images.
 
-The page is the notebook's prose, tables and figures, the code folded away, then parameters and provenance of the runs
-in the notebook's folder. plotly.js is in it once. Its Content-Security-Policy lets it fetch nothing and run no script
-but its own, whatever text a tool, a parameter or an HTML output brought along.
+The page has the notebook's prose, tables and figures, its code folded, and then the parameters and provenance of the
+runs in the notebook's folder. It contains plotly.js once. Its Content-Security-Policy forbids all requests and all
+scripts but its own, whatever text a tool, a parameter or an HTML output contains.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ _PAGES = jinja2.Environment(
 def html(notebook: Path | Sequence[Path], out: Path) -> Path:
     """Write one or several executed notebooks (.ipynb) as the HTML file `out`, and return its path.
 
-    Parameters and provenance are read from the folders of the notebooks: run.json and environment.json of a run, or
-    of every point that sweep.json names. What is not there is left out. Raises BadInput for a file that is no notebook,
-    Failed when `out` cannot be written.
+    Parameters and provenance are read from the notebooks' folders: run.json and environment.json of a run, or of every
+    point that sweep.json names. Missing files are left out. Raises BadInput for a file that is no notebook, and Failed
+    if `out` cannot be written.
     """
     paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
     return page([notebooks.read(path) for path in paths], [path.parent for path in paths], out, paths[0].stem)
 
 
 def page(documents: Sequence[NotebookNode], folders: Sequence[Path], out: Path, name: str) -> Path:
-    """Write notebooks that are no files, with what is known of the runs in these folders; `name` is the title of a page
-    whose notebooks have no heading."""
+    """Write notebooks that are in memory, with the known facts about the runs in these folders, and return the path.
+
+    name: the title of a page whose notebooks have no heading.
+    """
     run_folder.write(out, rendered(documents, folders, name).encode())
     return out
 
 
 def rendered(documents: Sequence[NotebookNode], folders: Sequence[Path], name: str) -> str:
-    """Return the page of `page` as HTML."""
+    """Return the HTML that `page` writes."""
     title = next((result for result in map(notebooks.title, documents) if result), name)
     pieces = [notebooks.blocks(document, title) for document in documents]
     flames = any(block.kind == "flame" for blocks in pieces for block in blocks)

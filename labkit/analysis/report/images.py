@@ -1,4 +1,4 @@
-"""Figures as files: HTML always, PNG and SVG where a browser is there to draw them (kaleido finds and drives it)."""
+"""Write figures as files: always as HTML, and as PNG and SVG if there is a browser to draw them (through kaleido)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from labkit.common import run_folder
 from labkit.common.printable import printable
 
 WIDTH_PX = 900
-# The browser would look for updates and the like, and kaleido has no switch against it. It may ask a proxy that is not
-# there (port 9 is "discard"), and so asks nobody, not even for a name.
+# The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist
+# (port 9 is "discard"), it reaches nobody, not even a name server.
 NOWHERE = "127.0.0.1:9"
 
 
 def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[Path]:
-    """Write a figure as STEM.html, STEM.png and STEM.svg; of an executed notebook all figures, into the folder STEM.
+    """Write a figure as STEM.html, STEM.png and STEM.svg, or all figures of an executed notebook into the folder STEM.
 
-    Returns the paths written. Without a browser, or when it does not draw within the deadline (of all images together),
-    that is the HTML, and a sentence on standard error. Raises Failed when a file cannot be written.
+    Return the paths written. Without a browser, or if it exceeds the deadline (for all images together), only the HTML
+    is written, and a sentence goes to standard error. Raises Failed if a file cannot be written.
     """
     stem = Path(stem)
     figures = _of_notebook(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
@@ -38,9 +38,9 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:
-        with ThreadPoolExecutor(1) as thread:  # a notebook's own event loop, if there is one, is busy
+        with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
             drawn = thread.submit(asyncio.run, _drawn(figures, deadline_s)).result()
-    except Exception as error:  # whatever a browser dies of, the HTML is there
+    except Exception as error:  # the HTML is complete, however the browser fails
         print(printable(f"no PNG and SVG, only HTML: {_why(error, deadline_s)}"), file=sys.stderr)
         return written
     for path, content in drawn.items():
@@ -53,7 +53,7 @@ def _ending(path: Path, ending: str) -> Path:
 
 
 def _of_notebook(path: Path, folder: Path) -> dict[Path, go.Figure]:
-    """The figures of an executed notebook, each with a name: its number and its title."""
+    """Return the figures of an executed notebook, by a path made of their number and title."""
     result: dict[Path, go.Figure] = {}
     for cell in notebooks.read(path).cells:
         for output in cell.get("outputs", []):
@@ -65,8 +65,8 @@ def _of_notebook(path: Path, folder: Path) -> dict[Path, go.Figure]:
 
 
 async def _drawn(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path, bytes]:
-    """PNG and SVG of all figures, by one browser."""
-    import kaleido  # half a second of imports, for those alone who want images
+    """Return PNG and SVG of all figures, drawn by one browser."""
+    import kaleido  # takes half a second, so only those who want images pay for it
 
     browser = kaleido.Kaleido(
         timeout=deadline_s, mathjax=False, proxy_server=NOWHERE, enable_extensions=False
@@ -91,7 +91,7 @@ async def _drawn(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path
 
 
 def _kill(browser: Any) -> None:
-    """Kill the browser with all that it started; kaleido makes it the leader of a session of its own."""
+    """Kill the browser and all processes that it started. kaleido makes it the leader of its own session."""
     started = getattr(browser, "subprocess", None)
     if started is not None and started.poll() is None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
-"""The cells of an executed notebook as blocks, which the report's template lays out one below the other.
+"""Convert the cells of an executed notebook into blocks, which the report's template lays out one below the other.
 
-Everything that is rendered here is escaped here; Markup is what is HTML already.
+This module escapes all that it renders. Markup marks text that is already HTML.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from labkit.analysis import flame
 from labkit.common.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
-# What a figure may say of its own display; other settings make it send itself to a server.
+# The display settings that a figure may have. Others can make it send its data to a server.
 _CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
 
 
 class _Renderer(mistune.HTMLRenderer):
-    """An image is elsewhere, and a report fetches nothing: its words stand for it."""
+    """A renderer that replaces an image by its alternative text, because a report fetches nothing."""
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         return f"[image: {text}]"
@@ -40,13 +40,15 @@ def _markdown(escape: bool) -> mistune.Markdown:
     return mistune.create_markdown(renderer=_Renderer(escape=escape), plugins=["table", "strikethrough"])
 
 
-# A markdown cell is the author's, and papermill puts HTML into one of its own; an output may hold any tool's words.
+# Markdown cells keep their HTML: the author wrote them, and papermill adds one with HTML. An output may contain any
+# tool's text, so it is escaped.
 _of_cell, _of_output = _markdown(escape=False), _markdown(escape=True)
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
 
 
-# What a table or a few words need; no element that navigates (meta, base, form, iframe, object, svg), fetches or runs.
+# The HTML that tables and text need, without elements that navigate (meta, base, form, iframe, object, svg), fetch data
+# or run code.
 _CLEANER = nh3.Cleaner(
     tags=nh3.ALLOWED_TAGS - {"area", "map", "nav", "header", "footer"},
     attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}},
@@ -58,7 +60,8 @@ _CLEANER = nh3.Cleaner(
 
 
 def _is_allowed(tag: str, name: str, value: str) -> bool:
-    """Of addresses: images that are in the page, and links that a reader sees and has to click."""
+    """Return whether an attribute is allowed: of addresses, images inside the page and links that a reader has to
+    click."""
     if name == "src":
         return tag == "img" and value.strip().startswith("data:image/")
     return name not in ("href", "cite") or not value.strip().lower().startswith("data:")
@@ -78,7 +81,7 @@ class Block:
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """The notebook in a file. Raises BadInput for what is none."""
+    """Return the notebook in a file. Raises BadInput if it is no notebook."""
     try:
         document: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         return document
@@ -89,7 +92,7 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 def title(document: nbformat.NotebookNode) -> str | None:
-    """The first heading of the first level."""
+    """Return the first level-1 heading, or None."""
     for cell in document.cells:
         if cell.cell_type == "markdown" and (result := _HEADING.search(cell.source)):
             return _words(result)
@@ -101,7 +104,7 @@ def _words(heading: re.Match[str]) -> str:
 
 
 def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
-    """All that a reader shall see of a notebook, but for a heading that says the title of the page again."""
+    """Return all blocks of a notebook that a reader should see, without a heading that repeats the page's title."""
     result: list[Block] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
@@ -124,7 +127,7 @@ def _highlighted(source: str) -> str:
 
 def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
     if output.output_type == "stream":
-        # Of a line that was overwritten in place (a progress bar) its last state counts.
+        # Of a line that was overwritten in place (a progress bar), only the last state is kept.
         text = "\n".join(
             line.rstrip("\r").rsplit("\r", 1)[-1] for line in _colourless(output.text).split("\n")
         )
@@ -138,7 +141,7 @@ def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
 
 
 def _shown(data: dict[str, Any]) -> Iterator[Block]:
-    """The best of the forms in which an output was stored."""
+    """Yield the best of the forms in which an output is stored."""
     if PLOTLY in data:
         figure = data[PLOTLY]
         height = (figure.get("layout") or {}).get("height") or 450
@@ -158,7 +161,7 @@ def _shown(data: dict[str, Any]) -> Iterator[Block]:
 
 
 def _colourless(text: str) -> str:
-    """Text without a terminal's escape sequences (ECMA-48, 5.4)."""
+    """Return text without a terminal's escape sequences (ECMA-48, 5.4)."""
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
 
 
@@ -171,5 +174,5 @@ def _json(figure: dict[str, Any]) -> str:
 
 
 def _script_json(content: Any) -> str:
-    """JSON that can stand in a script element: in it, `</script>` or `<!--` would end or derail the page."""
+    """Return JSON that is safe in a script element, where `</script>` or `<!--` would break the page."""
     return Markup(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))

@@ -1,6 +1,6 @@
-"""What a report tells of the runs behind it: their parameters and provenance, from run.json and environment.json.
+"""Summarise the runs behind a report: their parameters and provenance, from run.json and environment.json.
 
-Of several runs (the points of a sweep) what is alike is told once, and what differs for each.
+Of several runs (the points of a sweep), equal values are shown once, and differing values per run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ Table = dict[str, Any]  # name: value, or Each
 
 @dataclass(frozen=True)
 class Each:
-    """A value that differs between runs: (name of the run, value), absent as None."""
+    """A value that differs between runs: (name of the run, value), with None for an absent value."""
 
     values: list[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
 class ProvenanceSummary:
-    """summary: short facts for the top of the page. emulated: some rows come from an emulated CPU."""
+    """The parameters and provenance of runs.
+
+    summary: short facts for the top of the page. emulated: whether some rows come from an emulated CPU.
+    """
 
     summary: list[str]
     emulated: bool
@@ -37,7 +40,8 @@ class ProvenanceSummary:
 
 
 def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
-    """All that is known of the runs in these folders, each a run or a sweep. Unreadable files are as good as absent."""
+    """Return all known facts about the runs in these folders, each a run or a sweep. Unreadable files count as
+    absent."""
     result = {run.name: run for folder in folders for run in _runs(folder)}
     descriptions = {name: _object(run / "run.json") for name, run in result.items()}
     machines = {name: _environment(run) for name, run in result.items()}
@@ -75,7 +79,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """environment.json, with kernel and accelerators at the top: from its machines, else from a row."""
+    """Return environment.json with kernel and accelerators at its top, taken from its machines or else from a row."""
     content = _object(run / "environment.json")
     machine, peer = content.get("machine"), content.get("peer")
     facts = content | (machine if isinstance(machine, dict) else {})
@@ -94,7 +98,7 @@ def _plain_value(name: str, value: Any) -> Any:
 
 
 def _merged(tables: dict[str, Table]) -> Table:
-    """One table of all: what is alike in all of them once, else Each."""
+    """Return one table of all: a value once if all tables share it, and else Each."""
     merged: Table = {}
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         values = [table.get(name) for table in tables.values()]

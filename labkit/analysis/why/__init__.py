@@ -1,5 +1,8 @@
-"""Why is B slower than A? `labkit why A B`: the verdict, where the CPU's time goes, counters, and loss per hop, of two
-arms of a run, of two runs or of two points, on one page that works offline."""
+"""Explain why side B is slower than side A (`labkit why A B`).
+
+The page has the verdict, where the CPU time goes, the counters, and the loss per hop. The sides are two arms of a run,
+two runs or two points. The page works offline.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why two sides differ. In a notebook it is displayed as its conclusions and flame graphs.
+    """The findings about why two sides differ. A notebook displays them as conclusions and flame graphs.
 
-    sides: left, right, and the control of left or None. points: the points that both sides have profiles of.
-    conclusions, differences, refusals: for each point its conclusion; its profiles compared, or None with the reason in
-    refusals. verdicts, notes: what the rounds that measured show, in sentences.
+    sides: left, right, and the control of left or None. points: the points for which both sides have profiles.
+    conclusions, differences and refusals have one entry per point: its conclusion; its compared profiles, or None with
+    the reason in refusals. verdicts, notes: sentences from the measuring rounds.
     """
 
     sides: selection.Sides
@@ -54,16 +57,16 @@ class Explanation:
 
     @property
     def title(self) -> str:
-        """What is compared with what."""
+        """Return which side is compared with which."""
         return f"{self.sides[1].name} against {self.sides[0].name}"
 
     @property
     def flames(self) -> list[flame.Flame]:
-        """The differential flame graph of each point that has profiles of both sides."""
+        """Return the differential flame graph of each point that has profiles of both sides."""
         return [flame.drawn(one) for one in self.differences if one is not None]
 
     def sentences(self) -> list[str]:
-        """Return what was found, a conclusion for each point with its notes and the next steps."""
+        """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
         result = []
         for point, one in zip(self.points, self.conclusions, strict=True):
             head = f"{point.words}: " if len(self.points) > 1 else ""
@@ -103,7 +106,7 @@ class Explanation:
         document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
         path = out or self.sides[0].folder / "why.html"
         folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
-        # The title is no heading of Markdown: it may have the name of a folder in it.
+        # The title is not a Markdown heading, because it may contain the name of a folder.
         report.page([document], folders, path, f"Why do they differ? {self.title}")
         return path
 
@@ -127,12 +130,14 @@ class Explanation:
 def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN) -> Explanation:
     """Explain why two sides differ.
 
-    left, right: `FOLDER[:ARM][,name=value…]`, the folder of a run, an arm of it, and values of its points' parameters
-    (`loading.GROUP`), which hold for both sides where only one names them; for right also `ARM[,…]` or values alone, of
-    left's run. Without right the run's baseline is compared with its only variant. processes: whose time counts, a
-    regular expression. Raises BadInput for what cannot be compared, or was not profiled.
+    left, right: `FOLDER[:ARM][,name=value…]`, that is a run's folder, one of its arms, and values of the parameters of
+    its points (`load.GROUP`). A value that only one side names holds for both. right may also be `ARM[,…]` or values
+    alone; they then refer to left's run. Without right, the run's baseline is compared with its only variant.
+
+    processes: a regular expression; only the time of matching processes counts. Raises BadInput if the sides cannot be
+    compared or were not profiled.
     """
-    flame.process_pattern(processes)  # an invalid one is no reason for a page without profiles
+    flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
     sides = selection.select_sides(left, right)
     points = list(selection.points(sides))
     compared = [_differences(point, processes) for point in points]
@@ -153,10 +158,10 @@ def page(
     processes: str = load_profiles.WITHIN,
     export: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Write the page of `explain`, and return its path and what it found, in sentences.
+    """Write the page of `explain`, and return its path and the findings as sentences.
 
-    The page is why.html in left's folder if `out` is None. export: a folder that gets the stacks of each side, folded
-    (.folded) and for speedscope.
+    out: the page's path; None means why.html in left's folder. export: a folder for the stacks of each side, as folded
+    stacks (.folded) and for speedscope.
     """
     explained = explain(left, right, processes)
     path, result = explained.write(out), explained.sentences()
@@ -164,7 +169,7 @@ def page(
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:
-    """A candidate as plain values; the size in seconds for each unit that arrived, null where it is not known."""
+    """Return a candidate as plain values. The size is in seconds per unit that arrived, or null if unknown."""
     size = one.size
     return {
         "name": one.name,
@@ -176,7 +181,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
 
 
 def _exported(folder: Path, differences: list[flame.Difference]) -> str:
-    """Write the stacks of each side and of the control of every point, and say so."""
+    """Write the stacks of each side and of the control of every point, and return a sentence that names the files."""
     written = []
     for number, one in enumerate(differences, 1):
         for arm in filter(None, (one.left, one.right, one.control)):
@@ -191,7 +196,7 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
 
 
 def _told(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
-    """The paragraphs of a conclusion, as Markdown."""
+    """Yield the paragraphs of a conclusion as Markdown."""
     yield f"## Conclusion{f': {_plain(point.words)}' if headed else ''}"
     yield f"**{_plain(one.sentence)}.**"
     yield from map(_plain, one.notes)
@@ -201,7 +206,7 @@ def _told(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
 
 
 def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
-    """The conclusion first, then what it is taken from."""
+    """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
     yield _prose(*_told(point, one, headed))
     for make in (conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work):
         title, words, table = make(one)
@@ -211,7 +216,7 @@ def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Itera
 
 
 def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
-    """The profiles of a point compared, or why they cannot be."""
+    """Return the comparison of a point's profiles, or None and the reason why they cannot be compared."""
     try:
         return load_profiles.compared(point.named_sides(), point.protocol, processes), ""
     except BadInput as error:
@@ -244,7 +249,7 @@ def _prose(*paragraphs: str) -> Cell:
 
 
 def _plain(text: str) -> str:
-    """Words from elsewhere in Markdown: no character of them has a meaning."""
+    """Escape text for Markdown, so that none of its characters has a special meaning."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 

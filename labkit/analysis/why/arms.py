@@ -1,4 +1,4 @@
-"""Why every arm of a run costs what it costs: the conclusion of each against the baseline."""
+"""Explain what every arm of a run costs: the conclusion about each variant against the baseline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from labkit.common.errors import BadInput
 
 
 def each_arm(folder: Path) -> list[str]:
-    """The conclusion about every variant of a run against its baseline, a sentence for each point; where nothing was
-    profiled, a sentence that says how to profile it."""
+    """Return one sentence per variant and point: the conclusion about the variant against the run's baseline.
+
+    If nothing was profiled, return a sentence that says how to profile the run.
+    """
     profiles = load.profiles(folder)
     if profiles.empty:
         return ["No profiles were taken: with observe=perf_record,counters each price has its cause here."]

@@ -1,9 +1,11 @@
-"""Which code carries a difference in CPU time: subtrees of the call tree, not self time.
+"""Find the code that carries a difference in CPU time. It compares subtrees of the call tree, not self time.
 
-The cause is the lowest function whose subtree carries the difference. A function that one side does not have at all
-(a new code path, or one that is gone) is named at its top, with the function that calls it. Of functions that only pass
-a difference on to what they call, none is named. Sizes are for each unit that arrived, with every stage weighted as on
-the mean of both sides, so that a change of loss is no change of code (labkit.analysis.why.work).
+A cause is the lowest function whose subtree carries the difference. A function that only one side has (a new code path,
+or one that is gone) is named at its top, together with its caller. A function that only passes a difference on to its
+callees is not named.
+
+Sizes are per unit that arrived. Every stage has the same weight on both sides, the mean of both, so that a change in
+loss does not look like a change in code (labkit.analysis.why.work).
 """
 
 from __future__ import annotations
@@ -23,17 +25,20 @@ from labkit.analysis.flame.significance import FALSE_SHARE, FEWEST_SAMPLES, Floa
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.work import STAGES, Between, Estimate, Round, estimate, many
 
-NEW_SHARE = 0.02  # of the other side's time: less is a path that the side does not have
-CARRIES = 0.6  # of a function's difference, below one that is called: it only passes it on
-BELOW_SHARE = 0.25  # of a path's difference has to be in a function for that to give it its name
-MOST = 80  # functions that are looked at
+NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
+CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
+BELOW_SHARE = 0.25  # of a path's samples: a function with fewer does not name the path
+MOST = 80  # functions examined
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Code that carries a part of the difference. function: its top; callers: the functions that call it, most first;
-    change: new, gone or changed; left_s to high_s: seconds for each unit that arrived; path: what it is part of;
-    below: the functions below it that carry most."""
+    """Code that carries a part of the difference.
+
+    function: the top function of that code. callers: its callers, most frequent first. change: new, gone or changed.
+    left_s to high_s: seconds per unit that arrived. path: the code path that the function belongs to. below: the
+    functions below it that carry most of the time.
+    """
 
     function: str
     callers: tuple[str, ...]
@@ -50,16 +55,20 @@ class Cause:
 
     @property
     def name(self) -> str:
-        """What it is in the field's words, else the function."""
+        """Return the name of the code path in terms of the field, or else the name of the function."""
         return self.path.name if self.path is not None else self.function
 
 
 @dataclass(frozen=True)
 class Frames:
-    """All stacks of both sides as one tree below their stages. total, squares: of each frame with all that it called,
-    seconds for each unit that arrived [frame, round], and the same squared for each sample (the variance of counting);
-    split: how many rounds are the left side's. By function (place in tree.names): left, right: seconds of each round,
-    samples, half the 95 % interval of the difference, p, whether it stands out among all."""
+    """All stacks of both sides as one tree below their stages.
+
+    total: seconds per unit that arrived [frame, round], callees included. squares: the sum over samples of their
+    squared values (the counting variance). split: the number of the left side's rounds.
+
+    By function (the index in tree.names): left, right: seconds in each round; samples; halves: half the 95 % interval
+    of the difference; p; stands_out: whether the difference stands out among all functions.
+    """
 
     tree: Tree
     total: Floats
@@ -74,7 +83,7 @@ class Frames:
 
 
 def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None) -> Frames:
-    """Every function of both sides, compared with all that it called."""
+    """Compare every function of both sides, with all its callees."""
     both = [*left, *right]
     stacks = [
         {f"{stage};{stack}": count for stage in STAGES for stack, count in one.samples[stage].items()}
@@ -105,13 +114,13 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
 
 
 def _least(squares: Floats, split: int) -> tuple[Floats, Floats]:
-    """The variances of both means that counting samples alone makes."""
+    """Return the variances of both means that sample counting alone causes."""
     rounds = (split, squares.shape[1] - split)
     return squares[:, :split].sum(axis=1) / rounds[0] ** 2, squares[:, split:].sum(axis=1) / rounds[1] ** 2
 
 
 def _stages(tree: Tree) -> npt.NDArray[np.int64]:
-    """The stage of each frame, -1 for the root."""
+    """Return the stage of each frame, -1 for the root."""
     result = np.full(len(tree), -1)
     for frame in range(1, len(tree)):
         parent = tree.parent[frame]
@@ -120,22 +129,22 @@ def _stages(tree: Tree) -> npt.NDArray[np.int64]:
 
 
 def _summed(tree: Tree, own: npt.NDArray[Any]) -> Floats:
-    """Of each frame, its own with those of all that it called."""
+    """Return the sum of each frame's own values and those of all frames below it."""
     total = own.astype(float)
-    for frame in range(len(tree) - 1, 0, -1):  # frames stand behind their parents
+    for frame in range(len(tree) - 1, 0, -1):  # parents precede their children
         total[tree.parent[frame]] += total[frame]
     return total
 
 
 def _by_name(tree: Tree, total: Floats, outermost: npt.NDArray[np.intp]) -> Floats:
-    """Of each function, its time with all that it called, however deep it recursed."""
+    """Return the time of each function with all its callees; recursion does not count time twice."""
     result = np.zeros((len(tree.names), total.shape[1]))
     np.add.at(result, tree.name[outermost], total[outermost])
     return result
 
 
 def explained(frames: Frames) -> list[Cause]:
-    """The causes, the largest first."""
+    """Return the causes, the largest difference first."""
     tree = frames.tree
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
     difference = right - left
@@ -178,7 +187,7 @@ def explained(frames: Frames) -> list[Cause]:
 
 
 def _above(at: int, top: Sequence[int], below: dict[tuple[int, int], float], difference: Floats) -> bool:
-    """Whether a function's difference is within a path that is new or gone."""
+    """Return whether a path that is new or gone contains the function's difference."""
     return any(abs(below.get((one, at), 0.0)) >= CARRIES * abs(difference[at]) for one in top)
 
 
@@ -189,7 +198,8 @@ def _change(left: float, right: float) -> str:
 
 
 def _below(frames: Frames, chosen: set[int]) -> dict[tuple[int, int], float]:
-    """Of pairs of functions, how much more time the second takes below the first on the right side."""
+    """Return the difference (right minus left) of the second function's time below the first, for each pair of
+    functions."""
     tree = frames.tree
     each = frames.total[:, frames.split :].mean(axis=1) - frames.total[:, : frames.split].mean(axis=1)
     result: dict[tuple[int, int], float] = {}
@@ -201,7 +211,7 @@ def _below(frames: Frames, chosen: set[int]) -> dict[tuple[int, int], float]:
         while upper > 0:
             of = int(tree.name[upper])
             if of == name:
-                break  # it is counted at its outermost place
+                break  # a recursive function counts at its outermost frame
             if of in chosen:
                 seen.add(of)
             upper = int(tree.parent[upper])
@@ -259,7 +269,7 @@ def _cause(
 
 
 def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estimate:
-    """All functions of a path together, each sample once: seconds for each unit that arrived."""
+    """Return the time of all functions of a path together, each sample counted once: seconds per unit that arrived."""
     tree = frames.tree
     names = {
         at

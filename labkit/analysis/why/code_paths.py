@@ -1,8 +1,8 @@
-"""What a function of the kernel is for, in the field's words: by it a cause in a profile gets a name, and settings that
-differ are matched with the code that they change.
+"""Map kernel functions to code paths with names from the field.
 
-Names are those of Linux 5.10 to 6.18. A path is known by its functions; the first entry of PATHS that fits has it, so
-special ones stand before general ones.
+A cause in a profile gets its name from here, and settings that differ are matched with the code that they change.
+Function names are those of Linux 5.10 to 6.18. A function belongs to the first entry of PATHS that matches it, so
+special entries stand before general ones.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Path:
-    """name: what the code does. functions: by which it is known. settings: of what names and values of settings change
-    it (labkit.system.machine.settings)."""
+    """A code path of the kernel.
+
+    name: what the code does. functions: matches the names of its functions. settings: matches the names and values of
+    the settings that change it (labkit.system.machine.settings).
+    """
 
     name: str
     functions: re.Pattern[str]
@@ -23,7 +26,7 @@ class Path:
 
     @property
     def plural(self) -> bool:
-        """Whether the name is of several things."""
+        """Return whether the name is a plural."""
         head = self.name.partition(" (")[0]
         return " and " in head or head.endswith(("s in software", "rules", "packets", "sockets"))
 
@@ -182,7 +185,7 @@ PATHS = (
     _path("sending to an interface", r"__?dev_queue_xmit.*|dev_hard_start_xmit|xmit_one.*|dev_.*|netdev_.*"),
     _path("sockets", r"sock_.*|__sock_.*|sk_.*|__sk_.*|__sys_(send|recv).*|___sys_.*|skb_.*|__skb_.*"),
 )  # fmt: skip
-# What other parts call everywhere: as the name of a cause they say nothing, their callers do.
+# Helpers that code calls everywhere. They do not identify a cause; their callers do.
 HELPERS = re.compile(
     r"_?_?_?raw_.*(lock|unlock).*|native_queued_spin_.*|queued_spin_.*|mutex_.*|__?rcu_.*|rcu_.*|__local_bh_.*"
     r"|local_bh_.*"
@@ -197,16 +200,16 @@ HELPERS = re.compile(
 
 
 def of_function(name: str) -> Path | None:
-    """What a function is part of, None where that is not known."""
+    """Return the path that a function belongs to, or None if it is unknown."""
     return next((path for path in PATHS if path.functions.fullmatch(name)), None)
 
 
 def of_functions(names: Iterable[str]) -> Path | None:
-    """The most special path that any of the functions is part of."""
+    """Return the most special path that any of the functions belongs to, or None."""
     result = {path.name for path in map(of_function, names) if path is not None}
     return next((path for path in PATHS if path.name in result), None)
 
 
 def of_setting(text: str) -> list[Path]:
-    """The paths that a setting changes, by its name and values in words."""
+    """Return the paths that a setting changes. `text` has the setting's name and values."""
     return [path for path in PATHS if path.settings.search(text)]

@@ -1,8 +1,10 @@
-"""What `labkit why` concludes: the cause, its size and its share in one sentence, or what is known and what is not;
-then every candidate with its evidence, and what would decide next.
+"""Draw the conclusion of `labkit why`.
 
-Nothing is concluded that others could explain: a side that other programs disturbed more than the other has that as its
-first cause, and between two runs every interval includes what two runs of the same differ by.
+One sentence states the cause, its size and its share of the difference, or what is known and what is not. Then follow
+all candidates with their evidence, and the steps that would decide between them.
+
+A conclusion excludes other explanations first. If other programs disturbed one side more than the other, foreign load
+is the first cause. Between two runs, every interval includes the run-to-run variation.
 """
 
 from __future__ import annotations
@@ -26,22 +28,25 @@ from labkit.analysis.why.work import Between, Estimate, Round, Split
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 
-# The standard deviation of one run's CPU time for each packet, as a share of it, among runs of the same on a machine
-# that does nothing else: what stands for two runs a side, which show it themselves (docs/METHOD.md).
+# The relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise idle
+# machine. It applies if a side has a single run, which does not show the variation itself (docs/METHOD.md).
 BETWEEN_SHARE = 0.10
-SPEED_SHARE = 0.05  # the same of throughput (METHOD rule 2: 2 to 5 %)
-DISTURBED_SHARE = 0.10  # of the time of all CPUs, of other programs: sizes are less sure
-APART_SHARE = 0.10  # by so much more on one side: it may be the cause itself
+SPEED_SHARE = 0.05  # the same for throughput (METHOD rule 2: 2 to 5 %)
+DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
+APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
-FRAMES_SHARE = 0.10  # by so much a count of frames for each gigabyte has to differ
-QUIET = ("perf_record", "perf_stat", "counters")  # observers that leave the traffic its speed
-LEAST_SHARE = 0.02  # of the cost of a side: a smaller part of it is no cause worth its name
+FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
+QUIET = ("perf_record", "perf_stat", "counters")  # observers that do not slow the traffic
+LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible cause: its name, how sure it is (0 to 3, for the order), and its evidence: from where, and what it
-    says. size_s: seconds for each unit that arrived, with its interval, where it is known."""
+    """A possible cause.
+
+    sure: the strength of the evidence, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
+    source and a finding. size: seconds per unit that arrived with its interval, or None if unknown.
+    """
 
     name: str
     sure: int
@@ -53,9 +58,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """sentence: the first one. cause: what it names, None where it withholds. claims: whether it says that something
-    makes the sides differ. candidates: strongest first. notes: what has to be known. next: what would decide, with the
-    command."""
+    """The conclusion about one point.
+
+    sentence: the conclusion itself. cause: the name of the cause, or None if none is named. claims: whether the
+    sentence claims a cause of the difference. candidates: strongest first. notes: caveats. next: the steps that would
+    decide, with their commands.
+    """
 
     sentence: str
     cause: str | None
@@ -70,7 +78,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of a point. speed: throughput, or the rate of pings."""
+    """All evidence about a point. speed: throughput, or the rate of pings."""
 
     point: ProfiledPoint
     names: tuple[str, str]
@@ -90,7 +98,7 @@ class Evidence:
 
 
 def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
-    """What is concluded of one point."""
+    """Return the conclusion about one point."""
     names = point.sides[0].name, point.sides[1].name
     settings = environment.differences(point)
     try:
@@ -134,9 +142,11 @@ def _gathered(
 
 
 def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
-    """Logarithm of the throughput (of pings: of the median round-trip time) of the profile rounds, over the observers
-    that both sides have and that do not trace; None where a side has less than two rounds. In one run rounds are
-    pairs."""
+    """Return the logarithm of the throughput (for pings: of the median round-trip time) of both sides' profile rounds.
+
+    Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
+    Return None if a side has fewer than two rounds.
+    """
     column = "throughput_pps" if point.protocol == "udp" else load.METRIC[point.protocol][0]
     sides = [_speeds(work.observed_rows(point, at), column) for at in (0, 1)]
     common = sides[0].keys() & sides[1].keys()
@@ -152,7 +162,7 @@ def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
 
 
 def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
-    """The mean logarithm of each round of each run."""
+    """Return the mean logarithm of each round of each run."""
     own = rows[rows["observer"].isna() | rows["observer"].isin(QUIET)]
     own = own[own[column].gt(0)]
     return {
@@ -162,7 +172,8 @@ def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
 
 
 def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
-    """Frames that arrived for each gigabyte, of the rounds that the kernel's counters watched; None without."""
+    """Return the frames that arrived per gigabyte, from rounds with the kernel's counters; None if these are
+    missing."""
     values: list[list[float]] = [[], []]
     runs: list[list[str]] = [[], []]
     for at in (0, 1):
@@ -180,7 +191,7 @@ def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
 
 
 def _others(point: ProfiledPoint, side: int) -> list[str]:
-    """The programs outside of the experiment that took most, as the runs of a side recorded them."""
+    """Return the programs outside the experiment that took most CPU time, as the runs of a side recorded them."""
     result: dict[str, float] = {}
     for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
         try:
@@ -215,7 +226,7 @@ def _candidates(of: Evidence) -> Iterator[Candidate]:
 
 
 def _explains(setting: Setting, cause: causes.Cause) -> bool:
-    """Whether a setting changes the code of a cause."""
+    """Return whether a setting changes the code of a cause."""
     paths = setting.paths
     return any(path.functions.fullmatch(name) for path in paths for name in (cause.function, *cause.below))
 
@@ -235,9 +246,12 @@ def _of_code(of: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) ->
 
 
 def _of_change(of: Evidence, free: Sequence[Setting]) -> Candidate | None:
-    """What two arms of one run, or two points of it, were asked to differ in, with all that it made differ: their
-    rounds are interleaved, so it is the cause of what differs, and the profile says by which code. None of topologies
-    and kinds of ends, whose difference is a question about code."""
+    """Return the candidate for the parameters in which two arms or two points of one run differ, with all their
+    effects.
+
+    The rounds are interleaved, so these parameters cause the differences, and the profile shows which code is affected.
+    Return None for different topologies or endpoint kinds: there the question is which code differs.
+    """
     parameters = [one for one in free if one.parameters]
     if (
         of.apart is not None
@@ -257,8 +271,10 @@ def _of_change(of: Evidence, free: Sequence[Setting]) -> Candidate | None:
 
 
 def _code_of_change(of: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
-    """The code by which a change acts: what it is known to change, else what differs most in the direction of the
-    whole."""
+    """Return the code through which a change acts.
+
+    That is code that the change is known to affect, or else the largest cause in the direction of the total difference.
+    """
     total = of.split.total
     there = [one for one in of.causes if _matters(of, Estimate(0, 0, one.difference_s, 0, 0))]
     known = [one for one in there if any(_explains(setting, one) for setting in settings)]
@@ -267,7 +283,8 @@ def _code_of_change(of: Evidence, settings: Sequence[Setting]) -> causes.Cause |
 
 
 def _code_words(of: Evidence, code: causes.Cause) -> str:
-    """`page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of …, (in get_page_from_freelist)`"""
+    """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of … (in
+    get_page_from_freelist)`."""
     size = Estimate(code.left_s, code.right_s, code.difference_s, (code.high_s - code.low_s) / 2, code.p)
     place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
     several = code.path is not None and code.path.plural
@@ -280,7 +297,7 @@ def _code_words(of: Evidence, code: causes.Cause) -> str:
 
 
 def _frames_words(of: Evidence) -> str | None:
-    """How many frames a gigabyte takes, where that differs."""
+    """Return the frames per gigabyte of both sides in words, or None if they do not differ."""
     frames = of.frames_per_work
     if frames is None or not frames.certain or abs(frames.difference) < FRAMES_SHARE * frames.left:
         return None
@@ -288,7 +305,8 @@ def _frames_words(of: Evidence) -> str | None:
 
 
 def _of_setting(of: Evidence, setting: Setting) -> Iterator[Candidate]:
-    """A setting whose code does not stand out among all: looked at alone."""
+    """Yield the candidate of a setting whose code does not stand out among all functions; its code is tested by
+    itself."""
     best: Estimate | None = None
     where = ""
     for path in setting.paths:
@@ -343,7 +361,7 @@ def _of_frames(of: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]
 def _of_disturbance(of: Evidence) -> Iterator[Candidate]:
     evidence: list[tuple[str, str]] = []
     if of.apart is None:
-        return  # rounds are interleaved: what others have more of beside an arm, that arm leaves them
+        return  # rounds are interleaved: other programs get more time only if an arm leaves them more
     if _apart(of):
         evidence.append(("profile", _foreign_words(of)))
     if abs(of.steal[1] - of.steal[0]) > STOLEN_SHARE:
@@ -373,7 +391,7 @@ def _interval(size: Estimate) -> str:
 
 
 def _amount(size: Estimate) -> str:
-    """The size without its sign."""
+    """Return the size in words, without its sign if it is certain."""
     ends = sorted((size.low, size.high), key=abs) if size.certain else [size.low, size.high]
     if size.certain:
         return f"{seconds(abs(size.difference))} [{seconds(abs(ends[0]))}, {seconds(abs(ends[1]))}]"
@@ -396,7 +414,7 @@ def _foreign_words(of: Evidence) -> str:
 
 
 def _apart(of: Evidence) -> bool:
-    """Whether other programs had more of the CPUs on one side than on the other."""
+    """Return whether other programs had a larger share of the CPUs on one side than on the other."""
     foreign = of.foreign
     if not np.isfinite(foreign.difference) or abs(foreign.difference) < APART_SHARE:
         return False
@@ -412,7 +430,7 @@ def _effect(of: Evidence) -> bool:
 
 
 def _difference(of: Evidence) -> str:
-    """What differs on the whole, in words; nothing where nothing does."""
+    """Return the total differences in words, or an empty text if nothing differs."""
     total, speed = of.split.total, of.speed
     result = []
     if total.certain:
@@ -428,7 +446,7 @@ def _difference(of: Evidence) -> str:
 
 
 def _bounds(of: Evidence) -> str:
-    """How large a difference could be that was not seen."""
+    """Return in words the largest difference that could have gone undetected."""
     total = of.split.total
     bound = max(abs(total.low), abs(total.high))
     share = bound / total.left if total.left > 0 else math.nan
@@ -436,7 +454,7 @@ def _bounds(of: Evidence) -> str:
 
 
 def _share(size: Estimate, of: Evidence) -> str:
-    """The share of the whole difference, where that is one."""
+    """Return the candidate's share of the total difference in words, or an empty text if it has none."""
     total = of.split.total
     if not total.certain or total.difference * size.difference <= 0:
         return ""
@@ -446,7 +464,7 @@ def _share(size: Estimate, of: Evidence) -> str:
 
 
 def _caveat(of: Evidence) -> str:
-    """What weakens a claim, for the end of its sentence."""
+    """Return what weakens a claim, to end its sentence with."""
     lines = []
     if _disturbed(of):
         if max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE:
@@ -471,7 +489,7 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
     )
     if best is not None:
         sentence = _claim(of, best) + _caveat(of)
-        # The name of a function or of a setting keeps its letters.
+        # The name of a function or a setting keeps its case.
         named_sides = best.settings and sentence.startswith(best.settings[0].name)
         own = bool(named_sides) or (best.cause is not None and best.cause.path is None)
         result = Conclusion(sentence if own else _capital(sentence), best.name, True)
@@ -492,7 +510,8 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
 
 
 def _rank(of: Evidence, one: Candidate) -> float:
-    """Strongest first: what the environment and the profile both show, then new paths, then the rest."""
+    """Return the rank of a candidate: evidence from environment and profile together first, then new paths, then the
+    rest."""
     parameters = bool(one.settings) and one.settings[0].parameters
     if of.apart is None and parameters and one.size is None:
         return one.sure + 0.5
@@ -500,7 +519,7 @@ def _rank(of: Evidence, one: Candidate) -> float:
 
 
 def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
-    """Whether a candidate may be named as the cause."""
+    """Return whether a candidate may be named as the cause."""
     if one.sure < 1:
         return False
     if of.apart is None and one.size is None and one.settings and one.settings[0].parameters:
@@ -509,7 +528,7 @@ def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
     if code is not None:
         if not _matters(of, Estimate(0, 0, code.difference_s, 0, 0)):
             return False
-        # Foreign load makes no code path appear or vanish, but it makes everything slower.
+        # Foreign load slows everything down, but no code path appears or vanishes because of it.
         safe = code.change != "changed" and one.sure >= 2
         if disturbed:
             return safe
@@ -545,7 +564,7 @@ def _claim(of: Evidence, best: Candidate) -> str:
 
 
 def _claim_of_change(of: Evidence, best: Candidate) -> str:
-    """Of two arms of one run that were asked to differ in something: what that makes, and by which code."""
+    """Return the claim about two arms of one run whose parameters differ: the effect, and the code that has it."""
     parameters = [one for one in best.settings if one.parameters]
     more = f" (and {units.many(len(parameters) - 1, 'more setting')})" if len(parameters) > 1 else ""
     result = [_difference(of)] if _effect(of) else []
@@ -559,13 +578,13 @@ def _only(of: Evidence, best: Candidate) -> bool:
 
 
 def _besides(of: Evidence) -> str:
-    """What differs, too, and cannot be judged."""
+    """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
     differ = [one for one in of.settings if one.relevant and not one.parameters]
     return f"; what {differ[0].words} does cannot be told" if differ else ""
 
 
 def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
-    """Nothing is named: what is known instead."""
+    """Return a conclusion that names no cause but states what is known."""
     differ = [one for one in of.settings if one.relevant and (of.apart is None or not one.parameters)]
     weak = f"; {_foreign_words(of)}" if _disturbed(of) else ""
     if _effect(of):
@@ -592,7 +611,7 @@ def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
 
 
 def _capital(text: str) -> str:
-    """A sentence begins with a capital, unless with a name of something."""
+    """Start a sentence with a capital letter, unless it starts with a name."""
     first = text.partition(" ")[0]
     return (
         text
@@ -617,7 +636,7 @@ def _notes(of: Evidence) -> Iterator[str]:
 
 
 def _next(of: Evidence, result: Conclusion, order: Sequence[Candidate]) -> Iterator[str]:
-    """What would decide, with the command."""
+    """Yield the steps that would decide between the candidates, with their commands."""
     row = of.point.rows[1].iloc[0]
     rerun = f"labkit run datapaths topology={_topology(of, 1)} protocol={of.point.protocol}"
     rerun += f" length_bytes={row['length_bytes']:g}" if pd.notna(row["length_bytes"]) else ""
@@ -656,7 +675,7 @@ def _topology(of: Evidence, side: int) -> str:
 
 
 def _as_change(setting: Setting) -> str:
-    """A setting as a change of an arm; nothing where it is none that an arm can have."""
+    """Return a setting as an arm's change, or an empty text if no arm can have it as a change."""
     if ABSENT in (setting.left, setting.right) or " or " in setting.right:
         return ""
     at = "both" if {"client", "server"} <= set(setting.places) else next(

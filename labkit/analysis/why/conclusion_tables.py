@@ -1,5 +1,4 @@
-"""The tables of a conclusion: candidate causes with their evidence, what differs between the sides, and where the work
-goes."""
+"""Build the tables of a conclusion: candidate causes with evidence, differing settings, and where the work goes."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ SURE = {3: "strong", 2: "good", 1: "weak", 0: "none"}
 
 
 def candidates(of: Conclusion) -> Table:
-    """Every candidate, strongest first."""
+    """Return the table of all candidates, strongest first."""
     title = "Candidate causes"
     if not of.candidates:
         return title, "None: no setting differs, and nothing stands out.", None
@@ -33,7 +32,7 @@ def candidates(of: Conclusion) -> Table:
 
 
 def settings(of: Conclusion) -> Table:
-    """What differs between the sides: what was asked for, then what can move packets or CPU time, then the rest."""
+    """Return the table of differing settings: requested ones first, then those that can affect packets or CPU time."""
     title = "What differs between the sides"
     if not of.settings:
         return title, "Nothing that labkit records differs but the time of the run.", None
@@ -54,7 +53,7 @@ def settings(of: Conclusion) -> Table:
 
 
 def work(of: Conclusion) -> Table:
-    """The difference in cost taken apart: packets that were lost, and CPU time for each that passed a stage."""
+    """Return the difference in cost by part: lost packets, and the CPU time per packet of each stage."""
     title = "Where the work goes"
     if of.split is None:
         return title, "Not known: there are no profiles of both sides.", None

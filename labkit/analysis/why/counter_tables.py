@@ -1,4 +1,4 @@
-"""What was counted beside both sides' traffic: perf's events and the kernel's counters per packet."""
+"""Tabulate what was counted during both sides' traffic: perf's events and the kernel's counters, per packet."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
-Observed = list[
-    list[tuple[dict[str, Any], pd.Series]]
-]  # of both sides, round by round: what was seen, and the row
-Counted = list[list[tuple[Mapping[str, float], float]]]  # of both sides, round by round: counts, and the work
+Observed = list[list[tuple[dict[str, Any], pd.Series]]]  # [side][round]: the observer's report and the row
+Counted = list[list[tuple[Mapping[str, float], float]]]  # [side][round]: counts and the work
 MOST = 15
-REPEATS = 0.02  # of its mean, by which a counter may differ in a round from one that says the same
-SHOWN = 6  # places in a sentence
+REPEATS = 0.02  # counters agree if their values relative to their means differ by at most this in every round
+SHOWN = 6  # names listed in a sentence
 THOUSAND = 1000
-CLOCK, NS = ", s", 1e9  # how names of times end; they are compared in whole nanoseconds
+CLOCK, NS = ", s", 1e9  # the suffix of names of times, which are compared in whole nanoseconds
 LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
 NOT = "Not recorded: run it with observe={}."
 
 
 def kernel(point: ProfiledPoint) -> Iterator[Table]:
-    """The kernel's counters, and its CPU time by kind."""
+    """Yield the tables of the kernel's counters and of its CPU time by kind."""
     yield _counters(point)
     yield _cpu_time(point)
 
 
 def work_unit(point: ProfiledPoint) -> CostUnit:
-    """What costs of this protocol are related to, as in the tables of functions."""
+    """Return the unit of work for the costs of this protocol, the same as in the tables of functions."""
     return PER[usual(point.protocol)]
 
 
 def _units(point: ProfiledPoint) -> tuple[float, str]:
-    """How much work counts are shown for, and in words."""
+    """Return the amount of work that counts refer to, and its description."""
     of = work_unit(point)
     return (
         (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
@@ -55,7 +53,7 @@ def _units(point: ProfiledPoint) -> tuple[float, str]:
 
 
 def observed_by(point: ProfiledPoint, observer: str) -> Observed:
-    """What an observer saw on the left and on the right, round by round, each with its row."""
+    """Return the reports of an observer for left and right, one per round, each with its row."""
     result = []
     for _, rows in list(point.named_sides())[:2]:
         own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
@@ -64,7 +62,7 @@ def observed_by(point: ProfiledPoint, observer: str) -> Observed:
 
 
 def events(point: ProfiledPoint) -> Iterator[Table]:
-    """The events of perf_stat, and what follows from them; without a table, the words say why there is none."""
+    """Yield the table of perf_stat's events, and a table of their ratios. If there is no table, the text says why."""
     title = "Events that perf counted"
     seen = observed_by(point, "perf_stat")
     if not all(seen):
@@ -91,7 +89,7 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
         absent |= {
             name: one["reason"] for each in counted for name, one in each.items() if one["count"] is None
         }
-    # What was not counted once is not 0 (METHOD: missing is null).
+    # An event that one round did not count is missing, not 0 (METHOD: missing is null).
     of_each = [report.keys() for rounds in counts for report, _ in rounds]
     everywhere = set(of_each[0]).intersection(*of_each)
     for name in dict.fromkeys(name for names in of_each for name in names):
@@ -128,7 +126,7 @@ def _counters(point: ProfiledPoint) -> Table:
 
 
 def _cpu_time(point: ProfiledPoint) -> Table:
-    """What the kernel's clock (/proc/stat) says of the time in interrupts, beside all that was busy."""
+    """Return the table of the time in interrupts beside all busy time, from the kernel's clock (/proc/stat)."""
     title, of = "CPU time by kind", work_unit(point)
     seen = observed_by(point, "counters")
     if not all(seen):
@@ -155,7 +153,8 @@ def _cpu_time(point: ProfiledPoint) -> Table:
 
 
 def switch(point: ProfiledPoint) -> Iterator[Table]:
-    """What Open vSwitch counted, where an arm is one: for each packet that its datapath looked up."""
+    """Yield the table of Open vSwitch's counters per packet that its datapath looked up, if an arm has such a
+    switch."""
     seen = observed_by(point, "switch")
     if not any(report for side in seen for report, _ in side):
         return
@@ -174,7 +173,7 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
 
 
 def _of_switch(report: dict[str, Any]) -> dict[str, int]:
-    """Counters of a switch by place, as one level."""
+    """Return a switch's counters as one flat dictionary whose names include the place."""
     result = {f"coverage {name}": count for name, count in report.get("coverage", {}).items()}
     result |= {f"cache: {name}": count for name, count in report.get("caches", {}).items()}
     result |= {f"datapath: {name}": count for name, count in report.get("datapath", {}).items()}
@@ -187,7 +186,7 @@ def _of_switch(report: dict[str, Any]) -> dict[str, int]:
 
 
 def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
-    """The actions of the flow that took most packets in the last round."""
+    """Return a sentence with the actions of the flow that had most packets in the last round."""
     flows = rounds[-1][0].get("flows", []) if rounds else []
     if not flows:
         return f"{name}: no switch, or no flow in it."
@@ -195,9 +194,12 @@ def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
 
 
 def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float:
-    """What was done while the counters counted, which is longer than the window of the row: warm-up and tail are in it.
-    So it is what they themselves tell of what arrived; NaN where they do not. (CPU time has no such counter: pings have
-    no warm-up.)"""
+    """Return the work done while the counters counted, or NaN if unknown.
+
+    The counters run longer than the row's window, because they include warm-up and tail. So the work is what the
+    counters themselves report as arrived. CPU time has no such counter and is taken from the row; pings have no
+    warm-up.
+    """
     of = work_unit(point)
     if of is PER["cpu_second"]:
         return float(row[of.work])
@@ -210,17 +212,17 @@ def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float
 
 
 def has_known_work(work: Any) -> bool:
-    """Whether something was done, and it is known how much."""
+    """Return whether the amount of work is known and positive."""
     return work is not None and bool(np.isfinite(float(work))) and work > 0
 
 
 def _usable(counts: Counted) -> Counted:
-    """The rounds of each side of which the work is known."""
+    """Return each side's rounds whose work is known."""
     return [[(report, work) for report, work in rounds if has_known_work(work)] for rounds in counts]
 
 
 def _flat(report: dict[str, Any]) -> dict[str, int]:
-    """Counters by place, as one level; of pairs and of CPUs the sums."""
+    """Return the counters as one flat dictionary whose names include the place, summed over pairs and over CPUs."""
     result: Counter[str] = Counter()
     for space, kinds in report.get("namespaces", {}).items():
         for kind in kinds.values():
@@ -240,7 +242,7 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
 
 
 def in_guests(seen: Observed) -> str:
-    """What of guests the counters are of, in a sentence; nothing where no end is in one."""
+    """Return a sentence on which guest counters are included, or an empty text if no endpoint is in a guest."""
     rounds = [(report, row) for side in seen for report, row in side if row.get("endpoint") in IN_GUESTS]
     if not rounds:
         return ""
@@ -253,15 +255,18 @@ def in_guests(seen: Observed) -> str:
 
 
 def numberless(text: str) -> str:
-    """Pairs together: `client3:eth0 sends` is one of `client:eth0 sends`."""
+    """Remove the pair's number: `client3:eth0 sends` becomes `client:eth0 sends`."""
     return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
 
 def _compared(
     point: ProfiledPoint, counts: Counted, everything: bool, one: float | None = None, unit_s: float = 1.0
 ) -> tuple[pd.DataFrame, str]:
-    """Counts of both sides' rounds for so much work: those that stand out, or all of them; what a round did not tell is
-    0. Times (CLOCK) in this unit. And in words which rounds are left out."""
+    """Return a table of both sides' counts per unit of work, and a text on which rounds are left out.
+
+    The table has the counts that stand out, or all of them (`everything`). A count that a round lacks is 0. unit_s is
+    the unit for times (names that end in CLOCK), in seconds.
+    """
     heads = _heads(point)
     left_out = _left_out(heads, counts)
     counts = _usable(counts)
@@ -296,8 +301,11 @@ def _compared(
 
 
 def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, list[int]]:
-    """Of counters [counter, round], those that say something of their own, each with those that say the same: that are
-    in proportion to it in every round (packets and bytes at each interface of a way, and what the sockets count)."""
+    """Group the counters that agree, and return the first of each group with the others, as row numbers of `values`.
+
+    Counters agree if they are proportional to each other in every round, such as packets and bytes at every interface
+    of a path, and the counts of its sockets. values: [counter, round].
+    """
     result: dict[int, list[int]] = {}
     shapes = {at: values[at] / values[at].mean() for at in order}
     for at in order:
@@ -318,8 +326,10 @@ def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
 
 
 def _on_both(counts: Counted) -> tuple[list[str], str]:
-    """The counters of what both sides have, and in words what one of them lacks: an interface that is not there has no
-    counter that could stand out."""
+    """Return the names of the counters that can be compared, and a text on the places that one side lacks.
+
+    An interface that one side lacks has no counter there, so its counters cannot stand out.
+    """
     left, right = ({name for report, _ in rounds for name in report} for rounds in counts)
     places = [{_place(name) for name in side} for side in (left, right)]
     lacking = sorted(places[0] ^ places[1]) if left and right else []
@@ -331,7 +341,8 @@ def _on_both(counts: Counted) -> tuple[list[str], str]:
 
 
 def _place(name: str) -> str:
-    """Where a counter is: `client: eth0` of `client: eth0 rx_bytes`; a counter without a place is its own."""
+    """Return the place of a counter: `client: eth0` of `client: eth0 rx_bytes`. Without a place, return an empty
+    text."""
     return name.rpartition(" ")[0] if ": " in name else ""
 
 
@@ -349,12 +360,12 @@ def _left_out(heads: Sequence[str], counts: Counted) -> str:
 
 
 def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
-    """Each number with half its interval."""
+    """Return each number as text with half its interval."""
     return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
 
 
 def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
-    """The numbers that observers other than the `known` ones reported: the median of the rounds of each side."""
+    """Yield a table per observer not in `known`: the median over each side's rounds of every number it reported."""
     sides = list(point.named_sides())[:2]
     for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - known):
         result: dict[str, dict[str, str]] = {}
@@ -378,7 +389,8 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def overhead(point: ProfiledPoint) -> Table:
-    """What observing left of the speed: throughput, or the rate of pings."""
+    """Return the table of the overhead of observation: throughput (or rate of pings) relative to that without the
+    observer."""
     result: dict[str, dict[str, str]] = {}
     for name, rows in list(point.named_sides())[:2]:
         for observer, own in rows[rows["overhead_ratio"].notna()].groupby("observer"):

@@ -1,5 +1,8 @@
-"""What differs between the two sides of `labkit why` beside what was asked for: settings by name and value, kernel,
-tools, limits, BPF programs. It is evidence, not a reason to refuse."""
+"""Find the differences between the two sides of `labkit why`, requested or not.
+
+It compares settings by name and value, kernel, tools, limits and BPF programs. Differences are evidence; they are no
+reason to refuse a comparison.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 ABSENT = "absent"
-# Columns of rows that say where and on what it was measured; those of the peer are named with peer_ in front.
+# Columns that describe the machine of a row; the peer's columns have the prefix peer_.
 COLUMNS = (
     "kernel", "kernel_build", "kernel_config_digest", "cpu", "microcode", "cpus_count", "accelerator", "machine",
     "iperf3", "qdisc", "endpoint", "guest_kernel", "guest_accelerator", "guest_cpus_count", "guest_vhost",
     "container_runtime",
 )  # fmt: skip
-# Of settings, what can move packets or CPU time; the others are told last, and named as a cause by nothing.
+# Settings that can affect packets or CPU time. The others are listed last and are never named as a cause.
 RELEVANT = re.compile(
     r"sysctl (net\.|kernel\.sched|kernel\.(numa_balancing|timer_migration|nmi_watchdog|watchdog|perf_event|kptr"
     r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark"
@@ -36,7 +39,7 @@ RELEVANT = re.compile(
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
-# Sysctls of the network that neither cost nor move packets by themselves.
+# Network sysctls that by themselves affect neither CPU time nor packets.
 IDLE = re.compile(
     r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
@@ -48,8 +51,10 @@ _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing that differs: its name, the value on the left and on the right, and where (machine, client, server …);
-    asked: it is what the experiment was asked to vary."""
+    """A setting that differs: its name, its left and right values, and its places (machine, client, server …).
+
+    parameters: whether the experiment varied it on request.
+    """
 
     name: str
     left: str
@@ -59,28 +64,28 @@ class Setting:
 
     @property
     def relevant(self) -> bool:
-        """Whether it can move packets or CPU time at all."""
+        """Return whether the setting can affect packets or CPU time."""
         return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
     def words(self) -> str:
-        """`sysctl net.core.x (client, server): 0 → 1`"""
+        """Return `sysctl net.core.x (client, server): 0 → 1`."""
         where = f" ({', '.join(self.places)})" if self.places and "machine" not in self.places else ""
         return f"{self.name}{where}: {self.left} → {self.right}"
 
     @property
     def paths(self) -> list[code_paths.Path]:
-        """The code that it changes, as far as that is known."""
+        """Return the known code paths that the setting changes."""
         return code_paths.of_setting(f"{self.name}: {self.left} {self.right}")
 
 
 def differences(point: ProfiledPoint) -> list[Setting]:
-    """All that differs between the two sides: what was asked first, then what is relevant, then the rest."""
+    """Return all settings that differ between the two sides: requested ones, then relevant ones, then the rest."""
     left, right = point.sides[0], point.sides[1]
     parameters = _requested_settings(point, left, right)
     alike = not any(one.name in ("topology", "endpoint") for one in parameters)
     both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
-    # Another topology has other interfaces by nature, and an older run recorded less: only what both have is compared.
+    # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared.
     common = both[0].keys() & both[1].keys()
     recorded = [{place for place, _ in one} for one in both]
     both = [
@@ -105,7 +110,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
 
 
 def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
-    """Parameters, the topology, the kind of ends, and changes: what both sides were asked to be."""
+    """Return the requested differences: parameters, topology, endpoint kind, and changes."""
     result = []
     names = [built(point, at) for at in (0, 1)]
     if names[0] != names[1]:
@@ -125,14 +130,15 @@ def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: Profiled
 
 
 def built(point: ProfiledPoint, at: int) -> str:
-    """The topology that was built for a side, whatever was changed in it and whatever kind its ends are."""
+    """Return the topology that was built for a side, without its changes and endpoint kind."""
     rows = point.rows[:2][at]
     names = list(rows["built_topology"].dropna()) if "built_topology" in rows else []
     return str(names[0]) if names else point.sides[:2][at].topology
 
 
 def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
-    """What the change of an arm did, as the kernel reported it: setting and place to value before and after."""
+    """Return the effects of an arm's changes, as the kernel reported them: (setting, place) to (value before, value
+    after)."""
     result: dict[tuple[str, str], tuple[str, str]] = {}
     for effects in rows["changed"].dropna() if "changed" in rows else ():
         for one in effects if isinstance(effects, list) else ():
@@ -147,8 +153,11 @@ def _value(rows: pd.DataFrame, name: str) -> str:
 
 
 def _once(settings: Iterable[Setting]) -> list[Setting]:
-    """Of BPF programs that the machine's settings tell with their places, not a second time as the rows have them; of
-    sysctls that a namespace takes over from the machine, both places in one line."""
+    """Remove duplicate settings.
+
+    BPF programs that the machine's settings list with their places are not repeated as the rows have them. A sysctl
+    that a namespace inherits from the machine becomes one setting with both places.
+    """
     result: dict[tuple[str, str, str], Setting] = {}
     for one in settings:
         same = next((key for key in result if key[0] == one.name and ABSENT in key[1:]), None)
@@ -165,7 +174,8 @@ def _once(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The settings of a side by place and name; one that is not the same in all of its rounds has all its values."""
+    """Return a side's settings by place and name. A setting that varies between rounds has all its values, joined by
+    `or`."""
     result: dict[tuple[str, str], dict[str, None]] = {}
 
     def take(place: str, report: Any) -> None:
@@ -185,7 +195,7 @@ def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], st
             {f"mitigation {name}": one for name, one in _mapping(environment, "mitigations").items()},
         )
         take("machine", {f"version of {name}": one for name, one in _mapping(environment, "tools").items()})
-        if "settings" not in environment:  # of a run of an older labkit
+        if "settings" not in environment:  # the run is of an older labkit
             take("machine", {f"sysctl {name}": one for name, one in _mapping(environment, "sysctls").items()})
             space = _mapping(environment, "namespace_sysctls")
             take("namespace", {f"sysctl {name}": one for name, one in space.items()})
@@ -209,8 +219,10 @@ def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object of a run's folder, packed or not; empty where it cannot be read: what is not known differs from
-    nothing."""
+    """Return a JSON object of a run's folder, gzipped or not, or an empty one if it cannot be read.
+
+    Unknown values must not look like absent ones.
+    """
     try:
         result = (
             json.loads(gzip.decompress(path.read_bytes()))
@@ -223,5 +235,5 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def generic(name: str) -> str:
-    """A name without the number of a pair, and without that of an interface in a sysctl."""
+    """Return a name without a pair's number, and a sysctl's name without its interface."""
     return _NUMBER.sub(r"\1", _INTERFACE.sub(r"\1*", name))

@@ -1,4 +1,4 @@
-"""What follows from perf's events together: cycles per instruction, shares of accesses and branches that missed."""
+"""Derive ratios from perf's events: cycles per instruction, and miss rates of accesses and branches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.analysis.flame.significance import half_interval
 from labkit.common import units
 
 Rounds = list[Mapping[str, float]]  # the events of each round
-# What an event is a part of, or is divided by, as perf names them (perf-list(1)); a modifier (`:k`) stays
+# Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
 PARTS = (
     (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
     (r"(.+-(?:load|store))-misses(:\w+)?", r"\1s\2", ""),
@@ -24,7 +24,7 @@ PARTS = (
 
 
 def ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Each with what it is called: of one round, as far as both events were counted."""
+    """Yield the name and value of each ratio of one round for which both events were counted."""
     for event, count in events.items():
         for form, divisor, name in PARTS:
             if not (result := re.fullmatch(form, event)):
@@ -36,7 +36,10 @@ def ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
-    """Means over rounds with half their 95 % intervals, and right to left with its interval, where rounds are pairs."""
+    """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
+
+    The column `ratio` is right divided by left with its interval; it is only filled if the rounds are pairs.
+    """
     sides = [[dict(ratios(events)) for events in rounds] for rounds in (left, right)]
     names = [name for name in sides[0][0] if all(name in each for rounds in sides for each in rounds)]
     result = {}

@@ -1,4 +1,4 @@
-"""How long functions of the kernel took on both sides of `labkit why`, as function_times saw them."""
+"""Compare how long kernel functions took on both sides of `labkit why`, as measured by function_times."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORDS = (
     " functions that call each other overlap."
 )
 NS, US = 1e9, 1e6
-MANY = 100  # calls: a fraction of one tells nothing
+MANY = 100  # from here on, means are shown without decimals, which carry no information
 Rounds = list[tuple[dict[str, Any], pd.Series]]
 
 
 def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
-    """Words, a table and a figure; words alone where a side was not timed."""
+    """Return text, a table and a figure, or only text if a side was not timed."""
     sides: dict[str, tuple[pd.DataFrame, Rounds]] = {}
     nothing: list[str] = []
     of = work_unit(point)
@@ -42,7 +42,7 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
         worked = [(each, row) for each, row in report if has_known_work(row[of.work])]
         if len(worked) < len(report):
             nothing.append(f"{len(report) - len(worked)} of {len(report)} rounds of {name}")
-        report = worked or report  # costs of nothing are shown as "–"
+        report = worked or report  # without known work, costs are shown as "–"
         sides[name] = (own, report)
     seen = {name: (rows, [each for each, _ in report]) for name, (rows, report) in sides.items()}
     words = " ".join([WORDS.format(of.words), *_tracers(sides), *point.doubts(OBSERVER)])
@@ -56,7 +56,7 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
 
 
 def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
-    """By what the functions were timed; of different tracers nothing is to be compared."""
+    """Return sentences about the tracers used. Times of different tracers cannot be compared."""
     by = {
         name: " and ".join(sorted({str(report["tracer"]) for report, _ in rounds if "tracer" in report}))
         for name, (_, rounds) in sides.items()
@@ -68,8 +68,12 @@ def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
 
 
 def table(heads: Sequence[str], sides: Sequence[Rounds], of: CostUnit) -> pd.DataFrame:
-    """Each function: calls and time for each unit of work, mean, p50 and p99 of a call in µs, of both sides; and by how
-    much time for each unit the right one is dearer. A packet of TCP is what offloads make it, so its unit is none."""
+    """Return one row per function.
+
+    Columns, for both sides: calls and time per unit of work; mean, p50 and p99 of a call in µs. Then the difference in
+    time per unit (right minus left), and whether it stands out. TCP costs are not per packet, because offloads
+    determine the size of a TCP packet.
+    """
     names = list(
         dict.fromkeys(name for rounds in sides for report, _ in rounds for name in report["functions"])
     )

@@ -1,4 +1,4 @@
-"""What kprobe recorded on both sides of `labkit why`: calls by process, and the values that a function returned."""
+"""Tabulate what kprobe recorded on both sides of `labkit why`: calls by process, and a function's return values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
 
 OBSERVER = "kprobe"
-MOST = 8  # processes, and values
+MOST = 8  # processes shown, and values shown
 
 
 def tables(point: ProfiledPoint) -> Iterator[Table]:
-    """Return one table with both sides; nothing if kprobe ran on neither."""
+    """Yield one table with both sides, or nothing if kprobe ran on neither."""
     sides = [[report for report, _ in rounds] for rounds in observed_by(point, OBSERVER)]
     if not any(sides):
         return

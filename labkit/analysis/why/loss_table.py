@@ -1,4 +1,4 @@
-"""Loss per hop on both sides of `labkit why`, as the kernel's counters have it."""
+"""Tabulate the loss per hop on both sides of `labkit why`, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL, FRAMES = "in all", "frames: "
 
 
 def table(point: ProfiledPoint) -> Table:
-    """With its title; without a table, the words say why there is none."""
+    """Return the table with its title. If there is no table, the text says why."""
     title = "Loss per hop"
     seen = observed_by(point, "counters")
     if not all(seen):
@@ -49,7 +49,7 @@ def table(point: ProfiledPoint) -> Table:
 
 
 def _sent(units: Mapping[str, str]) -> str:
-    """What the shares are of, with the sides where it is not the same of both."""
+    """Return what the shares refer to. It names the sides if their units differ."""
     alike = set(units.values())
     if len(alike) == 1:
         return f"the {alike.pop()} that were sent"
@@ -57,7 +57,7 @@ def _sent(units: Mapping[str, str]) -> str:
 
 
 def _merged(ways: list[list[str]]) -> list[str]:
-    """The places of both ways, each in its order: what only one has stands where it was met."""
+    """Return the places of both paths, each in its order. A place of one path only follows its predecessor there."""
     merged = ways[0]
     for way in ways[1:]:
         for at, place in enumerate(way):
@@ -68,8 +68,11 @@ def _merged(ways: list[list[str]]) -> list[str]:
 
 
 def _hops(report: dict[str, Any]) -> dict[str, float]:
-    """Of what was sent, the share that each hop lost, over all pairs; and of all hops together. Of frames that are told
-    beside datagrams, of what was sent of them."""
+    """Return the share of the sent packets that each hop lost, over all pairs, and the share that all hops lost
+    together.
+
+    Frames that are reported beside datagrams have shares of the sent frames.
+    """
     pairs = [one for one in report.get("loss", []) if one.get("sent_count")]
     if not pairs:
         return {}

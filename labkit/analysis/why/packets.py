@@ -1,4 +1,4 @@
-"""The calls of one packet on both sides of `labkit why`, one below the other on one scale of time."""
+"""Show the calls of one packet on both sides of `labkit why`, one below the other on the same time scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TITLE = "The calls of one packet"
 
 
 def pieces(point: ProfiledPoint) -> Iterator[str | flame.Flame | pd.DataFrame]:
-    """Words, figures and tables in their order; words alone where a side was not traced."""
+    """Yield text, figures and tables in their order, or only text if a side was not traced."""
     try:
         both = [flame.packets(rows, name) for name, rows in list(point.named_sides())[:2]]
     except BadInput as error:

@@ -1,7 +1,7 @@
-"""The sections of the page of `labkit why`, in their order. To show what an observer reports, add an entry to SECTIONS.
+"""List the sections of the `labkit why` page, in their order. To show an observer's report, add an entry to SECTIONS.
 
-A section names its observers, and yields parts. A part is a title and its pieces: words, tables and figures. Numbers of
-an observer without a section are shown as they are (`counter_tables.others`).
+A section names its observers and yields parts. A part is a title and its pieces: text, tables and figures. Numbers of
+an observer without a section are shown unchanged (`counter_tables.others`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of these observers at a point."""
+    """A section of the page: its observers, and a function that makes its parts for a point."""
 
     observers: tuple[str, ...]
     parts: Callable[[ProfiledPoint], Iterable[Part]]
 
 
 def _tables(make: Callable[[ProfiledPoint], Iterable[Table]]) -> Callable[[ProfiledPoint], Iterator[Part]]:
-    """Parts of tables with a title and words each; without a table, the words say why there is none."""
+    """Return a function that makes one part per table, each with a title and text. If there is no table, the text says
+    why."""
 
     def parts(point: ProfiledPoint) -> Iterator[Part]:
         for title, words, table in make(point):
@@ -66,7 +67,7 @@ SECTIONS = (
 
 
 def parts(point: ProfiledPoint) -> Iterator[Part]:
-    """All sections of a point, then what other observers reported, and what observing cost."""
+    """Yield all sections of a point, then the reports of other observers, then the overhead of observation."""
     for section in SECTIONS:
         yield from section.parts(point)
     known = {name for section in SECTIONS for name in section.observers}

@@ -1,4 +1,4 @@
-"""The two sides of `labkit why`: which arm of which run at which points, and where both were profiled."""
+"""Select the two sides of `labkit why`: the arms, runs and points, and where both were profiled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from labkit.common.errors import BadInput
 POINT = [name for name in load.GROUP if name not in load.HOST]
 AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
-Values = dict[str, str]  # of parameters of a point, as `load.value_text` writes them
+Values = dict[str, str]  # parameters of a point and their values as `load.value_text` writes them
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read once: `rows` measure, `profiles` were observed. Several runs of the same (`folders`) are one
-    side, whose rows say which run they are of; `folder` is the first."""
+    """One side's rows, read once: `rows` from measuring rounds and `profiles` from observed rounds.
+
+    `folders` may be several runs of the same experiment. They count as one side, and each row says which run it is
+    from. `folder` is the first of them.
+    """
 
     folder: Path
     rows: pd.DataFrame
@@ -29,21 +32,25 @@ class Run:
     folders: tuple[Path, ...] = ()
 
     def arms(self, *roles: str) -> list[str]:
-        """Its arms; with roles, those that have one of them."""
+        """Return the names of the arms, or only those that have one of the roles."""
         both = pd.concat([self.profiles, self.rows])
         return list(dict.fromkeys(both[both["role"].isin(roles)]["arm"] if roles else both["arm"]))
 
     def arm(self, name: str) -> str | None:
-        """The arm of this name: as tables name it, or with the topology that all arms have in common in front of its
-        change; None where there is none."""
+        """Return the arm with this name, or None if there is none.
+
+        The name is as in tables, or with the topology that all arms share in front of the arm's change.
+        """
         short = name.partition("+")[2]
         return next((one for one in (name, short) if one and one in self.arms()), None)
 
 
 @dataclass(frozen=True)
 class ProfiledArm:
-    """An arm of a run at its points of these values: `rows` that measure are those of all arms, `profiles` are its
-    own."""
+    """An arm of a run at the points with these values.
+
+    `rows` are the measuring rows of all arms. `profiles` are the arm's own.
+    """
 
     name: str
     folder: Path
@@ -54,18 +61,21 @@ class ProfiledArm:
 
     @property
     def topology(self) -> str:
-        """The arm, whichever time it was measured."""
+        """Return the arm's name without the mark of its repetition (A/A control)."""
         return self.arm.removesuffix(AGAIN)
 
 
 Sides = tuple[
     ProfiledArm, ProfiledArm, ProfiledArm | None
-]  # left, right, and the control of left: the same arm measured again
+]  # left, right, and the control of left, which is the same arm measured again
 
 
 @dataclass(frozen=True)
 class ProfiledPoint:
-    """The profiles of both sides, and of the control where left has one, with like parameters. words: those."""
+    """The profiles of both sides at one point, and of the control if left has one.
+
+    words: the point's parameters.
+    """
 
     words: str
     protocol: str
@@ -73,16 +83,16 @@ class ProfiledPoint:
     rows: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]
 
     def named_sides(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The sides that there are, with their rows of one point."""
+        """Yield the name and the rows of each side that has rows at this point."""
         for side, rows in zip(self.sides, self.rows, strict=True):
             if side is not None and rows is not None:
                 yield side.name, rows
 
     def doubts(self, observer: str) -> list[str]:
-        """What casts doubt on what an observer saw here, a sentence each."""
+        """Return sentences that cast doubt on what an observer reported here."""
         named_sides = list(self.named_sides())[
             : 3 if observer == OBSERVER else 2
-        ]  # the control's other profiles are not read
+        ]  # of the control, only the profiles of OBSERVER are used
         return [
             f"Of {name}: {one}."
             for name, rows in named_sides
@@ -91,8 +101,10 @@ class ProfiledPoint:
 
 
 def select_sides(left: str, right: str | None) -> Sides:
-    """Both sides, and the control of left where there is one. A value that one side alone names holds for both. Raises
-    BadInput."""
+    """Return both sides, and the control of left if there is one.
+
+    A value that only one side names holds for both. Raises BadInput if the texts do not name two different sides.
+    """
     folders, arm, given = _named(left, None)
     assert folders is not None, "there is no other side to have it from"
     one = other = _read(folders)
@@ -122,24 +134,26 @@ def select_sides(left: str, right: str | None) -> Sides:
 
 
 def differing(sides: Sides) -> list[str]:
-    """The parameters in which the sides are asked to differ."""
+    """Return the parameters whose requested values differ between the sides."""
     return _differing(sides[0].values, sides[1].values)
 
 
 def shared_parameters(sides: Sides) -> list[str]:
-    """The parameters of a point that both sides have to have alike."""
+    """Return the parameters of a point that must be equal on both sides."""
     return [name for name in POINT if name not in differing(sides)]
 
 
 def words(sides: Sides, key: load.Key) -> str:
-    """The values of `alike` in words."""
+    """Return the values of the shared parameters in words."""
     of = dict(zip(shared_parameters(sides), key, strict=True))
     return load.group_text(tuple(of.get(name) for name in load.GROUP))
 
 
 def points(sides: Sides) -> Iterator[ProfiledPoint]:
-    """The points that both sides have profiles of. Raises BadInput where there is none, and where what must be alike in
-    a comparison differs."""
+    """Yield the points for which both sides have profiles.
+
+    Raises BadInput if there is none, or if the sides have different protocols.
+    """
     by = shared_parameters(sides)
     if "protocol" not in by:
         raise BadInput(
@@ -147,7 +161,7 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
         )
     left, right, control = ({} if one is None else dict(load.groups(one.profiles, by)) for one in sides)
     common = [(key, key) for key in left if key in right]
-    if not common and len(left) == len(right) == 1:  # one point each: what differs is what is asked about
+    if not common and len(left) == len(right) == 1:  # one point each: the question is about their difference
         [common] = [list(zip(left, right, strict=True))]
         common = [both for both in common if _protocol(by, both[0]) == _protocol(by, both[1])]
     if not common:
@@ -168,7 +182,7 @@ def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
 
 
 def _nothing(sides: Sides, by: list[str]) -> str:
-    """Why there is no point to compare."""
+    """Return the reason why there is no point to compare."""
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
         return f"{' and '.join(bare)} was not profiled: run it with observe=perf_record"
     apart = load.apart(sides[0].profiles, sides[1].profiles, by)
@@ -181,8 +195,10 @@ def _differing(left: Values, right: Values) -> list[str]:
 
 
 def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None, Values]:
-    """Folders, arm and values of `FOLDER[+FOLDER…][:ARM][,name=value…]`; beside another side also of
-    `[ARM][,name=value…]`, whose folders are None."""
+    """Parse `FOLDER[+FOLDER…][:ARM][,name=value…]` into folders, arm and values.
+
+    Beside another side, `[ARM][,name=value…]` is valid too; its folders are None. Raises BadInput for any other text.
+    """
     head, values = text, Values()
     while (result := _place(head, left)) is None:
         head, _, last = head.rpartition(",")
@@ -197,7 +213,7 @@ def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 
 def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None] | None:
-    """Folders and arm that a text without values names, if it does."""
+    """Return the folders and the arm that a text without values names, or None if it names none."""
     if left is not None and (not text or left.arm(text.removeprefix(":"))):
         return None, text.removeprefix(":") or None
     if folders := _folders(text):
@@ -208,7 +224,7 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 
 def _folders(text: str) -> tuple[Path, ...]:
-    """The folders of runs that a text names, joined by `+`; none where one of them is no folder."""
+    """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is no folder."""
     if text and Path(text).is_dir():
         return (Path(text),)
     result = [Path(one) for one in text.split("+") if one]
@@ -216,7 +232,7 @@ def _folders(text: str) -> tuple[Path, ...]:
 
 
 def _read(folders: tuple[Path, ...]) -> Run:
-    """One run, or several runs of the same as one side."""
+    """Read one run, or several runs of the same experiment as one side."""
     rows, profiles = ([read(one) for one in folders] for read in (load.load, load.profiles))
     if len(folders) == 1:
         return Run(folders[0], rows[0], profiles[0], folders)
@@ -226,7 +242,7 @@ def _read(folders: tuple[Path, ...]) -> Run:
 
 
 def _usual(run: Run) -> tuple[str, str]:
-    """The baseline and its only variant."""
+    """Return the baseline and its only variant. Raises BadInput if there are several or none."""
     baseline, variants = run.arms("baseline"), run.arms("variant")
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(
@@ -236,7 +252,7 @@ def _usual(run: Run) -> tuple[str, str]:
 
 
 def _arm(run: Run, name: str | None) -> str:
-    """That arm, or the only one."""
+    """Return the arm with this name, or without a name the only arm. Raises BadInput otherwise."""
     there = run.arms()
     if name and (result := run.arm(name)):
         return result
@@ -249,7 +265,7 @@ def _arm(run: Run, name: str | None) -> str:
 
 
 def _values(run: Run, arm: str, given: Values) -> Values:
-    """The given values as `load.value_text` writes them. Raises BadInput for a value that the arm lacks."""
+    """Return the given values as `load.value_text` writes them. Raises BadInput for a value that the arm lacks."""
     both = pd.concat([run.rows, run.profiles])
     rows, result = both[both["arm"].eq(arm)], Values()
     for name, text in given.items():
@@ -268,7 +284,7 @@ def _values(run: Run, arm: str, given: Values) -> Values:
 
 
 def _number_text(name: str, text: str) -> str:
-    """A number however it was written: `1e3` is 1000."""
+    """Return a number in its usual form, whatever form it was given in: `1e3` becomes 1000."""
     try:
         return load.value_text(float(text)) if name in load.NUMBERS else text
     except ValueError:
@@ -276,14 +292,14 @@ def _number_text(name: str, text: str) -> str:
 
 
 def having(rows: pd.DataFrame, values: Values) -> pd.DataFrame:
-    """The rows of these values."""
+    """Return the rows that have these values."""
     for name, value in values.items():
         rows = rows[rows[name].map(load.value_text).eq(value)]
     return rows
 
 
 def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) -> str:
-    """The arm, and what tells it from the other side."""
+    """Return the arm's name with what distinguishes it from the other side."""
     name = ",".join([arm, *(f"{each}={values[each]}" for each in differing)])
     if run is other:
         return name

@@ -1,4 +1,5 @@
-"""What the rounds that measured say of both sides of `labkit why`: profiles are no part of it (METHOD, "Profiles")."""
+"""State what the measuring rounds say about both sides of `labkit why`. Profiles are no part of it (METHOD,
+"Profiles")."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ WORDS = {
 
 
 def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
-    """What was found, and what has to be known of it."""
+    """Return the findings and the notes on them, both as sentences."""
     left, right, control = parameters
     one_run = left.folder == right.folder
     if not (apart := selection.differing(parameters)):
@@ -48,10 +49,10 @@ def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
 
 
 def _of_arms(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
-    """The verdicts about two arms, or two runs, at like points."""
+    """Yield the verdicts about two arms or two runs at the same points."""
     try:
         result = _compared(left, right)
-    except BadInput:  # two runs that differ in more than time: the conclusion says in what
+    except BadInput:  # two runs differ in more than time; the conclusion names the differences
         return
     if result is not None:
         yield from result[result["topology"].isin([left.topology, right.topology])]["sentence"]
@@ -66,7 +67,7 @@ def _compared(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
 
 
 def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
-    """Right to left of what rounds of one run measured at points that differ."""
+    """Yield the ratio of right to left at points that differ, as measured by the rounds of one run."""
     names, both = [], []
     for side in parameters[:2]:
         assert side is not None
@@ -84,7 +85,10 @@ def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
-    """With its interval, from the rounds that measured both: one number of each, for it is set up afresh."""
+    """Return the ratio of right to left with its interval, from the rounds that measured both sides.
+
+    Each round gives one value per side, because each round sets the point up once.
+    """
     both = (left, right)
     method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
     of = [_by_round(rows[rows["method"].eq(method) & rows[metric].notna()], metric) for rows in both]
@@ -95,7 +99,8 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
 
 
 def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
-    """The logarithm of each round: Hodges-Lehmann, because slices have heavy tails."""
+    """Return the logarithm of the metric for each round: the Hodges-Lehmann estimate, because slices have heavy
+    tails."""
     values = rows[metric].astype(float)
     values = values.clip(lower=load.least_fed(values))
     values = values[values.gt(0)]

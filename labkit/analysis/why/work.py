@@ -1,8 +1,8 @@
-"""The work behind a profile: which stage of a packet's way each sample belongs to, and how many packets passed there.
+"""Relate a profile to work: the stage of a packet's path for each sample, and how many packets passed each stage.
 
-Cost per packet that arrived = over all stages, packets that passed the stage for each that arrived (loss) times CPU
-time of the stage for each packet that passed it. What a packet cost that was lost on its way is in the first factor; a
-change of code is in the second.
+The cost per packet that arrived is a sum over all stages. Each term is the number of packets that passed the stage per
+packet that arrived (loss), times the stage's CPU time per packet that passed it. The cost of a packet lost on its way
+is in the first factor. A change in code is in the second.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from labkit.analysis.why.selection import ProfiledPoint
 
 SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
 STAGES = (SEND, RECEIVE, READ, REST)
-OUTSIDE = "elsewhere"  # labkit.measure.observers.perf.fold_stacks: what is no process of the experiment
-# Where the kernel begins to receive what is on a queue, whoever was interrupted for it.
+OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
+# Functions where the kernel starts to receive from a queue, whichever process the interrupt hit.
 _SOFTIRQ = re.compile(r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action")
 _SENDING = re.compile(
     r"(sock|udp|udpv6|tcp|inet|inet6|raw|ping|packet|unix_\w+)_(sendmsg\w*|write_iter|sendpage)|sock_write_iter"
@@ -42,11 +42,14 @@ SYSCALL = re.compile(r"do_syscall_64|el0_svc\w*|invoke_syscall|do_fast_syscall_3
 
 @dataclass(frozen=True)
 class Round:
-    """One profiled round: samples by stage and stack (the stack from where its stage begins), what one sample is worth
-    in seconds, packets (gigabytes, seconds of CPU) that arrived, and how many passed each stage for one that arrived.
+    """One profiled round.
 
-    run: the folder that it is of. foreign_share, steal_share: of the time of all CPUs, what programs outside of the
-    experiment and the hypervisor had. busy_share: of the time of all CPUs, what was busy.
+    run: its folder. samples: counts by stage and stack; a stack starts where its stage begins. period_s: the value of
+    one sample in seconds. arrived: packets (or gigabytes, or seconds of CPU) that arrived. passed: how many passed each
+    stage per unit that arrived.
+
+    Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
+    busy_share for all busy time.
     """
 
     run: str
@@ -59,13 +62,15 @@ class Round:
     busy_share: float
 
     def each(self, stage: str) -> float:
-        """What a sample of a stage is worth in seconds for each unit that passed it."""
+        """Return the value of a stage's sample, in seconds per unit that passed the stage."""
         return self.period_s / (self.arrived * self.passed[stage])
 
 
 def staged(stack: str) -> tuple[str, str] | None:
-    """The stage of a folded stack, and the stack from where that begins; None for what is not the experiment's, and for
-    a CPU that has nothing to do."""
+    """Return the stage of a folded stack, and the stack from the start of that stage.
+
+    Return None for a stack outside the experiment and for an idle CPU.
+    """
     frames = stack.split(";")
     if frames[-1] in IDLE:
         return None
@@ -89,14 +94,14 @@ def staged(stack: str) -> tuple[str, str] | None:
 
 
 def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Round]:
-    """The profiled rounds of a side. Raises BadInput where there is none."""
+    """Return the profiled rounds of a side. Raises BadInput if there is none."""
     named_sides = list(point.named_sides())
     name, rows = named_sides[side]
     unit = PER[usual(point.protocol)]
     own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
     profile = arm(rows, name, ".*")
     if processes != WITHIN:
-        arm(rows, name, processes)  # it says what is wrong with the expression
+        arm(rows, name, processes)  # raises BadInput if the expression is invalid or matches nothing
     before = _lost_before(rows)
     return [
         _round(row, each.stacks, each.period_s, getattr(each, unit.work), unit, before, processes)
@@ -135,8 +140,10 @@ def _round(
 
 
 def _passed(row: pd.Series, before: float) -> dict[str, float]:
-    """Packets that passed each stage, for one that arrived. before: the share of the lost ones that the kernel's
-    receiving has not seen."""
+    """Return the packets that passed each stage per packet that arrived.
+
+    before: the share of lost packets that were lost before the kernel's receive stage.
+    """
     sent, lost = row.get("sent_count"), row.get("lost_count")
     whole = dict.fromkeys(STAGES, 1.0)
     if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(lost) or not 0 <= lost < sent:
@@ -146,7 +153,7 @@ def _passed(row: pd.Series, before: float) -> dict[str, float]:
 
 
 def lost(row: pd.Series) -> float:
-    """The share of what was sent that did not arrive; NaN where that is not known."""
+    """Return the share of sent packets that did not arrive, or NaN if unknown."""
     sent, missing = row.get("sent_count"), row.get("lost_count")
     if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(missing) or not sent:
         return math.nan
@@ -154,7 +161,7 @@ def lost(row: pd.Series) -> float:
 
 
 def lost_at(rows: pd.DataFrame) -> dict[str, float]:
-    """Of all that was lost in the rounds that the kernel's counters watched, the share of each hop; empty without."""
+    """Return each hop's share of all loss in the rounds with the kernel's counters; empty without such rounds."""
     result: Counter[str] = Counter()
     own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
     for report in own.get("observed", ()):
@@ -166,15 +173,17 @@ def lost_at(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _lost_before(rows: pd.DataFrame) -> float:
-    """Of the lost packets, the share that the kernel's receiving has not seen; none of them where that is not known:
-    most are lost at the socket."""
+    """Return the share of lost packets that were lost before the kernel's receive stage.
+
+    Return 0 if unknown, because most packets are lost at the socket.
+    """
     after = (": UDP socket", "left unread in the socket", ": IP")
     return sum(share for place, share in lost_at(rows).items() if not place.endswith(after))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A difference with half its 95 % interval and p, and the means of both sides."""
+    """The means of both sides, their difference with half its 95 % interval, and p."""
 
     left: float
     right: float
@@ -184,25 +193,28 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The lower end of the interval."""
+        """Return the lower end of the interval."""
         return self.difference - self.half
 
     @property
     def high(self) -> float:
-        """The upper end of the interval."""
+        """Return the upper end of the interval."""
         return self.difference + self.half
 
     @property
     def certain(self) -> bool:
-        """Whether the interval does not hold 0."""
+        """Return whether the interval excludes 0."""
         return bool(np.isfinite(self.half)) and abs(self.difference) > self.half
 
 
 @dataclass(frozen=True)
 class Between:
-    """How much two runs of the same differ: None within one run. runs: the run of each round, of both sides.
-    share: the standard deviation of a run's cost as a share of it, where too few runs show it; absolute: of
-    logarithms, of which it is the standard deviation itself."""
+    """The variation between two runs of the same experiment; functions take None for sides within one run.
+
+    runs: the run of each round, for both sides. share: the standard deviation between runs relative to a run's cost; it
+    applies if there are too few runs to show it. absolute: the values are logarithms, and share is their standard
+    deviation itself.
+    """
 
     runs: tuple[tuple[str, ...], tuple[str, ...]]
     share: float
@@ -210,23 +222,26 @@ class Between:
 
     @property
     def shown(self) -> bool:
-        """Whether both sides have two runs or more."""
+        """Return whether both sides have at least two runs."""
         return all(len(set(side)) > 1 for side in self.runs)
 
 
 def estimate(
     left: Floats, right: Floats, between: Between | None, floors: tuple[float, float] = (0.0, 0.0)
 ) -> Estimate:
-    """Right less left, of one value for each round: Welch's t, with degrees of freedom as in flame.spread.
+    """Return right minus left of one value per round, by Welch's t-test with degrees of freedom as in
+    flame.significance.
 
-    Between two runs, whole runs are what is compared where there are two or more on both sides; else the floor of
-    `between` widens the interval. floors: least variances of both means (counting samples)."""
+    Between runs, the test compares run means if both sides have at least two runs; else `between.share` widens the
+    interval. floors: the least variance of each mean, from sample counting.
+    """
     a, b = many(left[None, :], right[None, :], between, (np.array([floors[0]]), np.array([floors[1]])))
     return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
 
 
 def paired(differences: Floats) -> Estimate:
-    """The mean of differences of paired rounds, against 0: Student's t with one degree of freedom less than rounds."""
+    """Return the mean of the differences of paired rounds, tested against 0 (Student's t with rounds - 1 degrees of
+    freedom)."""
     from scipy.special import stdtr, stdtrit
 
     count = len(differences)
@@ -240,7 +255,10 @@ def paired(differences: Floats) -> Estimate:
 def many(
     left: Floats, right: Floats, between: Between | None, floors: tuple[Floats, Floats]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """The same for values [thing, round] at once: means of both sides, then half intervals and p values."""
+    """Return what `estimate` does for many values at once: the means of both sides, then half intervals and p values.
+
+    left, right: [thing, round].
+    """
     from scipy.special import stdtr, stdtrit
 
     means, variances, freedoms = [], [], []
@@ -256,7 +274,7 @@ def many(
         own = values.var(axis=1, ddof=1) / count if count > 1 else np.full(len(values), np.nan)
         variances.append(np.maximum(own, floors[at]))
         freedoms.append(max(count - 1, 1))
-    # Each side differs from run to run in proportion to itself: a path that one side lacks has no cost to vary there.
+    # Run-to-run variation is proportional to each side's cost: a path that a side lacks cannot vary there.
     extra = np.zeros(len(left))
     if between is not None and not between.shown:
         size = np.full(len(left), 2.0) if between.absolute else means[0] ** 2 + means[1] ** 2
@@ -275,14 +293,14 @@ def many(
 
 
 def between(left: Sequence[Round], right: Sequence[Round], share: float) -> Between | None:
-    """How two sides are to be compared: None where all rounds are of one run."""
+    """Return the variation to apply between two sides, or None if all rounds are of one run."""
     labels = (tuple(one.run for one in left), tuple(one.run for one in right))
     return None if len(set(labels[0] + labels[1])) == 1 else Between(labels, share)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the difference in cost for each unit that arrived: the loss, or the CPU time of one stage."""
+    """A part of the difference in cost per unit that arrived: the loss, or the CPU time of one stage."""
 
     name: str
     left_s: float
@@ -292,7 +310,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The difference in cost for each unit that arrived, in seconds, and its parts: they add up."""
+    """The difference in cost per unit that arrived, in seconds, and its parts, which add up to it."""
 
     unit: CostUnit
     total: Estimate
@@ -302,8 +320,10 @@ class Split:
 
 
 def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: Between | None) -> Split:
-    """Both sides' cost for each unit that arrived, taken apart. Each factor is weighted with the mean of both sides of
-    the other one, so that the parts add up to the difference of the means of the products."""
+    """Split the difference in both sides' cost per unit that arrived into its parts.
+
+    Each factor is weighted by the mean of both sides of the other factor, so that the parts add up to the difference.
+    """
     sides = (left, right)
     count = {
         (at, stage): np.array([sum(one.samples[stage].values()) for one in side], dtype=float)
@@ -348,11 +368,11 @@ def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: 
     )
 
 
-LOSS_SHARE = 0.05  # what packets sent for one that arrived may differ by between runs
+LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
 
 
 def shares(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of shares and half its 95 % interval; NaN without any."""
+    """Return the mean of shares and half its 95 % interval, or NaN if there are none."""
     from labkit.analysis.flame.significance import half_interval
 
     known = np.array([one for one in values if np.isfinite(one)])
@@ -360,6 +380,6 @@ def shares(values: Sequence[float]) -> tuple[float, float]:
 
 
 def observed_rows(point: ProfiledPoint, side: int) -> pd.DataFrame:
-    """All profiled rows of a side that went well, with any observer and with none."""
+    """Return a side's profiled rows with status ok, with any observer or none."""
     rows = point.rows[:2][side]
     return rows[rows["status"].eq("ok")]
