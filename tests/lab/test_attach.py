@@ -48,7 +48,7 @@ class Machine:
         made.run("sh", "-c", "ip link add nic0 up type veth peer name far0")
 
     def sleeps(self, name: str) -> bool:
-        """Return whether the program already runs in its own namespace."""
+        """Return whether the container's process already runs sleep."""
         return Path(f"/proc/{self.programs[name].pid}/comm").read_text() == "sleep\n"
 
     def attach(self, *words: str, code: int = 0) -> str:

@@ -81,7 +81,7 @@ def test_report_figures_and_sentences(folder: Path) -> None:
     for words in (*TITLES, "The cost of a packet by its size", "cut: each further one"):
         assert words in text
     assert "Traceback" not in text
-    # Function times exist for one of the two sizes or for none. In both cases one sentence says that they show nothing.
+    # Function times exist for one of the two sizes or none. Either way, one sentence says that it cannot be decided.
     assert "takes half as long for 800 bytes as for 400 cannot be determined here: " in text
 
 
