@@ -41,9 +41,8 @@ def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str
         queue = ["tbf", "rate", "20mbit", "burst", "5kb", "limit", "20kb"]
         if name == "veth_bridge" and narrow is not None:
             process.output([*narrow.prefix, "tc", "qdisc", "add", "dev", "port1", "root", *queue])
-        assert (
-            ping.reachable(topology.pairs, 1500, family) is None
-        )  # the bridge has learned where everyone is
+        # This also lets the bridge learn all addresses.
+        assert ping.reachable(topology.pairs, 1500, family) is None
         ends = [
             [
                 stack.enter_context(bound(end.namespace, end.address, family))

@@ -204,9 +204,8 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     ]
     running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
-    while (
-        " 0003 " not in Path("/proc/thread-self/net/packet").read_text()
-    ):  # until a packet socket for all protocols
+    # Wait for a packet socket for all protocols.
+    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -17,9 +17,8 @@ pytestmark = pytest.mark.needs("namespaces", "bridge", "ip", "tap")
 
 HEADER = bytes(10)  # struct virtio_net_hdr (linux/virtio_net.h) without any offload
 TUNGETDEVNETNS = 0x54E3  # linux/if_tun.h
-FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(
-    8986
-)  # broadcast; local experimental EtherType
+# broadcast; local experimental EtherType
+FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(8986)
 
 
 def lines(argv: list[str], tap: int) -> str:

@@ -32,9 +32,8 @@ class TestCpuTime:
     def test_first_line_of_proc_stat(self) -> None:
         result = cpu_time.cpu_times_of("cpu  100 20 300 4000 50 6 70 8 90 9\n")
         hz = cpu_time.TICKS_PER_S
-        assert result == machine.CpuTimes(
-            496 / hz, 70 / hz, 8 / hz, 4050 / hz
-        )  # user includes the guest time (90)
+        # The user time includes the guest time (90).
+        assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)
 
     def test_real_proc_stat(self) -> None:
         result = cpu_time.cpu_times_of(sample("proc-stat-6.18.txt"))

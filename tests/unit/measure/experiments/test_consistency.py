@@ -29,12 +29,7 @@ PING: dict[str, Any] = {
         UDP,
         PING,
         UDP | {"received_count": None, "received_bytes": None},  # rows of labkit 0.1 lack some
-        UDP
-        | {
-            "method": "slice",
-            "sent_count": 10,
-            "lost_count": None,
-        },  # datagrams were queued before the window
+        UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # datagrams were queued before
         UDP | {"link_rate_bps": 800_000},
         {
             "protocol": "tcp",

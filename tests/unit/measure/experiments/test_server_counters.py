@@ -50,9 +50,8 @@ def test_cpu_time_of_the_window() -> None:
     here = with_guests()
     begun = time.monotonic()
     seen = here.window(begun + 1.0)
-    assert (
-        1.0 - SLACK_S <= seen.window_s <= 1.0 + SLACK_S
-    )  # reading the counters neither shortened nor extended it
+    # Reading the counters neither shortened nor extended it.
+    assert 1.0 - SLACK_S <= seen.window_s <= 1.0 + SLACK_S
     tick = 1 / TICKS_PER_S
     assert seen.cpu_s <= (os.cpu_count() or 1) * (seen.window_s + tick + SLACK_S)
     report = here.report()
