@@ -74,7 +74,7 @@ def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
 
 
 def readers() -> list[str]:
-    """Return the programs that run beside this one."""
+    """Return the running tcpdump programs."""
     lines = process.output(["ps", "-e", "-o", "args="]).splitlines()
     return [line for line in lines if line.startswith(("tcpdump", "/usr/bin/tcpdump", "/usr/sbin/tcpdump"))]
 

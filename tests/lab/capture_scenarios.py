@@ -59,8 +59,7 @@ def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
 
 
 def agrees(folder: Path) -> Any:
-    """Capture the same packets with tcpdump and with labkit at several hops of the overlay, and everything that
-    passed."""
+    """Capture in the overlay with labkit at every interface and with tcpdump at some; return labkit's result."""
     with build.build(leaf_spine_overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
         hops = {hop.name: hop for hop in everywhere(built.namespaces)}
         for name in BY_HAND:

@@ -71,7 +71,7 @@ def finished(machine: Sandbox, folder: Path) -> bool:
 @pytest.mark.alone
 @pytest.mark.parametrize("words", [[], ORDINARY], ids=["root", "rootless"])
 def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
-    """Kill a run at ten random moments (twenty with both ways) and resume it each time."""
+    """A run is killed at ten random moments and resumed each time, as root and rootless."""
     rng = random.Random(f"{SEED} {words}")
     print(f"LABKIT_TEST_SEED={SEED}")
     with sandbox(tmp_path, words) as machine:
@@ -82,7 +82,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
         after_a_point = {
             moments.index(max(moments)),
             rng.randrange(10),
-        }  # other programs also use the CPUs
+        }  # so that points finish on a busy machine, too
         for number, moment in enumerate(moments):
             process = machine.start(*LABKIT, "run", "datapaths", *RUN, "--folder", str(folder))
             if number in after_a_point:

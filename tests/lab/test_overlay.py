@@ -136,8 +136,8 @@ def test_terminal_output(lines: str, rows: Rows) -> None:
 
 @pytest.mark.needs("iperf3", "ethtool")
 def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> None:
-    """The parts that compare tunnels run with the tunnels of this kernel, compared with themselves and with no
-    tunnel."""
+    """The parts that compare tunnels run with this kernel's tunnels. `labkit compare` accepts a copy of the run, and
+    rejects a run without a valid measurement."""
     cost = machine.folder / "cost"
     done = run(machine, cost, *COST)
     assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def test_guest_function_times(folder: Path) -> None:
     calls = container_vs_vm.calls(profiles)
     assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
     timed = {"a guest each"}
-    if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # not tested with two CPUs
+    if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # with two CPUs it is not traced
         shared = seen[seen["endpoint"].eq("shared_guest")]
         assert shared["reason"].str.contains("an emulated guest with several CPUs may panic").all()
     else:
