@@ -1,1 +1,1 @@
-"""What labkit promises about its own speed, each measured against a reference in the same run: `make bench`."""
+"""Benchmarks of labkit's own speed promises, each beside a reference measured in the same run: `make bench`."""

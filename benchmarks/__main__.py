@@ -28,7 +28,8 @@ TABLE: dict[str, Benchmark] = {
 
 
 def measured(name: str, quick: bool) -> Iterator[Promise]:
-    """The lines of one benchmark; where it fails, a broken one that says why, and the others go on."""
+    """Return the lines of one benchmark. If it fails, return a broken promise with the reason, so that the others
+    continue."""
     try:
         yield from TABLE[name](quick)
     except (NotMeasuredError, OSError) as error:
@@ -36,7 +37,7 @@ def measured(name: str, quick: bool) -> Iterator[Promise]:
 
 
 def main() -> int:
-    """Run what was asked for; 1 if a promise is broken and --check is given."""
+    """Run the requested benchmarks. Return 1 if a promise is broken and --check is given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(TABLE)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: shorter, and less sure")

@@ -1,8 +1,8 @@
-"""The throughput of a row beside that of iperf3 typed by hand on the same topology, by slices.
+"""Compare the throughput of a row with that of iperf3 typed by hand on the same topology, by slices.
 
-In one veth_bridge topology of one pair stand two flows: one started, held and measured by what makes labkit's rows,
-the other by `iperf3 -s` and `iperf3 -c`, signals and /proc/net/dev, knowing nothing of labkit. They take turns of
-100 ms in random order, over several fresh set-ups, until the interval of their ratio is narrow enough.
+A veth_bridge topology of one pair has two flows. labkit's own code starts, pauses and measures one of them. `iperf3
+-s`, `iperf3 -c`, signals and /proc/net/dev do so for the other, without any code of labkit. The flows take turns of 100
+ms in random order, over several fresh set-ups, until the interval of their ratio is narrow enough.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from labkit.system import machine
 
 WIDTH = 0.04
 BUDGET_S, QUICK_S = 80.0, 25.0
-SLICES = 40  # a set-up
+SLICES = 40  # per set-up
 LEAST_SETUPS = 4
-PORT = 5202  # labkit's flow has iperf3's own
+PORT = 5202  # labkit's flow uses iperf3's default port
 START_S = 10.0
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """The ratio with its interval, and one whole run whose row must say what iperf3's JSON says."""
+    """Yield the ratio with its interval, and one whole run whose row must agree with iperf3's JSON."""
     note("a row beside iperf3 typed by hand")
     yield _whole()
     result = inside("benchmarks.by_hand", QUICK_S if quick else BUDGET_S)
-    # The control of a comparison is judged at 99 % (labkit.analysis.stats), and so is this: at 95 % one honest run
-    # in twenty fails.
+    # labkit judges a comparison's control at 99 % (labkit.analysis.stats), and so does this benchmark. At 95 %, one
+    # correct run in twenty would fail.
     holds_one = result["wide_low"] <= 1 <= result["wide_high"]
     narrow = result["half_width"] <= WIDTH
     interval = f"[{result['low']:.3f}, {result['high']:.3f}] at 95 %"
@@ -58,7 +58,7 @@ def promises(quick: bool) -> Iterator[Promise]:
         f"iperf3 typed by hand: {result['hand_bps'] / 1e9:.3g} Gbit/s",
         result["ratio"],
         f"within ±{WIDTH:.0%}, holds 1",
-        # A quick look that was too short to tell breaks nothing.
+        # A quick run with too wide an interval does not break the promise.
         None if quick and holds_one and not narrow else holds_one and narrow,
         f"{interval}, {wide}; {result['how']}, {result['seconds']:.0f} s",
     )
@@ -91,13 +91,14 @@ class Typed:
         self._counters = counters
 
     def received_bytes(self) -> int:
-        """What the server's interface has received."""
+        """Return the number of bytes that the server's interface has received."""
         text = self._counters.read()
         line = next(line for line in text.splitlines() if line.strip().startswith(f"{self._interface}:"))
         return int(line.split(":")[1].split()[0])
 
     def slice_bps(self) -> float:
-        """Let it send for one slice, as long as labkit does and with as much left out at the beginning."""
+        """Let the client send for one slice. Its length, and the part left out at the beginning, are the same as
+        labkit's."""
         end = time.monotonic() + SLICE_S
         self._client.send_signal(signal.SIGCONT)
         time.sleep(SETTLE_S)
@@ -110,7 +111,7 @@ class Typed:
 
 @contextmanager
 def typed(pair: Pair) -> Iterator[Typed]:
-    """Server and client started, data flowing, then held; ended when the block ends."""
+    """Start server and client, wait for data to flow, and pause the client. End both with the block."""
     words = {
         "server": [*pair.server.prefix, "iperf3", "-s", "-p", str(PORT)],
         "client": [*pair.client.prefix, "iperf3", "-c", pair.server.address, "-p", str(PORT), "-t", "3600"],
@@ -154,20 +155,20 @@ class Throughputs:
         self.setups: list[int] = []
 
     def add(self, setup: int, labkit_bps: float, hand_bps: float) -> None:
-        """Take in two neighbouring slices, unless the machine was too busy to let one of them send at all."""
+        """Add two neighbouring slices, unless the machine was too busy for one of them to send anything."""
         if labkit_bps and hand_bps:
             self.labkit.append(labkit_bps)
             self.hand.append(hand_bps)
             self.setups.append(setup)
 
     def effect(self) -> stats.Effect:
-        """labkit's flow to the one by hand."""
+        """Return the ratio of labkit's flow to the one typed by hand."""
         logs = [math.log(row / hand) for row, hand in zip(self.labkit, self.hand, strict=True)]
         return stats.effect(logs, self.setups, slices=True)
 
 
 def main() -> None:
-    """In the namespaces of an experiment: set-up after set-up until it is enough; what was found as JSON."""
+    """Measure set-up after set-up in an experiment's namespaces until there are enough; print the result as JSON."""
     budget_s, begin, result, number = float(sys.argv[1]), time.monotonic(), Throughputs(), 0
     rng = random.Random()
     while True:
@@ -188,7 +189,7 @@ def main() -> None:
 
 
 def _wide(effect: stats.Effect) -> float:
-    """The half-width of the 99 % interval."""
+    """Return the half-width of the 99 % interval."""
     if not effect.wide_low or not effect.wide_high:
         return math.inf
     return math.sqrt(effect.wide_high / effect.wide_low) - 1

@@ -1,12 +1,14 @@
-"""Folding 100 MB of `perf script` text beside whoever else folds: inferno-collapse-perf or stackcollapse-perf.pl where
-one of them is in PATH, else twelve lines of Perl that do the same (no Debian package has either).
+"""Compare the CPU time of folding 100 MB of `perf script` text with another program's.
 
-The text is a real one (tests/samples), over and over, each time with another offset in its innermost function. CPU
-time is compared: every one of them runs on one CPU, and others may need it as well.
+The reference is inferno-collapse-perf or stackcollapse-perf.pl if one of them is in PATH, else twelve lines of Perl
+that do the same (no Debian package has either).
 
-And a perf.data of 1 GB or more (of 8 s of a CPU), whose samples carry 64 KB of stack each, is folded in bounded
-memory: labkit's and that of the perf script that it reads from (pages of the file itself, which perf maps, are the
-kernel's to drop).
+The text is a real one (tests/samples), repeated with another offset in its innermost function each time. CPU time is
+compared because each program runs on one CPU, which others may use as well.
+
+A second promise bounds the memory for folding a perf.data of 1 GB or more, recorded in 8 s on one CPU, with 64 KB of
+stack per sample. The memory is labkit's and that of the perf script that it reads from. Pages of the file itself, which
+perf maps, do not count, because the kernel can drop them.
 """
 
 from __future__ import annotations
@@ -80,11 +82,11 @@ with Folding() as found:
     counts = {"samples_count": found.samples_count, "stacks_count": sum(1 for _ in found.lines())}
 print(json.dumps({**counts, "s": time.monotonic() - begin, "kB": kilobytes("self", "VmHWM"), "script_kB": script_kB}))
 """
-LARGE_S, ROOM_BYTES = 8, 4_000_000_000  # 330 MB in a second of a CPU
+LARGE_S, ROOM_BYTES = 8, 4_000_000_000  # recording takes 330 MB per second on one CPU
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """The ratio to the reference, and the memory."""
+    """Yield the ratio to the reference, and the memory."""
     megabytes = 10 if quick else 100
     note(f"folding {megabytes} MB of perf script text")
     with tempfile.TemporaryDirectory() as scratch:
@@ -105,7 +107,8 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def _large(seconds: int) -> Promise:
-    """A perf.data of a busy loop for so long; a line that only informs where perf cannot record one."""
+    """Fold a perf.data of a busy loop of this length. Where perf cannot record one, the line is for information
+    only."""
     what = "memory for a large perf.data"
     with tempfile.TemporaryDirectory() as scratch:
         if shutil.disk_usage(scratch).free < ROOM_BYTES:
@@ -123,7 +126,7 @@ def _large(seconds: int) -> Promise:
             str(data),
         ]
         loop = ["timeout", str(seconds), "sh", "-c", "while :; do :; done"]
-        try:  # perf ends as the loop does, which is ended
+        try:  # perf exits with the status of the loop, which timeout ends
             output(["sh", "-c", '"$@" || [ $? = 124 ]', "sh", "perf", "record", *options, "--", *loop])
             size = data.stat().st_size
             note(f"folding a perf.data of {size / 1e6:.0f} MB")
@@ -138,7 +141,7 @@ def _large(seconds: int) -> Promise:
 
 
 def text(path: Path, megabytes: int) -> None:
-    """A perf script text of so many MB, always the same."""
+    """Write this many MB of perf script text, always the same."""
     draw = random.Random(megabytes)
     samples = [one for one in SAMPLE.read_bytes().split(b"\n\n") if b"LOST" not in one and one.strip()]
     size = 0
@@ -149,7 +152,7 @@ def text(path: Path, megabytes: int) -> None:
 
 
 def reference() -> tuple[str, list[str]]:
-    """Whoever else folds on this machine: its name, and how it is called with a path."""
+    """Return the name of the reference program on this machine, and the command that takes a path."""
     for name, argv in REFERENCES.items():
         if shutil.which(name):
             return name, argv
@@ -157,7 +160,7 @@ def reference() -> tuple[str, list[str]]:
 
 
 def _taken(argv: Sequence[str]) -> tuple[str, float]:
-    """What a program prints, and the CPU-seconds that it took."""
+    """Return what a program prints, and the CPU-seconds that it took."""
     before = os.times()
     try:
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,8 +1,8 @@
-"""From the word to a guest's first answer: boots a pair of them on a bridge, and prints the seconds until a program has
-run in the first.
+"""Measure the time until a guest first answers: boot a pair on a bridge, and print the seconds until a program has run
+in the first.
 
 The reference is how long one kernel takes here from QEMU's start to its own user space. `python -m benchmarks.guest
-KERNEL` runs in namespaces of its own, like an experiment.
+KERNEL` runs in its own namespaces, like an experiment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROMISED_S = 10.0
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """One line."""
+    """Yield one line."""
     note("a guest: to its first answer")
     kernel, times = WHERE.removeprefix("vm:"), range(1 if quick else 3)
     try:

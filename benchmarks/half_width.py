@@ -1,4 +1,4 @@
-"""How narrow the interval of a comparison of two single flows gets within a minute."""
+"""Measure how narrow the interval of a comparison of two single flows gets within a minute."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from labkit.analysis import stats
 from labkit.common import run_folder
 
 WIDTH, WITHIN_S = 0.04, 60.0
-# Three arms (the baseline is measured twice), slices of 100 ms. Of what fits into the minute many set-ups with few
-# slices do best, because set-ups differ as well: 20 or 40 slices a set-up gave intervals that were a tenth to a half
-# wider, and a worse worst case.
+# Three arms (the baseline is measured twice), slices of 100 ms. Within a minute, many set-ups with few slices give the
+# narrowest interval, because set-ups differ as well. With 20 or 40 slices per set-up, intervals were a tenth to a half
+# wider, and the worst case was worse.
 ROUNDS, SLICES = 14, 12
 ARMS = ("veth_bridge", "veth_bridge (again)", "macvlan_bridge")
 PARAMETERS = (
@@ -26,7 +26,7 @@ PARAMETERS = (
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """The half-width that was reached, and the noise that it had to overcome."""
+    """Yield the half-width that was reached, and the noise of a slice."""
     note("two single flows")
     rounds = 4 if quick else ROUNDS
     with tempfile.TemporaryDirectory() as scratch:
@@ -51,7 +51,8 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def log_ratios(rows: list[run_folder.Row]) -> tuple[stats.Floats, stats.Floats, list[int]]:
-    """macvlan_bridge to veth_bridge, and veth_bridge to itself, slice by slice, with the set-up of each."""
+    """Return the log-ratios macvlan_bridge to veth_bridge, and veth_bridge to itself, for each slice, with their
+    set-ups."""
     slices: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         if row["status"] == "ok" and row["throughput_bps"]:
@@ -63,5 +64,5 @@ def log_ratios(rows: list[run_folder.Row]) -> tuple[stats.Floats, stats.Floats, 
 
 
 def deviation(log_ratios: stats.Floats) -> float:
-    """The standard deviation of one slice's log-ratio."""
+    """Return the standard deviation of one slice's log-ratio."""
     return float(log_ratios.std(ddof=1))

@@ -1,8 +1,9 @@
-"""How much CPU time a process needs for its imports before it is ready: the measuring wing beside pyroute2's message
-classes as anybody else imports them, with all of pyroute2 (labkit.system.netlink.rtnl leaves that out); the analysis
-and the report beside pandas and plotly.
+"""Compare the CPU time of a process's imports with that of common packages.
 
-CPU time, not wall-clock time: the figure is nearly the same when other programs share the CPUs.
+The measuring side is compared with pyroute2's message classes as other programs import them, with all of pyroute2
+(labkit.system.netlink.rtnl leaves that out). The analysis and the report are compared with pandas and plotly.
+
+CPU time is nearly the same when other programs share the CPUs. Wall-clock time is not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class Imports:
-    """What is imported, beside which other code, and how many times as much CPU time it may need."""
+    """An import, the reference code, and the promised maximum of their ratio in CPU time."""
 
     what: str
     code: str
@@ -50,7 +51,7 @@ TABLE = (
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Medians of fresh interpreters, less that of an interpreter that imports nothing; the ways take turns."""
+    """Yield medians of fresh interpreters without the time of an empty one. The variants take turns."""
     note("imports")
     ways = {"": "", **{each.what: each.code for each in TABLE}}
     ways |= {each.reference: each.reference_code for each in TABLE}
@@ -58,7 +59,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     for number in range(1 + (5 if quick else REPEATS)):
         for way, code in ways.items():
             taken = _cpu_s(code)
-            if number:  # the first writes what Python compiled
+            if number:  # the first run writes Python's compiled files
                 seconds[way].append(taken)
     start = median(seconds[""])
     for each in TABLE:
@@ -67,7 +68,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def _cpu_s(code: str) -> float:
-    """The CPU time, user and system, of a Python that runs this."""
+    """Return the CPU time, user and system, of a Python that runs this code."""
     with subprocess.Popen(python("-c", code), cwd=ROOT) as started:
         _, status, usage = os.wait4(started.pid, 0)
         started.returncode = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""kill -9 of whoever started an experiment with 128 pairs: how long until the kernel has ended all that it had."""
+"""Measure how long the kernel takes to end an experiment with 128 pairs after kill -9 of its parent process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from labkit.measure.hosts import local
 
 PAIRS = 128
 START_S = 120.0
-# Flows that stand and send next to nothing: what is killed is the question, not what it does.
+# The flows exist and send almost nothing, because their traffic does not matter here.
 PARAMETERS = ("topology=veth_bridge", f"pairs={PAIRS}", "rate_bps=10000", "duration_s=600", "omit_s=0")
 
 
 def promises(_quick: bool) -> Iterator[Promise]:
-    """Seconds until the last process has ended, and until the last namespace was taken down; information."""
+    """Yield the seconds until the last process has ended, and until the last namespace is gone, for information."""
     note(f"kill -9 with {PAIRS} pairs")
     with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
         argv = [*LABKIT, "run", "datapaths", *PARAMETERS, "--folder", f"{scratch}/run"]
@@ -44,7 +44,7 @@ def promises(_quick: bool) -> Iterator[Promise]:
 
 
 def _built(owner: subprocess.Popen[bytes], lines: Path) -> list[int]:
-    """Open descriptors of all processes below the owner, once every flow has both its ends."""
+    """Return the number of open descriptors of all processes below the owner, once every flow has both ends."""
     deadline = time.monotonic() + START_S
     while True:
         if owner.poll() is not None or time.monotonic() > deadline:
@@ -57,7 +57,7 @@ def _built(owner: subprocess.Popen[bytes], lines: Path) -> list[int]:
 
 
 def _below(root: int) -> dict[int, str]:
-    """The names of all descendants of a process, from /proc/PID/stat (proc(5))."""
+    """Return the names of all descendants of a process, from /proc/PID/stat (proc(5))."""
     parents, names = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -80,7 +80,7 @@ def _ended(pidfds: list[int]) -> None:
 
 
 def _last_in_line() -> subprocess.Popen[bytes]:
-    """A process that ends when told to go and all namespaces that were let go before are taken down."""
+    """Start a process that ends on request, after the kernel has removed all namespaces released before."""
     argv = [*local.prefix(), *python("-m", "benchmarks.kill")]
     line = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert line.stdout is not None

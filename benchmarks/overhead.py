@@ -1,9 +1,9 @@
-"""The seconds of a sweep that are not measuring, per point, and what its notebooks cost beside.
+"""Measure the seconds of a sweep that are not measuring, per point, and the additional cost of its notebooks.
 
-A point is one arm in one round for one number of pairs: what a person would call one measurement. Not measuring is
-all the time of `labkit.runner.run.measure` (start of the process, survey of the topologies, set-up, reachability,
-starting and ending iperf3, writing rows) but for the slices, 0.1 s each, and the seconds that whole runs were asked
-to last. The report over all points, papermill's start among it, is paid once per notebook and told apart.
+A point is one arm in one round for one number of pairs: one measurement for a user. The overhead is the time of
+`labkit.runner.run.measure` (process start, survey of the topologies, set-up, reachability, start and end of iperf3,
+writing rows) without the slices, 0.1 s each, and without the requested seconds of whole runs. The report over all
+points, including papermill's start, is paid once per notebook and reported separately.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EMPTY_CELL: dict[str, object] = {
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """The promise per point; the notebook and the report, once per sweep, as information."""
+    """Yield the promise per point, and the notebook and the report, once per sweep, for information."""
     note("a small sweep")
     parameters = PARAMETERS | ({"rounds": 2, "pairs": [1, 8]} if quick else {})
     with tempfile.TemporaryDirectory() as scratch:
@@ -86,14 +86,14 @@ def _empty_notebook_s(scratch: Path) -> float:
 
 
 def main() -> None:
-    """Execute a notebook with papermill and print the seconds; a process of its own, for what Jupyter says beside."""
+    """Execute a notebook with papermill and print the seconds. It is a separate process because Jupyter prints, too."""
     begin = time.monotonic()
     papermill.execute_notebook(sys.argv[1], f"{sys.argv[1]}.executed", progress_bar=False)
     print(time.monotonic() - begin)
 
 
 def windows(rows: list[run_folder.Row]) -> tuple[float, int]:
-    """The seconds of measuring that were asked for and done, and the number of points."""
+    """Return the requested seconds that were measured, and the number of points."""
     seconds, points = 0.0, set()
     for row in rows:
         if row["status"] != "ok":

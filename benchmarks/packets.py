@@ -1,5 +1,4 @@
-"""Packets per CPU-second of the packet generator, beside iperf3's in the same run on the same veth pair; and whether it
-meets the rates that it is asked for."""
+"""Compare packets per CPU-second of the packet generator with iperf3's on the same veth pair, and check its rates."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from labkit.measure.endpoints import Pair
 from labkit.measure.traffic import iperf3, registry
 from labkit.measure.traffic.packet_sender import Mix
 
-BOUND = 1 / 3  # iperf3's packets per CPU-second, of ours
-REACH = 0.8  # of the greatest rate: up to there a rate is met within 1 %
+BOUND = 1 / 3  # maximum ratio of iperf3's packets per CPU-second to labkit's
+REACH = 0.8  # a rate must be met within 1 % up to this share of the maximum
 MET = 0.01
 ROUNDS, QUICK = 7, 3
 Results = dict[str, list[float]]
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Three times the packets of a CPU-second, rates met, and what a trial costs beside its time."""
+    """Yield three lines: the ratio of packets per CPU-second, the achieved rates, and the overhead of a trial."""
     note("the packet generator beside iperf3")
     result: Results = inside("benchmarks.packets", QUICK if quick else ROUNDS)
     ours, theirs = median(result["packets"]), median(result["iperf3"])
@@ -45,7 +44,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def measured(rounds: int) -> Results:
-    """Both generators by turns."""
+    """Measure both generators alternately."""
     result: Results = {"packets": [], "iperf3": [], "off": [], "beside_s": []}
     with topologies.build("veth", topologies.Spec()) as net:
         for _ in range(rounds):
@@ -62,7 +61,7 @@ def measured(rounds: int) -> Results:
 
 
 def _iperf3(pair: Pair) -> float:
-    """Datagrams that arrived per CPU-second of client and server."""
+    """Return the received datagrams per CPU-second of client and server."""
     with iperf3.flows([pair], iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)) as flows:
         flows.stage()
         flows.go()

@@ -1,4 +1,4 @@
-"""A promise, the table of them, and what the benchmarks share."""
+"""A promise, the table of promises, and helpers that the benchmarks share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
 
 
 class NotMeasuredError(Exception):
-    """A benchmark came to no number; the text is why."""
+    """A benchmark has no result; the text says why."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One line of the table: what was promised, what was measured, beside which reference in the same run.
+    """One line of the table: the promise, the measured value, and the reference from the same run.
 
-    `ratio` is measured to reference; `kept` is None for a line that only informs; `more` goes below the line.
+    `ratio` is measured divided by reference. `kept` is None for a line that is for information only. `more` goes below
+    the line.
     """
 
     what: str
@@ -45,9 +46,9 @@ KEPT = {True: "kept", False: "BROKEN", None: "(information)"}
 def at_most(
     what: str, measured_s: float, reference_s: float, reference: str, bound: float, more: str = ""
 ) -> Promise:
-    """The promise that something takes at most `bound` times what its reference takes.
+    """Return the promise that something takes at most `bound` times as long as its reference.
 
-    Seconds alone, which are another machine's, never decide; where some were promised, `more` tells them.
+    Absolute seconds never decide, because they depend on the machine. If some were promised, `more` has them.
     """
     ratio = measured_s / reference_s
     return Promise(
@@ -62,7 +63,7 @@ def at_most(
 
 
 def cells(promise: Promise) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     ratio = "" if promise.ratio is None else f"{promise.ratio:.3f}"
     return (
         promise.what,
@@ -75,7 +76,7 @@ def cells(promise: Promise) -> tuple[str, ...]:
 
 
 def table(promises: Sequence[Promise]) -> str:
-    """All lines, in columns."""
+    """Return all lines, in columns."""
     lines = [HEAD, *map(cells, promises)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(HEAD))]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
@@ -85,19 +86,19 @@ def table(promises: Sequence[Promise]) -> str:
 
 
 def median(values: Iterable[float]) -> float:
-    """The median: half a benchmark's repetitions may be disturbed before it moves far."""
+    """Return the median. It stays stable if fewer than half of a benchmark's repetitions are disturbed."""
     return statistics.median(values)
 
 
 def python(*words: str) -> list[str]:
-    """This Python with the benchmarks on its path, and not whatever is in the current folder."""
+    """Return the command of this Python with the benchmarks, but not the current folder, on its path."""
     return ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", *words]
 
 
 def inside(module: str, *arguments: object) -> Any:
-    """What `python -m module arguments` prints as JSON, as PID 1 of its own namespaces, like an experiment.
+    """Return the JSON that `python -m module arguments` prints as PID 1 of its own namespaces, like an experiment.
 
-    Under the machine's measuring lock, which what labkit's own commands measure takes by itself.
+    It holds the machine's measuring lock, which labkit's own measuring commands take themselves.
     """
     argv = [*local.prefix(), *python("-m", module, *map(str, arguments))]
     with local.measuring_lock(note):
@@ -105,8 +106,8 @@ def inside(module: str, *arguments: object) -> Any:
 
 
 def output(argv: Sequence[str], cwd: Path = ROOT, **environment: str) -> str:
-    """What a program prints on standard output, started in `cwd`. Raises NotMeasuredError with the last of its words if
-    it fails."""
+    """Start a program in `cwd` and return its standard output. Raises NotMeasuredError with its last message if it
+    fails."""
     whole = {**os.environ, **environment}
     done = subprocess.run(argv, cwd=cwd, env=whole, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -116,5 +117,5 @@ def output(argv: Sequence[str], cwd: Path = ROOT, **environment: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell on standard error what goes on."""
+    """Print a progress message on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""The time to build veth_bridge, by labkit and by `ip -batch`, to the same end state.
+"""Compare the time to build veth_bridge with labkit and with `ip -batch`, to the same end state.
 
-The reference is what a careful engineer writes who wants it quick: all namespaces by one `ip -batch`, all links by
-another, and one process chain for each namespace (nsenter, sh, `ip -batch`), in which IPv6 is switched off and the
-address given. The namespaces have names, because ip wants names, in a private /run/netns. Files are written before
-the clock starts, and what was built is compared after it has stopped.
+The reference is what a careful engineer would write for speed: one `ip -batch` for all namespaces, another for all
+links, and one process chain for each namespace (nsenter, sh, `ip -batch`), which disables IPv6 and sets the address.
+The namespaces have names in a private /run/netns, because ip requires names. Files are written before the clock starts,
+and the results are compared after it has stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from labkit.measure.topologies import Spec, Topology
 from labkit.measure.topologies.base import address
 from labkit.system import netlink
 
-SIZES = {8: 7, 32: 5, 128: 3}  # pairs, and how often each way
+SIZES = {8: 7, 32: 5, 128: 3}  # number of pairs: repetitions of each way
 BOUND = 1.0
 LIMITS = {128: "at most 1.0 s on two shared virtual cores"}
 NETNS = Path("/run/netns")
@@ -37,7 +37,7 @@ IPV6 = "/proc/sys/net/ipv6/conf"
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """A promise for each size; the absolute time of the largest is information."""
+    """Yield a promise for each size, and the absolute time of the largest for information."""
     for pairs, repeats in SIZES.items():
         result = inside("benchmarks.set_up", pairs, 3 if quick else repeats)
         what = f"set-up of {pairs} pairs on veth_bridge"
@@ -49,7 +49,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def main() -> None:
-    """In the namespaces of an experiment: both ways alternately, seconds of each as JSON."""
+    """Build both ways alternately in an experiment's namespaces; print the seconds of each as JSON."""
     pairs, repeats = int(sys.argv[1]), int(sys.argv[2])
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -91,7 +91,7 @@ def _by_ip(pairs: int, compare: bool) -> tuple[float, Any]:
 
 
 def _script(pairs: int, folder: Path) -> Path:
-    """The reference as a shell script and the batch files that it reads."""
+    """Write the reference: a shell script, and the batch files that it reads."""
     ends = [
         (f"{role}{number}", address(4, side, number))
         for number in range(pairs)
@@ -118,7 +118,8 @@ def _enter(name: str, without_ipv6: str, batch: Path) -> str:
 
 
 def _state(spaces: dict[str, str], pairs: int) -> Any:
-    """How many namespaces there are, and all links and addresses of the first pair, the last and what is between."""
+    """Return the number of namespaces, and all links and addresses of the first pair, the last pair and between
+    them."""
     seen: dict[str, Any] = {"count": len(spaces)}
     for name in ("client0", "server0", f"client{pairs - 1}", f"server{pairs - 1}", "between"):
         enter = ["nsenter", f"--net={spaces[name]}"]
@@ -130,7 +131,7 @@ def _state(spaces: dict[str, str], pairs: int) -> Any:
 
 
 def _link(report: dict[str, Any]) -> dict[str, Any]:
-    # Not operstate: the kernel's link watch brings it up to date at its leisure.
+    # Not operstate, because the kernel's link watch updates it with a delay.
     kept = {key: report.get(key) for key in ("ifname", "mtu", "master", "qdisc")}
     addresses = sorted(f"{one['local']}/{one['prefixlen']}" for one in report["addr_info"])
     return kept | {
@@ -141,7 +142,7 @@ def _link(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(labkit: Any, ip: Any) -> str | None:
-    """The first thing that is not the same, in words; None if all is."""
+    """Return the first difference in words, or None."""
     for name in labkit:
         here, there = labkit[name], ip[name]
         if here == there:
@@ -154,10 +155,11 @@ def difference(labkit: Any, ip: Any) -> str | None:
 
 
 def all_gone() -> None:
-    """Return when the kernel has taken down all namespaces that were let go before.
+    """Wait until the kernel has removed all namespaces that were released before.
 
-    It does so in order, some time after the last reference has gone, and what it still has to do would slow down
-    what is built next. So a last one is let go, in which one end of a veth lies; its other end here goes with it.
+    The kernel removes them in order, some time after the last reference is gone, and pending removals would slow down
+    the next build. So release one more namespace that contains one end of a veth: when it is removed, the other end
+    disappears here.
     """
     (descriptor, inner), *_ = netlink.new_namespaces(1)
     outer = netlink.Netlink()

@@ -1,7 +1,7 @@
-"""From the command to the first row of a lab VM, and what each further row adds to the second that it measures.
+"""Measure the time from the command to the first row of a lab VM, and the overhead of each further row.
 
-The first row's reference is how long this kernel takes here from QEMU's start to its own user space; a further row's
-is the second that it was asked to measure. `more` tells the seconds that were promised for the reference machine.
+The reference of the first row is how long this kernel takes here from QEMU's start to its own user space. That of a
+further row is the second that it measures. `more` has the seconds promised for the reference machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from labkit.measure.hosts import local, vm, vm_initramfs
 from labkit.system.qemu import kernels, vm_spec
 
 WHERE = "vm:debian"
-FIRST_S, USER_SPACE_S, FURTHER_S = 15.0, 2.5, 0.3  # promised; seen on the reference machine; promised
+FIRST_S, USER_SPACE_S, FURTHER_S = 15.0, 2.5, 0.3  # promise; value on the reference machine; promise
 MEASURED_S = 1
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Two lines."""
+    """Yield two lines."""
     note("a lab VM: to its user space, to the first row, and on")
     try:
         with local.measuring_lock(note):
@@ -42,7 +42,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def user_space_s() -> float:
-    """From QEMU's start to the first words of the initramfs."""
+    """Return the seconds from QEMU's start to the first output of the initramfs."""
     parameters = vm_spec.parse(WHERE)
     kernel = kernels.find(parameters.kernel)
     begun = time.monotonic()
@@ -57,7 +57,7 @@ def user_space_s() -> float:
 
 
 def _rows_s(count: int) -> list[float]:
-    """When each row came, in seconds after the command."""
+    """Return the time of each row, in seconds after the command."""
     words = ["topology=veth", f"duration_s={MEASURED_S}", "omit_s=0", f"rounds={count}", f"where={WHERE}"]
     begun, times = time.monotonic(), []
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,8 +1,8 @@
-"""Whether `labkit why` names a cause that is known, and says nothing of nothing.
+"""Check that `labkit why` names a known cause, and claims none where there is none.
 
-Causes are planted: as changes of arms of one run, and in the machine itself between two runs (a BPF program, a sysctl,
-another program that takes a CPU). What counts is the first sentence of `labkit why`. Then the same is compared with the
-same, half of it while another program takes a CPU.
+Causes are planted as changes of arms in one run, and in the machine itself between two runs (a BPF program, a sysctl,
+another program that takes a CPU). Only the first sentence of `labkit why` counts. Then equal runs are compared, half of
+them while another program takes a CPU.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ KPROBE = "kprobe:ip_rcv { @a[cpu] = count(); @b[comm] = count(); }"
 
 @dataclass(frozen=True)
 class Plant:
-    """A cause: its name, the load that shows it, what the first sentence has to say (a regular expression), and either
-    the change of an arm or what holds it in the machine."""
+    """A planted cause.
+
+    It has a name, the load that shows it, a regular expression for the first sentence, and either the change of an arm
+    or a context that puts the cause into the machine.
+    """
 
     name: str
     load: tuple[str, ...]
@@ -47,7 +50,7 @@ class Plant:
 
 @contextmanager
 def _program(argv: list[str], until_s: float) -> Iterator[None]:
-    """A program that runs meanwhile."""
+    """Run a program during the block."""
     if shutil.which(argv[0]) is None:
         raise NotMeasuredError(f"there is no {argv[0]}")
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
@@ -62,14 +65,14 @@ def _program(argv: list[str], until_s: float) -> Iterator[None]:
 
 
 def _bpf(program: str) -> Callable[[], AbstractContextManager[None]]:
-    """A BPF program that bpftrace attaches, in a mount namespace that has tracefs."""
+    """Attach a BPF program with bpftrace, in a mount namespace with tracefs."""
     mounted = 'mount -t tracefs none /sys/kernel/tracing 2>/dev/null; exec "$@"'
     argv = ["unshare", "--mount", "--", "sh", "-c", mounted, "sh", "bpftrace", "-e", program]
     return lambda: _program(argv, 5.0)
 
 
 def _busy() -> AbstractContextManager[None]:
-    """A program that takes one CPU."""
+    """Run a program that takes one CPU."""
     return _program([sys.executable, "-P", "-c", "while True: pass"], 0.5)
 
 
@@ -109,7 +112,7 @@ QUICK = ("200 nftables rules", "no TSO", "a BPF program on a tracepoint", "anoth
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """How often the true cause was named first, and how often there was a claim where nothing was."""
+    """Yield how often the true cause was named first, and how often there was a claim without a cause."""
     plants = [one for one in PLANTS if not quick or one.name in QUICK]
     with tempfile.TemporaryDirectory() as scratch:
         zoo = Zoo(Path(scratch))
@@ -135,7 +138,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 class Zoo:
-    """Runs below a folder."""
+    """The runs below a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._usual = folder, dict[tuple[str, ...], Path]()
@@ -145,7 +148,8 @@ class Zoo:
         )
 
     def planted(self, plants: list[Plant]) -> Iterator[tuple[Plant, str, bool | None]]:
-        """The first sentence about each plant, and whether it names it; None where it could not be planted."""
+        """Yield each plant with the first sentence about it, and whether that names it, or None if it could not be
+        planted."""
         for load in (UDP, TCP):
             changes = [one for one in plants if one.load == load and one.change]
             if changes:
@@ -168,8 +172,8 @@ class Zoo:
                 yield self._answer(one, str(left), str(right))
 
     def nothing(self, count: int) -> Iterator[str | None]:
-        """The sentences of comparisons of the same, None where nothing was claimed; every other one has foreign load
-        beside its right side."""
+        """Yield the sentence of each comparison of equal runs that claims a cause, else None. Every other right side
+        has foreign load."""
         left = self._usual.get(UDP) or self._run("usual-null", UDP)
         for number in range(count):
             with _busy() if number % 2 else nullcontext():
@@ -182,7 +186,7 @@ class Zoo:
     def _answer(self, plant: Plant, left: str, right: str) -> tuple[Plant, str, bool | None]:
         try:
             result = self._conclude(left, right)
-        except Exception as error:  # an arm that this kernel cannot have
+        except Exception as error:  # this kernel does not support the arm
             return plant, f"not measured: {error}", None
         first = result.sentence.partition("; ")[0]
         named = result.claims or result.cause == "foreign load"
@@ -211,7 +215,7 @@ class Zoo:
         ]
         try:
             output(argv, cwd=self._folder)
-        except NotMeasuredError:  # also where a single arm cannot be had here
+        except NotMeasuredError:  # also if this machine does not support a single arm
             if not run_folder.read_json(folder / "run.json").get("finished"):
                 raise
         return folder

@@ -1,4 +1,4 @@
-"""Debian's chromium, headless, without anything that asks the network of its own accord."""
+"""Run Debian's chromium, headless and without its own network requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARGUMENTS = [
 
 @contextmanager
 def watched(browser: Any, address: str) -> Iterator[Any]:
-    """An opened page; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
+    """Open a page. At the end, check that it made no network request and that its scripts had no error."""
     page = browser.new_page()
     parameters: list[str] = []
     wrong: list[str] = []
@@ -33,7 +33,7 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
-    """A browser; `profile` is a folder of its own."""
+    """Start a browser; `profile` is its own folder."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

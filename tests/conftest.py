@@ -1,10 +1,10 @@
-"""What tests may need of a machine, and the one way to skip when it is not there.
+"""Check what tests need of a machine, and skip them in one way when it is missing.
 
-In a test `need("iperf3", "macvlan")` (a fixture), or for a whole test, class or module `@pytest.mark.needs("iperf3")`.
-A need that this machine does not meet skips the test with a sentence. The environment variable LABKIT_NO_SKIP turns
-such skips into failures: "1" for all needs, or a comma-separated list of those that this machine must meet.
+A test uses the fixture `need("iperf3", "macvlan")`. A whole test, class or module uses `@pytest.mark.needs("iperf3")`.
+If this machine does not meet a need, the test is skipped with a sentence. The environment variable LABKIT_NO_SKIP turns
+such skips into failures: "1" for all needs, or a comma-separated list of the needs that this machine must meet.
 
-Tests run side by side in workers of pytest-xdist (`make test`). Each worker is in a network namespace of its own, since
+Tests run in parallel in workers of pytest-xdist (`make test`). Each worker has its own network namespace, because
 experiments in one namespace wait for each other. One worker runs all tests with lab VMs, one after the other.
 """
 
@@ -32,7 +32,7 @@ Need = Callable[..., None]
 
 
 def works(*argv: str, stdin: str = "") -> bool:
-    """Tell if a program is there and ends well within a minute (a browser's first start is slow)."""
+    """Return whether a program exists and succeeds within a minute (a browser's first start is slow)."""
     try:
         done = subprocess.run(
             argv, input=stdin, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
@@ -43,7 +43,7 @@ def works(*argv: str, stdin: str = "") -> bool:
 
 
 def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
-    """The need for a kind of link, tried in a namespace that is thrown away. Links are what follows `ip link add`."""
+    """Return the need for a kind of link, tested in a temporary namespace with these arguments of `ip link add`."""
     lines = "".join(f"link add {each}\n" for each in links)
     why = (
         f"no {kind} link can be made: the kernel has none (CONFIG_{kind.upper()}), or this user no namespace"
@@ -53,8 +53,10 @@ def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
 
 @functools.cache
 def kernel(flavour: str) -> str | None:
-    """The release of Debian's newest kernel of a flavour ("cloud", or "" for everything), fetched where it is not
-    there; without a network the newest one that is there; None where there is none."""
+    """Return the release of Debian's newest kernel of a flavour ("cloud", or "" for the full one).
+
+    It is fetched if it is missing. Without a network, return the newest one in the store, or None.
+    """
     from labkit.common.errors import LabkitError
     from labkit.measure.hosts import debian_kernels
     from labkit.system.qemu import kernels
@@ -68,7 +70,7 @@ def kernel(flavour: str) -> str | None:
 
 
 def lists_can_be_fetched() -> bool:
-    """Tell if apt's sources answer, with lists that are thrown away."""
+    """Return whether apt can fetch its lists. The fetched lists are discarded."""
     with tempfile.TemporaryDirectory() as scratch:
         options = [f"Dir::State::Lists={scratch}", f"Dir::Cache={scratch}", "APT::Update::Error-Mode=any"]
         (Path(scratch) / "partial").mkdir()
@@ -76,7 +78,7 @@ def lists_can_be_fetched() -> bool:
 
 
 def ovs_in_kernel() -> bool:
-    """Tell if this kernel has the datapath of Open vSwitch."""
+    """Return whether this kernel has the datapath of Open vSwitch."""
     from labkit.measure.capabilities import genetlink
 
     return genetlink.generic_family("ovs_datapath") == 0
@@ -162,7 +164,7 @@ def met(name: str) -> bool:
 
 
 def require(*names: str) -> None:
-    """Go on if this machine meets all these needs; skip otherwise, or fail where LABKIT_NO_SKIP forbids to skip."""
+    """Continue if this machine meets all these needs. Otherwise skip, or fail where LABKIT_NO_SKIP forbids skipping."""
     must = os.environ.get("LABKIT_NO_SKIP", "").split(",")
     for name in names:
         if met(name):
@@ -180,20 +182,20 @@ def need() -> Need:
 
 @pytest.fixture(scope="session")
 def lab_kernel() -> str:
-    """The release of a small kernel that a lab VM boots quickly."""
+    """Return the release of a small kernel that a lab VM boots quickly."""
     require("qemu", "lab kernel")
     return str(kernel("cloud"))
 
 
 @pytest.fixture(scope="session")
 def full_kernel() -> str:
-    """The release of a kernel with everything."""
+    """Return the release of a kernel with all modules."""
     require("qemu", "full kernel")
     return str(kernel(""))
 
 
 class SharedVm(NamedTuple):
-    """A lab VM that is booted once for all tests of a session: its `where`, and the folder into which it may write."""
+    """A lab VM that is booted once for all tests of a session: its `where`, and its writable folder."""
 
     where: str
     folder: Path
@@ -201,8 +203,11 @@ class SharedVm(NamedTuple):
 
 @pytest.fixture(scope="session")
 def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
-    """A lab VM with a kernel with everything, and one CPU: emulated kernels with two now and then panic when the first
-    capture begins, or the first tunnel of a kind changes the kernel's code (jump labels). Tests leave nothing in it."""
+    """Boot a lab VM with all modules and one CPU. Tests leave nothing in it.
+
+    Emulated kernels with two CPUs sometimes panic when the first capture begins, or when the first tunnel of a kind
+    patches the kernel's code (jump labels).
+    """
     from labkit.measure import hosts
 
     folder = tmp_path_factory.mktemp("shared-vm")
@@ -228,7 +233,7 @@ MACHINES_NETWORK = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put a worker into a network namespace of its own, in which only lo is up."""
+    """Move a worker into its own network namespace, in which only lo is up."""
     if not AS_ROOT or not hasattr(config, "workerinput"):
         return
     from labkit.system import netlink
@@ -243,8 +248,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Scheduling(LoadFileScheduling):
-    """The tests of a file run in one worker, one after the other, and so do all in tests/vm: emulated kernels that
-    share two cores miss deadlines, and one lab VM serves many tests."""
+    """Run the tests of a file in one worker, one after the other, and likewise all tests in tests/vm.
+
+    Emulated kernels that share two cores miss deadlines, and one lab VM serves many tests.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return "tests/vm" if nodeid.startswith("tests/vm/") else str(super()._split_scope(nodeid))
@@ -255,7 +262,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long by its folder. What takes longest comes first, so that no worker is left with it at the end."""
+    """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end."""
     folders = {item: item.path.relative_to(ROOT / "tests").parts[0] for item in items}
     order = {"vm": 0, "notebooks": 1, "unit": 3}
     items.sort(key=lambda item: order.get(folders[item], 2))

@@ -1,4 +1,4 @@
-"""Frames, built byte by byte from the headers' definitions, for the tests that read them."""
+"""Build frames byte by byte from the headers' definitions, for the tests of their readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def geneve(inner: bytes, kind: int = 0x6558, options: bytes = b"") -> bytes:
 
 
 def gre(inner: bytes, kind: int, **fields: int) -> bytes:
-    """`checksum`, `key`, `sequence`, in this order on the wire."""
+    """Build a GRE header. `checksum`, `key` and `sequence` have this order on the wire."""
     bits = {"checksum": 0x8000, "key": 0x2000, "sequence": 0x1000}
     flags = sum(bits[name] for name in fields)
     words = [value << 16 * (name == "checksum") for name, value in fields.items()]

@@ -1,4 +1,5 @@
-"""Networks for tests: containers behind bridges, which tunnels join over a routed or a switched provider network."""
+"""Describe networks for tests: containers behind bridges, joined by tunnels over a routed or switched provider
+network."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from labkit.measure.topologies.network.parts import (
 
 
 def site(number: int, mtu_bytes: int = 1450) -> list[Part]:
-    """A container c1 (10.0.0.1) at a bridge in the node n1, which is where its tunnel will be."""
+    """Describe a container c1 (10.0.0.1) at a bridge in the node n1, where its tunnel will be."""
     return [
         Node(f"c{number}", container=True),
         Node(f"n{number}"),
@@ -31,7 +32,7 @@ def site(number: int, mtu_bytes: int = 1450) -> list[Part]:
 
 
 def routed(tunnel: dict[str, Any], mtu_bytes: int = 1450, provider_mtu_bytes: int = 1500) -> Network:
-    """Two sites, a router r between them, and a tunnel of layer 2 from one to the other."""
+    """Describe two sites, a router r between them, and a layer 2 tunnel from one to the other."""
     parts: list[Part] = [*site(1, mtu_bytes), *site(2, mtu_bytes), Node("r", forwards=True)]
     for number, other in ((1, 2), (2, 1)):
         parts += [
@@ -46,7 +47,8 @@ def routed(tunnel: dict[str, Any], mtu_bytes: int = 1450, provider_mtu_bytes: in
 
 
 def switched(remote: str | None = None, learning: bool = True, outside: int = 4) -> Network:
-    """Three sites on one switch, joined by VXLAN: by a multicast group, or without one by head-end replication."""
+    """Describe three sites on one switch, joined by VXLAN: with a multicast group, or without one by head-end
+    replication."""
     own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"
     length, overhead = (24, 50) if outside == 4 else (64, 70)
     parts: list[Part] = [Node("switch"), Bridge("switch", "fabric")]

@@ -1,4 +1,4 @@
-"""States of topologies as the kernel would tell them, made without one."""
+"""Build states of topologies as a kernel would report them, without a kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def veth(name: str, index: int, peer: Place, **more: object) -> InterfaceState:
 
 
 def bridged(pairs: int) -> State:
-    """Ends on one bridge, as veth_bridge has them."""
+    """Return two ends on one bridge, as in veth_bridge."""
     bridge = InterfaceState(name="bridge", index=101, kind="bridge", up=True, carrier=True, mtu_bytes=1500)
     spaces, ports, ends = [], [LO, bridge], []
     for number in range(2 * pairs):
@@ -48,12 +48,12 @@ def bridged(pairs: int) -> State:
 
 
 def overlay() -> State:
-    """The report's overlay, as `labkit draw overlay where=vm:debian --json` told of it on Linux 6.12."""
+    """Return the report's overlay, as `labkit draw overlay where=vm:debian --json` printed it on Linux 6.12."""
     return msgspec.json.decode((ROOT / "tests/samples/overlay-6.12.json").read_bytes(), type=State)
 
 
 def tunnelled() -> State:
-    """Two ends of a VXLAN tunnel over a veth."""
+    """Return two ends of a VXLAN tunnel over a veth."""
     spaces, ends = [], []
     for number, (name, other) in enumerate((("client0", "server0"), ("server0", "client0"))):
         local, remote = f"192.168.0.{number}", f"192.168.0.{1 - number}"

@@ -1,4 +1,4 @@
-"""What tests of the overlay share: the rows of its packets, held against the description; files of tcpdump's."""
+"""Share checks between the overlay's tests: compare packet rows with the description, and read tcpdump's files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Rows = list[dict[str, Any]]
 
 
 def way(rows: Rows, what: str) -> Rows:
-    """The sightings of a packet that is called so, in order."""
+    """Return the sightings of the packet with this name, in order."""
     result = [row for row in rows if row["part"] == "path" and row["what"] == what]
     return sorted(result, key=lambda row: int(row["position"]))
 
 
 def seen(rows: Rows, what: str, hop: str) -> dict[str, Any]:
-    """A packet at a hop."""
+    """Return a packet at a hop."""
     [result] = [row for row in way(rows, what) if row["hop"] == hop]
     return result
 
 
 def as_promised(rows: Rows, network: Network) -> None:
-    """Every packet of every pair was seen where the description says, with the headers and the length that it says."""
+    """Check that every packet of every pair was seen where the description says, with its headers and length."""
     assert len({row["packet"] for row in rows if row["part"] == "path"}) == 2 * len(network.pairs)
     for client, server in network.pairs:
         for source, target, kind in ((client, server, "request"), (server, client, "reply")):
@@ -40,7 +40,7 @@ def as_promised(rows: Rows, network: Network) -> None:
 
 
 def pcap(content: bytes) -> list[tuple[int, bytes]]:
-    """The frames of a file of tcpdump's (microseconds, little-endian): length and bytes of each."""
+    """Return length and bytes of each frame in a tcpdump file (microseconds, little-endian)."""
     assert content[:4] == b"\xd4\xc3\xb2\xa1"
     at, result = 24, []
     while at < len(content):
@@ -51,5 +51,5 @@ def pcap(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def is_ping(data: bytes) -> bool:
-    """Whether the innermost packet of a frame is of ping."""
+    """Return whether the innermost packet of a frame belongs to ping."""
     return packets.layers(data, ports=PORTS)[-1].name == "icmp"

@@ -1,7 +1,7 @@
-"""A sandbox in which tests run labkit: namespaces with interfaces, a measuring lock and folders of their own.
+"""Run labkit in a sandbox: namespaces with their own interfaces, measuring lock and folders.
 
-Test runs and measurements do not disturb each other, and a test sees exactly what labkit leaves behind. Every
-process in a sandbox carries a mark in its environment, by which tests find it whatever became of its parents.
+Test runs and measurements do not disturb each other, and a test sees exactly what labkit leaves behind. Every process
+in a sandbox carries a mark in its environment. By the mark, tests find it even after its parents have ended.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from labkit.common import run_folder
 from labkit.measure.hosts import local
 
 LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
-# Without capabilities, as an ordinary user; the one that stays lets uid 0 be mapped into a user namespace at all.
+# Without capabilities, like an ordinary user. The remaining one allows mapping uid 0 into a user namespace.
 ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 MARK = "LABKIT_TEST_MARK"
-LIMIT = "/proc/sys/user/max_net_namespaces"  # of the user namespace that reads and writes it (namespaces(7))
+LIMIT = "/proc/sys/user/max_net_namespaces"  # for the user namespace that accesses it (namespaces(7))
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
@@ -36,9 +36,10 @@ Process = subprocess.Popen[str]
 
 
 class Sandbox:
-    """Namespaces held by a process, and folders: `data`, and `home`, `tmp`, `here` (the current one), which stay empty.
+    """Namespaces held by a process, and folders.
 
-    `words` go in front of every command that is run in it.
+    `data` is labkit's data root; `home`, `tmp` and `here` (the current folder) stay empty. `words` precede every
+    command that runs inside.
     """
 
     def __init__(self, folder: Path, keeper: Process, words: Sequence[str] = (), user: bool = True) -> None:
@@ -60,7 +61,7 @@ class Sandbox:
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
             "PYTHONPATH": str(ROOT),
-            # the kernels of the user who runs the tests, and whether KVM works, which takes long to find out
+            # the user's kernels, and whether KVM works, because testing that takes long
             "XDG_DATA_HOME": os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share"),
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
             "COLUMNS": "200",
@@ -68,11 +69,11 @@ class Sandbox:
 
     @property
     def prefix(self) -> list[str]:
-        """The words that make a command run in here."""
+        """Return the words that make a command run inside."""
         return ["nsenter", f"--target={self.keeper.pid}", *self.user, "--net", "--"]
 
     def start(self, *argv: str, cwd: Path | None = None, **environment: str) -> Process:
-        """Start a program; both its outputs are pipes, and it leads a process group of its own."""
+        """Start a program in its own process group with pipes for both outputs."""
         return subprocess.Popen(
             [*self.prefix, *self.words, *argv],
             cwd=cwd or self.folder / "here",
@@ -82,7 +83,7 @@ class Sandbox:
         )  # fmt: skip
 
     def project(self, **sweeps: str) -> Path:
-        """A folder with the notebooks and these files in params/; labkit's data are from now on in it."""
+        """Create a folder with the notebooks and these files in params/. From then on, labkit's data are in it."""
         project = self.folder / "project"
         shutil.copytree(ROOT / "notebooks", project / "notebooks", ignore=shutil.ignore_patterns(".*"))
         (project / "params").mkdir()
@@ -104,33 +105,33 @@ class Sandbox:
         return Done(argv, process.returncode, out, err)
 
     def labkit(self, *words: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
-        """Run labkit."""
+        """Run labkit to its end."""
         return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
 
     def rows(self, *words: str, code: int = 0, timeout: float = 120, **environment: str) -> list[Row]:
-        """The rows of `labkit run datapaths`; asserts the exit code."""
+        """Return the rows of `labkit run datapaths`; assert the exit code."""
         done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout, **environment)
         assert done.returncode == code, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def processes(self) -> dict[int, list[str]]:
-        """The processes that were started in here and live, with their command lines."""
+        """Return the living processes that were started inside, with their command lines."""
         return marked(self.mark)
 
     def pids(self, which: Callable[[list[str]], bool]) -> list[int]:
-        """The processes in here whose command line is such."""
+        """Return the inside processes whose command line matches."""
         return [pid for pid, words in sorted(self.processes().items()) if words and which(words)]
 
     def interfaces(self) -> dict[str, Any]:
-        """What of the machine's interfaces must not change."""
+        """Return the properties of the machine's interfaces that must not change."""
         report = json.loads(self.run("ip", "-d", "-j", "link").stdout)
         names = ("ifindex", "mtu", "address", "promiscuity", "allmulti", "flags", "master")
         return {link["ifname"]: {name: link.get(name) for name in names} for link in report}
 
     def only_namespace(self) -> bool:
-        """Whether the sandbox's own network namespace is the only one that the kernel still counts for it.
+        """Return whether the kernel counts no other network namespace than the sandbox's own.
 
-        Also one that nothing but a descriptor or a socket holds would count; none else could be made then.
+        The count includes namespaces held only by a descriptor or a socket: they would prevent creating another one.
         """
         script = f'old=$(cat {LIMIT}); echo 2 >{LIMIT}; unshare --net true; code=$?; echo "$old" >{LIMIT}; exit $code'
         return (
@@ -139,7 +140,7 @@ class Sandbox:
         )
 
     def end(self) -> None:
-        """End whatever is left in here."""
+        """End all processes that are left inside."""
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -154,9 +155,9 @@ class Sandbox:
 def sandbox(
     folder: Path, words: Sequence[str] = (), *, user: bool = True, nics: Sequence[str] = ()
 ) -> Iterator[Sandbox]:
-    """A sandbox: a user and a network namespace in which labkit is root; with `user` false (as root) the latter alone.
+    """Create a sandbox: a user and a network namespace in which labkit is root, or only the latter if `user` is false.
 
-    `nics` are interfaces that it has beside lo: each is one end of a veth, up.
+    `nics` are its interfaces beside lo. Each is one end of a veth and is up.
     """
     makes = ["unshare", *(["--user", "--map-root-user"] if user else []), "--net", "--"]
     lines = ["ip link set lo up", *(f"ip link add {nic} up type veth peer name far-{nic}" for nic in nics)]
@@ -176,7 +177,8 @@ def sandbox(
 
 @contextmanager
 def clean_sandbox(folder: Path) -> Iterator[Sandbox]:
-    """A sandbox of root's in which afterwards no process is left, and no interface more or less than before."""
+    """Create root's sandbox. At the end, check that no process is left and that the interfaces are the same as
+    before."""
     with sandbox(folder, user=False) as made:
         before = made.interfaces()
         yield made
@@ -185,7 +187,7 @@ def clean_sandbox(folder: Path) -> Iterator[Sandbox]:
 
 
 def marked(mark: str) -> dict[int, list[str]]:
-    """The processes that carry the mark in their environment and live, with their command lines."""
+    """Return the living processes that carry the mark in their environment, with their command lines."""
     wanted = f"{MARK}={mark}".encode()
     result = {}
     for folder in Path("/proc").iterdir():
@@ -200,8 +202,10 @@ def marked(mark: str) -> dict[int, list[str]]:
 
 
 def printed(program: Path, *words: str, timeout_s: float, through: Sequence[str] = ()) -> Any:
-    """What a program of the tests prints as JSON; it runs as an experiment's process does, in namespaces of its own.
-    through: words before it, as of a program that starts it."""
+    """Return the JSON that a test program prints. It runs in its own namespaces, like an experiment's process.
+
+    through: words before the command, for a program that starts it.
+    """
     argv = [*local.prefix(), *through, sys.executable, str(program), *words]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
@@ -209,7 +213,7 @@ def printed(program: Path, *words: str, timeout_s: float, through: Sequence[str]
 
 
 def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:
-    """Whether it has become true within so many seconds."""
+    """Return whether the condition becomes true within this many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if true():
@@ -219,9 +223,10 @@ def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool
 
 
 def one_sentence(done: Done, code: int = 2) -> str:
-    """The last line on standard error, of a command that could not do it: no traceback, and what exit code 2 promises.
+    """Return the last line on standard error of a failed command. Check that there is no traceback and that the exit
+    code is right.
 
-    Lines before it may be what labkit said while it ran.
+    Lines before it may be what labkit printed while it ran.
     """
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr + done.stdout
@@ -232,12 +237,12 @@ def one_sentence(done: Done, code: int = 2) -> str:
 
 
 def only_run(machine: Sandbox) -> Path:
-    """The folder of the one run that was made in the sandbox."""
+    """Return the folder of the only run in the sandbox."""
     [result] = (machine.data / "datapaths").iterdir()
     return result
 
 
 def rows_on_disk(folder: Path) -> dict[str, bytes]:
-    """The files with rows of a run, and that every line of them is a row."""
+    """Return the row files of a run; check that every line is a row."""
     run_folder.read_rows(folder)
     return {path.name: path.read_bytes() for path in sorted((folder / "rows").glob("*.jsonl"))}

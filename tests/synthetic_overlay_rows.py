@@ -1,5 +1,5 @@
-"""Rows of the experiment `overlay`, made up: the report's 84-byte ping through VXLAN over GRE with its right lengths,
-who reaches whom, and what is lost while a spine is down."""
+"""Make up rows of the experiment `overlay`: the report's 84-byte ping through VXLAN over GRE with its correct lengths,
+reachability, and the loss while a spine is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = {"Ethernet": 14, "IP": 20, "UDP": 8, "VXLAN": 8, "GRE": 4, "ICMP": 8}
 INNER = ["Ethernet", "IP 20.0.0.1 > 20.0.0.3", "ICMP echo request"]
 VXLAN = ["IP 21.0.0.1 > 23.0.0.1", "UDP 4900", "VXLAN 30", *INNER]
 FABRIC = ["Ethernet", "IP 26.0.0.2 > 28.0.0.2", "GRE", *VXLAN]
-# cs1 to cs5: every interface that sees the packet, and in which headers
+# From cs1 to cs5: every interface that sees the packet, and the headers there.
 HOPS: list[tuple[str, str, str, list[str]]] = [
     ("cs1", "cs1_br1", "out", INNER),
     ("con_ns1", "br1_cs1", "in", INNER),
@@ -49,7 +49,7 @@ def _row(part: str, **more: Any) -> Row:
 
 
 def layers(texts: list[str], payload_bytes: int = PAYLOAD) -> list[Row]:
-    """The layers of a frame with these headers, from the outside in."""
+    """Return the layers of a frame with these headers, outermost first."""
     result: list[Row] = []
     length = payload_bytes
     for text in reversed(texts):
@@ -62,7 +62,7 @@ def layers(texts: list[str], payload_bytes: int = PAYLOAD) -> list[Row]:
 
 
 def reply(texts: list[str]) -> list[str]:
-    """The same headers on the way back."""
+    """Return the same headers in the opposite direction."""
 
     def turned(text: str) -> str:
         if " > " not in text:
@@ -80,7 +80,7 @@ def journey(
     payload_bytes: int = PAYLOAD,
     **more: Any,
 ) -> list[Row]:
-    """One packet over these hops, 4 µs from each to the next."""
+    """Return one packet over these hops, which are 4 µs apart."""
     result = []
     for position, (namespace, interface, direction, texts) in enumerate(hops):
         stack = layers(texts, payload_bytes)
@@ -96,7 +96,7 @@ def journey(
 
 
 def path(**more: Any) -> pd.DataFrame:
-    """A ping from cs1 to cs5: request and reply."""
+    """Return the rows of a ping from cs1 to cs5: request and reply."""
     turn = {"in": "out", "out": "in"}
     back = [(space, name, turn[way], reply(texts)) for space, name, way, texts in HOPS[::-1]]
     rows = journey(0, "cs1 > cs5 echo request", HOPS, **more)
@@ -104,7 +104,7 @@ def path(**more: Any) -> pd.DataFrame:
 
 
 def _nodes(source: str, target: str, spine: str) -> list[str]:
-    """The way from a container to another; the gateway of all of 20.0.0.0 is lc1, behind bridge 1."""
+    """Return the path between two containers. The gateway of all of 20.0.0.0 is lc1, behind bridge 1."""
     tenant, other = TENANTS[source], TENANTS[target]
     leaves = {"con_ns1": "lc1", "con_ns2": "lc2", "con_ns3": "lc2"}
     if tenant == other:
@@ -115,14 +115,15 @@ def _nodes(source: str, target: str, spine: str) -> list[str]:
 
 
 def reachability(**more: Any) -> pd.DataFrame:
-    """Every container to every other: all answer; two take the other spine than the description promises."""
+    """Return the rows from every container to every other. All answer; two take the other spine than the description
+    says."""
     rows = []
     for number, (source, target) in enumerate(itertools.permutations(TENANTS, 2)):
         seen = "sc1" if (source, target) in {("cs1", "cs4"), ("cs3", "cs2")} else "sc2"
         promised, path = _nodes(source, target, "sc2"), _nodes(source, target, seen)
         crossed = "lc1" in path and "lc2" in path
         same = ADDRESSES[source].split(".")[0] == ADDRESSES[target].split(".")[0]
-        ttl = 64 if same else 62  # both leaves forward
+        ttl = 64 if same else 62  # otherwise both leaves forward it
         rtt = (60 if crossed else 20) * 1e-6 + number * 1e-7
         rows.append(
             _row(
@@ -135,8 +136,8 @@ def reachability(**more: Any) -> pd.DataFrame:
     return complete(pd.DataFrame(rows))
 
 
-# What of a second in which the spine is down goes unanswered, and how many come late instead: by routes, failure, and
-# whether routes over dead links are left out.
+# The share of a second's probes that goes unanswered while the spine is down, and how many are late: by routes,
+# failure, and whether routes over dead links are ignored.
 OUTAGES: dict[tuple[str, str, bool], tuple[float, bool]] = {
     ("static", "carrier", False): (1.0, True), ("metric", "carrier", False): (1.0, True),
     ("static", "carrier", True): (1.0, False), ("metric", "carrier", True): (0.0, False),
@@ -145,7 +146,7 @@ OUTAGES: dict[tuple[str, str, bool], tuple[float, bool]] = {
 
 
 def _probes(outage_s: float, late: bool) -> list[list[float | None]]:
-    """A probe every 20 ms for 3 s, the first 1.1 s as usual."""
+    """Return a probe every 20 ms for 3 s. Those of the first 1.1 s are answered normally."""
     result: list[list[float | None]] = []
     for number in range(150):
         at = round(0.02 * number, 2)
@@ -156,7 +157,7 @@ def _probes(outage_s: float, late: bool) -> list[list[float | None]]:
 
 
 def failure(**more: Any) -> pd.DataFrame:
-    """Spine 2 is down from 1.1 s to 2.1 s."""
+    """Return the rows of a failure: spine 2 is down from 1.1 s to 2.1 s."""
     rows = []
     for (routes, how, noticed), (outage_s, late) in OUTAGES.items():
         probes = _probes(outage_s, late)
@@ -174,7 +175,7 @@ def failure(**more: Any) -> pd.DataFrame:
 
 
 def unsupported(part: str) -> pd.DataFrame:
-    """What a kernel without GRE says."""
+    """Return the row of a kernel without GRE."""
     row = _row(part) | {
         "status": "unsupported",
         "reason": "this kernel has no gre: run with where='vm:debian'",

@@ -1,4 +1,4 @@
-"""Made-up rows of datagrams of several sizes with a known cost, for the tests of what reads them."""
+"""Make up rows of datagrams of several sizes with a known cost, for the tests of their readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import synthetic_rows
 from labkit.analysis.packet_cost.cost_model import fragments_count
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
-FIXED, BYTE, FIRST, FRAGMENT = 20e-6, 3e-9, 30e-6, 4e-6  # s, of veth
+FIXED, BYTE, FIRST, FRAGMENT = 20e-6, 3e-9, 30e-6, 4e-6  # s, for veth
 NONE = (0.0, 0.0, 0.0)
 ARMS = {"veth": NONE, "veth (again)": NONE, "veth_bridge": (0.0, 0.0, 2e-6), "vxlan": (0.0, 6e-9, 0.0)}
 WINDOW_S, CPUS = 0.07, 2
@@ -27,9 +27,11 @@ def rows(
     places: int = 3,
     **changes: Any,
 ) -> pd.DataFrame:
-    """Rows of the experiment `packet_size`: each datagram takes a time of FIXED + BYTE * size, or FIRST + FRAGMENT for
-    each further fragment, and more by `arms` (fixed, byte, fragment); both CPUs are busy all the time. `places`: slices
-    of an arm and size in a round."""
+    """Return rows of the experiment `packet_size` in which both CPUs are busy all the time.
+
+    Each datagram takes FIXED + BYTE * size, or FIRST + FRAGMENT for each further fragment. `arms` adds to the cost
+    (fixed, byte, fragment). `places`: slices of an arm and size in a round.
+    """
     rng, result = np.random.default_rng(seed), []
     mtu, family = changes.get("mtu_bytes", 1500), changes.get("family", 4)
     for number in range(rounds):
@@ -73,8 +75,10 @@ def _row(
 def profiles(
     took_s: dict[int, float], rounds: int = 5, noise: float = 0.02, again: float = 1.0, **changes: Any
 ) -> pd.DataFrame:
-    """Rows beside function_times in which `ip_rcv` took so long (p50) at each size; `again`: times as long in the
-    control."""
+    """Return function_times rows in which `ip_rcv` took this long (p50) at each size.
+
+    `again`: the factor of the control.
+    """
     rng, result = np.random.default_rng(4), []
     for number in range(rounds):
         for size, long_s in took_s.items():

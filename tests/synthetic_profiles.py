@@ -1,4 +1,4 @@
-"""Simulated profiles: trees of thousands of frames, rounds that differ as real ones do, and causes that are planted."""
+"""Simulate profiles: trees of thousands of frames, rounds that vary as real ones do, and planted causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKETS = 200_000.0
 
 
 def stacks(frames: int = 2000, seed: int = 1, processes: int = 4) -> list[str]:
-    """Folded stacks that grow by chance into a tree of about so many frames, with names that come again elsewhere."""
+    """Return folded stacks that grow randomly into a tree of about this many frames. Names occur at several places."""
     chance = np.random.default_rng(seed)
     result = [f"process{number}" for number in range(processes)]
     while len(result) < frames:
@@ -27,8 +27,11 @@ def arm(
     name: str, seed: int, rounds: int = 5, samples: int = 20_000, planted: dict[str, float] | None = None,
     frames: int = 2000, common: float = 0.05, single: float = 0.1,
 ) -> Arm:  # fmt: skip
-    """An arm whose rounds each differ by a common factor and by one of each stack (standard deviations of logarithms),
-    and by what counting samples makes. planted: seconds per packet that stacks cost in addition."""
+    """Return an arm with random rounds.
+
+    Each round varies by a common factor and by one for each stack (standard deviations of logarithms), and by the
+    counting of samples. planted: additional seconds per packet for stacks.
+    """
     there = stacks(frames)
     cost = np.random.default_rng(7).pareto(1.2, len(there)) + 0.01  # a few stacks take most of the time
     cost *= samples * PERIOD_S / PACKETS / cost.sum()

@@ -1,4 +1,4 @@
-"""Rows and verdicts as a run has them, made up with a seed: what the figures and the report are tested with."""
+"""Make up rows and verdicts of a run with a fixed seed, for the tests of the figures and the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(
     pairs: tuple[int, ...] = (1, 2, 8),
     **columns: Any,
 ) -> pd.DataFrame:
-    """Rows as a run has them: in every round SLICES slices, in the last also a whole run; ipvlan_l2 is unsupported."""
+    """Return rows like a run's: SLICES slices in every round, and a whole run in the last. ipvlan_l2 is unsupported."""
     noise = np.random.default_rng(1)
     arms = [
         ("veth_bridge", "baseline"),
@@ -81,7 +81,7 @@ def rows(
 
 
 def verdicts(table: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts with the columns that tables.verdicts gives, about arms as far apart as in LEVEL_BPS."""
+    """Return verdicts with the columns of tables.verdicts, about arms as far apart as in LEVEL_BPS."""
     group = [name for name in GROUP if name in table]
     variants = table[table["role"] == "variant"].drop_duplicates([*group, "topology"])
     ok = variants["status"].eq("ok")
@@ -129,7 +129,8 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def notebook(table: pd.DataFrame) -> nbformat.NotebookNode:
-    """An executed notebook as papermill leaves it: figures, prose, a table, and what should not look odd."""
+    """Return an executed notebook as papermill leaves it: figures, prose, a table, and odd output that must look
+    normal."""
 
     def code(
         source: str, *outputs: nbformat.NotebookNode, tags: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Made-up rows with known ratios, and run folders of them, for the tests of the reading wing."""
+"""Make up rows with known ratios, and run folders of them, for the tests of the analysis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(
     ratios: dict[str, float] = PREPARED, rounds: int = 5, slices: int = 12, whole: int = 0, noise: float = 0.02,
     seed: int = 3, **changes: Any,
 ) -> list[Row]:  # fmt: skip
-    """Rows of an experiment whose arms are `ratios` times 10 Gbit/s (or 1 ms), with log-normal noise."""
+    """Return rows of an experiment whose arms are `ratios` times 10 Gbit/s (or 1 ms), with log-normal noise."""
     rng = np.random.default_rng(seed)
     result = []
     for number in range(rounds):
@@ -62,7 +62,7 @@ def save(folder: Path, some: list[Row], **run: Any) -> Path:
 
 
 # A host of each kind: this machine, two kernels in emulated lab VMs (one of them a tenth as fast), and a second machine
-# that a fleet has under the name "here" as well.
+# that a fleet also calls "here".
 HOSTS: dict[str, dict[str, Any]] = {
     "here": {"kernel": "6.18.5", "accelerator": "kvm"},
     "vm:6.1": {
@@ -79,11 +79,11 @@ HOSTS: dict[str, dict[str, Any]] = {
     },
     "fleet": {"kernel": "6.18.5", "accelerator": "kvm", "machine": "m2", "cpu": "Another CPU"},
 }
-SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "fleet": 1e3}  # far apart: what mixes them is seen
+SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "fleet": 1e3}  # far apart, so that mixing them shows
 
 
 def on_hosts(*names: str, ratios: dict[str, float] = PREPARED, **changes: Any) -> list[Row]:
-    """The same measurement on several hosts, whose speeds are SPEED times each other's."""
+    """Return the same measurement on several hosts, whose speeds differ by the factors in SPEED."""
     result: list[Row] = []
     for seed, name in enumerate(names or HOSTS):
         speeds = {arm: ratio * SPEED[name] for arm, ratio in ratios.items()}

@@ -1,4 +1,4 @@
-"""A run folder with five rounds of what each observer reports, and the text of the page about it."""
+"""Make up a run folder with five rounds of every observer's report, and read the text of its page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOPS = {"client0:eth0 sends": 0, "server0: UDP socket": 900}
 
 
 def observed(observer: str | None, number: int, arm: str) -> Any:
-    """What each observer tells, as those of labkit do."""
+    """Return what each of labkit's observers reports."""
     if observer == "perf_record":
         return {"event": "cpu-clock", "frequency_hz": 1000, "samples_count": 1}
     if observer == "perf_stat":
@@ -59,7 +59,7 @@ def observed(observer: str | None, number: int, arm: str) -> Any:
 
 
 def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
-    """A run folder with five rounds of profiles."""
+    """Write a run folder with five rounds of profiles."""
     rows = synthetic_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
     for seed, (arm, role) in enumerate(arms.items()):
         profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
@@ -84,13 +84,13 @@ def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
 
 
 def words(page: Path) -> str:
-    """What a reader sees of it, and of figures what they are made of."""
+    """Return the text that a reader sees on the page, and the data of its figures."""
     text = page.read_text()
     return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
 
 
 def tables(point: ProfiledPoint) -> list[tuple[str, str, pd.DataFrame | None]]:
-    """The parts of the page that are tables: title, words, table."""
+    """Return the page's tables: title, words, table."""
     result = []
     for title, pieces in sections.parts(point):
         text = " ".join(one for one in pieces if isinstance(one, str))

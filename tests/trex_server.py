@@ -1,9 +1,8 @@
-"""A TRex server for tests: it answers on loopback as a recorded one did, and counts packets as a test plans them.
+"""Run a TRex server for tests: it answers on loopback as a recorded one did, and counts packets as a test plans them.
 
-What does not change is taken from a transcript of a real v3.08 server (tests/samples/trex-3.08-*.jsonl.gz): every
-answer that has no method here is the recorded one of the same method and port. Ids are those of the request. Owners,
-states, events and packet counters are of this server. It runs as a process of its own, and as `_t-rex-64` of a fake
-release.
+Every answer without a method here comes from a transcript of a real v3.08 server (tests/samples/trex-3.08-*.jsonl.gz):
+the recorded answer to the same method and port, with the id of the request. This server generates owners, states,
+events and packet counters itself. It runs as a process of its own, and as `_t-rex-64` of a fake release.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ from typing import Any
 SAMPLES = Path(__file__).with_name("samples")
 MAGIC = 0xABE85CEA
 STARTED, STOPPED, JOB_DONE, ACQUIRED, RELEASED = 0, 1, 4, 5, 6
-OF_PROFILE = 10  # more, of the same event of a port's profile
-# Of ASTF: events, and states of a profile
+OF_PROFILE = 10  # added to the number of the same event of a port's profile
+# ASTF: events, and states of a profile
 ASTF_STATE, PROFILE_STATE, PROFILE_CLEARED = 50, 60, 61
 IDLE, LOADED, PARSING, BUILDING, TRANSMITTING, CLEANING = 0, 1, 2, 3, 4, 5
 
 
 def transcript(name: str) -> list[dict[str, Any]]:
-    """The recorded messages of a session, each with chan, dir, t and msg."""
+    """Return the recorded messages of a session, each with chan, dir, t and msg."""
     with gzip.open(SAMPLES / f"trex-3.08-{name}.jsonl.gz", "rt") as lines:
         return [json.loads(line) for line in lines]
 
 
 def calls(name: str) -> Iterator[tuple[float, str, dict[str, Any], Any]]:
-    """Each call of a session with its answer: time of the answer, method, parameters, the result or the error."""
+    """Return each call of a session with its answer: time of the answer, method, parameters, the result or the
+    error."""
     asked: dict[str, Any] = {}
     for record in transcript(name):
         if record["chan"] != "rpc":
@@ -56,12 +56,12 @@ def calls(name: str) -> Iterator[tuple[float, str, dict[str, Any], Any]]:
 
 @dataclass
 class Plan:
-    """What the server and the device behind it do. Rates are packets a second of each port.
+    """What the server and the device behind it do. Rates are packets per second of each port.
 
-    `capacity_pps`: the device drops what is more. `loss_ratio`: it drops this share of everything. `ring_pps`: TRex's
-    own ring drops what is more (`ierrors`). `most_pps`: TRex sends no faster. `swallows`: frames are larger than the
-    MTU: only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic, `silent`: it never answers,
-    `silent_at`: it does not answer from this method on.
+    `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
+    `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `most_pps`: TRex sends no faster. `swallows`:
+    frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic.
+    `silent`: it never answers. `silent_at`: it stops answering at this method.
     """
 
     recorded: str = "stl_errors"
@@ -91,14 +91,14 @@ class Port:
     since: float = 0.0
     duration: float = 0.0
     running: bool = False
-    sent: float = 0.0  # of traffic that has ended, and so on
+    sent: float = 0.0  # totals of traffic that has ended
     received: float = 0.0
     dropped: float = 0.0
     refused: float = 0.0
     probes_since: tuple[float, float] = (
         0.0,
         0.0,
-    )  # sent, and received by the other port, when traffic last started
+    )  # totals sent, and received by the other port, at the last start of traffic
 
 
 class Rejected(Exception):
@@ -122,10 +122,11 @@ class Server:
         self.astf_until: float | None = None
         self.epoch = 0
 
-    # what is sent, and where it stays
+    # packets sent, and where they are lost
 
     def _flow(self, port: Port, now: float) -> tuple[float, float, float, float]:
-        """Of running traffic: sent, received by the other port, dropped by TRex's ring, refused by the interface."""
+        """Return totals of the running traffic: sent, received by the other port, dropped by TRex's ring, refused by
+        the interface."""
         if not port.running:
             return 0, 0, 0, 0
         wanted = port.rate_pps + self._probes_pps(port)
@@ -139,7 +140,7 @@ class Server:
         return count, passed - ring, ring, 0
 
     def _probes_pps(self, port: Port) -> float:
-        """Latency streams are not scaled by the multiplier."""
+        """Return the rate of the latency streams, which the multiplier does not scale."""
         return sum(
             one["mode"]["rate"]["value"]
             for one in port.streams.values()
@@ -156,7 +157,7 @@ class Server:
         peer.dropped += ring
 
     def _ended(self, now: float) -> None:
-        """Traffic whose scheduled packets are all sent ends by itself."""
+        """End traffic whose scheduled packets are all sent."""
         for number, port in self.ports.items():
             wanted = port.rate_pps + self._probes_pps(port)
             if port.running and port.duration > 0 and wanted:
@@ -188,7 +189,7 @@ class Server:
             "m_total_tx_pps": 0.0, "m_total_tx_bps": 0.0, "m_total_rx_pps": 0.0, "m_total_rx_bps": 0.0,
         }  # fmt: skip
 
-    # the protocol
+    # --- the protocol ---
 
     def _publish(self, kind: int, data: dict[str, Any], name: str = "trex-event") -> None:
         for session in self.events:
@@ -314,7 +315,8 @@ class Server:
         return self._replayed("get_counter_values", number)
 
     def _replayed(self, method: str, number: Any) -> Any:
-        """The next recorded counters while connections run; before, the first ones, and after, the last."""
+        """Return the recorded counters: the next ones while connections run, before that the first, and after that the
+        last."""
         recorded = self.answers[(method, number)]
         if not self.starts:
             return recorded[0]
@@ -331,7 +333,7 @@ class Server:
         return {"ids": {"flow_stats": [], "latency": []}}
 
     def do_get_pgid_stats(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
-        """The recorded latencies of stream 5; its packets are those of its port."""
+        """Return the recorded latencies of stream 5 with the packet counts of its port."""
         flows, latency = {}, {}
         for number, port in self.ports.items():
             for stream in port.streams.values():
@@ -360,7 +362,7 @@ class Server:
             self._astf(LOADED)
 
     def do_start(self, parameters: dict[str, Any], _number: Any, now: float) -> Any:
-        """Of ASTF: the transcript's counters are replayed while it runs."""
+        """Start ASTF traffic: the transcript's counters are replayed while it runs."""
         self.starts += 1
         self.astf_until = now + (parameters["duration"] if parameters["duration"] > 0 else 1e9)
         self._astf(PARSING, BUILDING)
@@ -373,7 +375,7 @@ class Server:
 
 
 def _free_ports() -> int:
-    """A port for the RPC whose lower neighbour, the publisher's, is free as well."""
+    """Return a free port for the RPC whose lower neighbour, the publisher's port, is also free."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", 0))
@@ -384,7 +386,7 @@ def _free_ports() -> int:
 
 
 def serve(plan: Plan) -> None:
-    """Answer until SIGTERM, or until the process that started this one has ended."""
+    """Answer until SIGTERM, or until the parent process has ended."""
     import zmq
 
     server = Server(plan)
@@ -426,7 +428,7 @@ def serve(plan: Plan) -> None:
 
 
 def argv(plan: Plan) -> list[str]:
-    """The command line that serves a plan; its first line of output is the RPC port."""
+    """Return the command line that serves a plan. Its first line of output is the RPC port."""
     return [sys.executable, "-P", __file__, "--plan", json.dumps(asdict(plan))]
 
 
@@ -439,7 +441,7 @@ def main() -> None:
     if given.plan:
         fields = json.loads(given.plan)
         plan = Plan(**{**fields, "api": tuple(fields["api"])})
-    else:  # as _t-rex-64 of a fake release
+    else:  # run as _t-rex-64 of a fake release
         Path(f"{given.cfg}.argv").write_text(json.dumps(sys.argv))
         mode = {"mode": "ASTF", "recorded": "astf_http_own"} if given.astf else {}
         plan = Plan(**mode, **json.loads(os.environ.get("FAKE_TREX", "{}")))

@@ -1,1 +1,1 @@
-"""Notebook kernels: here, and in a lab VM."""
+"""Notebook kernels on this machine and in a lab VM, and the widgets of notebooks."""

@@ -1,4 +1,4 @@
-"""`labkit kernels install`: the kernels that JupyterLab and papermill offer, this one and those of lab VMs."""
+"""`labkit kernels install`: install the kernels of this machine and of lab VMs for JupyterLab and papermill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILE = ["-f", "{connection_file}"]
 
 def local_kernelspec() -> tuple[str, dict[str, Any]]:
     """Return the kernel that runs cells on this Linux: its name and its specification."""
-    # -P, here and below: a random.py or labkit/ beside the notebook, possibly from others, is not imported.
+    # -P, here and below: do not import a random.py or labkit/ beside the notebook, which may come from others.
     return "labkit", {
         "argv": [sys.executable, "-P", "-m", "ipykernel_launcher", *_FILE],
         "display_name": "labkit (this kernel)",
@@ -55,7 +55,7 @@ def newest() -> dict[str, str]:
 def install(parameters: Sequence[str], prefix: Path = Path(sys.prefix)) -> dict[str, str]:
     """Write the kernelspecs into `prefix`; return their names with what Jupyter shows.
 
-    `parameters`: a release, or what may follow `vm:`; without any, the newest of each series. Raises BadInput for a
+    `parameters`: releases, or what may follow `vm:`; without any, the newest of each series. Raises BadInput for a
     kernel that cannot be booted.
     """
     wanted = {word: word for word in parameters} if parameters else newest()

@@ -1,8 +1,8 @@
-"""Several pages share the captures of one process: a socket in a private folder, and its client.
+"""Share the captures of one process between several pages: a socket in a private folder, and its client.
 
-Each page of `labkit monitor --serve` has a kernel of its own. Kernels ask for monitors over the socket. Those that ask
-for the same get the same, which ends when the last of them has gone, in whatever way. A page reaches only the
-interfaces that the hub was started for.
+Each page of `labkit monitor --serve` has its own kernel. Kernels request monitors over the socket. Equal requests share
+a monitor, which ends when its last user disconnects for any reason. A page reaches only the interfaces that the hub was
+started for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hub:
 
     @property
     def captures_count(self) -> int:
-        """Captures that go on."""
+        """The number of running captures."""
         return len(self._shared)
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Hub:
             threading.Thread(target=self._serve, args=(page,), daemon=True, name="labkit page").start()
 
     def _serve(self, page: socket.socket) -> None:
-        """Answer one page until it goes."""
+        """Answer one page until it disconnects."""
         key: bytes | None = None
         try:
             with page, page.makefile("rwb") as lines:
@@ -100,7 +100,7 @@ class Hub:
                     lines.write(msgspec.json.encode(answer) + b"\n")
                     lines.flush()
         except OSError:
-            pass  # the page has gone
+            pass  # the page has disconnected
         finally:
             if key is not None:
                 self._release(key)
@@ -140,18 +140,18 @@ class Hub:
 
 
 class HubClient:
-    """A hub as a panel watches it."""
+    """The client side of a hub, as a panel uses it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def monitor(self, interface: str, **parameters: Any) -> SharedMonitor:
-        """A monitor of the hub, shared with those who ask for the same. Raises as `LiveTopology.monitor`."""
+        """Return a monitor of the hub, shared with equal requests. Raises as `LiveTopology.monitor`."""
         return SharedMonitor(self._path, {"interface": interface, **parameters})
 
 
 class SharedMonitor:
-    """A monitor of a hub. It ends with the last who has it."""
+    """A monitor of a hub. It ends when its last user closes it."""
 
     def __init__(self, path: str, choice: Mapping[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -183,18 +183,18 @@ class SharedMonitor:
         return answer
 
     def read(self, since: int = -1, most: int = 100) -> MonitorReport:
-        """The newest report."""
+        """Return the newest report."""
         report = self._ask({"do": "read", "since": since, "most": most}).report
         if report is None:
             raise BadInput("the monitor's process gave no report: start it again")
         return report
 
     def pcapng(self) -> bytes:
-        """The packets in memory as a file."""
+        """Return the packets in memory as a file."""
         return self._ask({"do": "file"}).file or b""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection to the hub."""
         with contextlib.suppress(OSError):
             self._lines.close()
         self._socket.close()

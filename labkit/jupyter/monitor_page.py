@@ -1,4 +1,5 @@
-"""The page of `labkit monitor --serve`: Voilà, on loopback, behind a token, with the panel as its only content."""
+"""Serve the page of `labkit monitor --serve`: Voilà on loopback, with a token, and with the panel as its only
+content."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from labkit.jupyter.monitor_hub import HubClient
 from labkit.jupyter.monitor_panel import MonitorPanel
 from labkit.system import process
 
-VARIABLE = "LABKIT_MONITOR_PAGE"  # for the kernels of the page: where the hub is, and what it watches
+VARIABLE = "LABKIT_MONITOR_PAGE"  # tells the page's kernels where the hub is, and what it watches
 ADDRESS = "127.0.0.1"
-# Nobody may put the page into a frame of another page, and the page itself fetches from nowhere else: Voilà's template
-# would ask a server of the internet for its icons.
+# Other pages may not embed this page, and it may fetch only from its own server: Voilà's template would request its
+# icons from a server on the internet.
 POLICY = (
     "default-src 'self'",
     "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:",
@@ -48,13 +49,13 @@ class _Page(msgspec.Struct):
 
 
 def panel() -> MonitorPanel:
-    """The panel, in a kernel of the page."""
+    """Return the panel, in a kernel of the page."""
     page = msgspec.json.decode(os.environ[VARIABLE], type=_Page)
     return MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """Return a free port of loopback."""
     with socket.socket() as one:
         one.bind((ADDRESS, 0))
         return int(one.getsockname()[1])
@@ -65,8 +66,8 @@ def prepared(
 ) -> tuple[list[str], dict[str, str], str]:
     """Write the page's notebook and Voilà's configuration to a private folder.
 
-    Returns the command line, the environment, and the address with its token; the token is in no command line. Raises
-    Unsupported without Voilà.
+    Returns the command line, the environment, and the address with its token. The command line does not contain the
+    token. Raises Unsupported without Voilà.
     """
     if importlib.util.find_spec("voila") is None:
         raise Unsupported(
@@ -100,6 +101,6 @@ def prepared(
         VARIABLE: msgspec.json.encode(page).decode(),
         "JUPYTER_CONFIG_PATH": str(folder),
     }
-    # Voilà reads a configuration of the current folder, which is trusted with nothing.
+    # Voilà would read a configuration in the current folder, which is not trusted.
     argv = ["env", "-C", str(folder), *process.python("-m", "voila", "monitor.ipynb")]
     return argv, environment, f"http://{ADDRESS}:{port}/?token={token}"

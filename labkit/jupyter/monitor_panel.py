@@ -1,9 +1,9 @@
-"""The live monitor as a widget of a notebook: controls, a moving chart, conversations, and the last packets.
+"""Show the live monitor as a notebook widget: controls, a moving chart, conversations, and the last packets.
 
     from labkit.jupyter.monitor_panel import MonitorPanel
     MonitorPanel(net)
 
-The page shows what packets contain as text, never as HTML (monitor_panel.js).
+The page shows packet contents as text, never as HTML (monitor_panel.js).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import traitlets
 from labkit.common.errors import BadInput, LabkitError
 
 UPDATE_S = 0.1  # ten updates a second
-VIEWER_S = 10.0  # a viewer that was not heard for so long has left; a hidden tab says something once a second at least
-MOST_PACKETS = 50  # of an update
+VIEWER_S = 10.0  # a viewer that is silent for so long has left; even a hidden tab sends a message each second
+MOST_PACKETS = 50  # in an update
 TEXTS = ("source", "destination", "expression", "display", "sample")
-MOST_CHARACTERS = 5000  # of a text from the browser
-HEX_BYTES = 16  # of a line
+MOST_CHARACTERS = 5000  # in a text from the browser
+HEX_BYTES = 16  # in a line
 
 
 class Monitored(Protocol):
     """A monitor as a panel uses it: a LiveMonitor, or one that several viewers share."""
 
     def read(self, since: int = -1, most: int = 100) -> Any:
-        """The newest report."""
+        """Return the newest report."""
 
     def pcapng(self) -> bytes:
-        """The packets in memory as a file."""
+        """Return the packets in memory as a file."""
 
     def close(self) -> Any:
-        """End it."""
+        """End the monitor."""
 
 
 class Watched(Protocol):
@@ -46,12 +46,15 @@ class Watched(Protocol):
 
     @property
     def monitor(self) -> Callable[..., Monitored]:
-        """Begin a monitor of an interface, with the parameters of `LiveTopology.monitor`."""
+        """Start a monitor of an interface, with the parameters of `LiveTopology.monitor`."""
 
 
 class MonitorPanel(anywidget.AnyWidget):
-    """A panel for the interfaces of a live topology. It captures as long as a page shows it: the capture begins with
-    the first viewer, all viewers of the panel share it, and it ends with the last one."""
+    """A panel for the interfaces of a live topology.
+
+    It captures while a page shows it: the capture starts with the first viewer, is shared by all, and ends with the
+    last.
+    """
 
     _esm = Path(__file__).with_suffix(".js")
     interfaces = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -79,11 +82,11 @@ class MonitorPanel(anywidget.AnyWidget):
 
     @property
     def is_capturing(self) -> bool:
-        """Whether a capture goes on."""
+        """Whether a capture is running."""
         return self._monitor is not None
 
     def _hear(self, _widget: Any, message: Any, _buffers: Any) -> None:
-        """A message of a page, which is checked: a page can ask for what the panel was made for, and nothing else."""
+        """Check and handle a message of a page, which may only request what the panel was made for."""
         if not isinstance(message, dict):
             return
         viewer = str(message.get("viewer", ""))[:64]
@@ -141,7 +144,7 @@ class MonitorPanel(anywidget.AnyWidget):
     _problem: str | None = None
 
     def _run(self) -> None:
-        """Send reports as long as there are viewers."""
+        """Send reports while there are viewers."""
         while not self._is_closed:
             self._waits.wait(UPDATE_S)
             now = time.monotonic()
@@ -178,15 +181,17 @@ class MonitorPanel(anywidget.AnyWidget):
 
 
 def interfaces_of(watched: Any) -> list[str]:
-    """The interfaces of a live topology, without loopback where there is another: NAMESPACE:INTERFACE."""
+    """Return the interfaces of a live topology as NAMESPACE:INTERFACE; loopback only if there is no other."""
     spaces = watched.state.namespaces
     all_names = [(f"{space.name}:{one.name}", one.kind) for space in spaces for one in space.interfaces]
     return [name for name, kind in all_names if kind != "loopback"] or [name for name, _kind in all_names]
 
 
 def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
-    """What a page chose, as parameters of a monitor. Raises BadInput for an interface that is not among those of the
-    panel, for a name that is none of its fields, and for what is no text."""
+    """Return a page's choice as parameters of a monitor.
+
+    Raises BadInput for an interface that the panel does not have, an unknown name, or a value that is not text.
+    """
     if not isinstance(choice, dict) or choice.get("interface") not in interfaces:
         raise BadInput(f"this panel watches {', '.join(interfaces)}: choose one of them")
     for name, value in choice.items():
@@ -198,7 +203,7 @@ def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
 
 
 def message(report: Any) -> dict[str, Any]:
-    """A report for the page: numbers and texts."""
+    """Return a report for the page, as numbers and texts."""
     return {
         "do": "report",
         "time_s": time.monotonic(),
@@ -225,7 +230,7 @@ def _row(packet: Any) -> dict[str, Any]:
 
 
 def hex_lines(data: bytes) -> str:
-    """Bytes as lines of hexadecimal numbers and ASCII."""
+    """Return bytes as lines of hexadecimal numbers and ASCII."""
     lines = []
     for at in range(0, len(data), HEX_BYTES):
         part = data[at : at + HEX_BYTES]

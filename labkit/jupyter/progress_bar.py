@@ -1,7 +1,7 @@
-"""The progress of an experiment in a notebook: one output of the cell that is updated in place.
+"""Show the progress of an experiment in a notebook: one output of the cell that is updated in place.
 
-It says what is measured, how long is left, and the ratios of the medians so far. Medians cost next to nothing; verdicts
-would take CPU time from the measurement, so they come at the end.
+It shows what is measured, the time left, and the ratios of the medians so far. Medians cost almost no CPU time.
+Verdicts would take CPU time from the measurement, so they come at the end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
-SHOW_S = 0.5  # at least, between two updates
+SHOW_S = 0.5  # minimum time between two updates
 METRICS = ("throughput_bps", "latency_p50_s")
 POINT = ("protocol", "pairs", "mtu_bytes", "length_bytes")
 
 
 class NotebookBar:
-    """Sees the events of one run. Its output is displayed with the first event."""
+    """Shows the events of one run. Its output appears with the first event."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -53,7 +53,7 @@ class NotebookBar:
                 self._show(now=True)
 
     def end(self, words: str) -> None:
-        """Show that the run ended early, and why."""
+        """Show that the run ended early, with the reason."""
         self._what, self._left = words, ""
         self._show(now=True)
 
@@ -67,7 +67,7 @@ class NotebookBar:
             self._values.setdefault(self._point, {}).setdefault(str(row["arm"]), []).append(float(value))
 
     def ratios(self) -> list[str]:
-        """Return for the point that was measured last the ratio of each arm's median to the baseline's, in words."""
+        """Return the ratio of each arm's median to the baseline's in words, for the point that was measured last."""
         arms = self._values.get(self._point, {}) if self._point else {}
         base = next((name for name in arms if self._roles[name] == "baseline"), None)
         if base is None:

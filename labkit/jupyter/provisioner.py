@@ -1,4 +1,4 @@
-"""Jupyter's kernel provisioner `labkit`, which starts a kernel in a lab VM; a kernelspec names it with `where`."""
+"""Jupyter's kernel provisioner `labkit`, which starts a kernel in a lab VM. A kernelspec selects it with `where`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LabProvisioner(LocalProvisioner):
         self._reported: set[str] = set()
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Choose ports and a connection file like every local kernel; the command is for the guest."""
+        """Choose ports and a connection file as for every local kernel. The command is for the guest."""
         report = await super().pre_launch(**kwargs)
         assert self.parent is not None  # the kernel manager
         words = process.python("-m", vm_kernel.__name__, self.where, self.parent.connection_file)
@@ -68,7 +68,7 @@ class LabProvisioner(LocalProvisioner):
         return connection
 
     async def poll(self) -> int | None:
-        """Return the status like every provisioner; print each reason of an end once, however often Jupyter
+        """Return the status like every provisioner. Print the reason of an end only once, however often Jupyter
         restarts the kernel."""
         status = await super().poll()
         if status is not None and self._events is not None:
@@ -126,5 +126,5 @@ class Events:
                 self.error = event.get("text", self.error)
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         self._pipe.close()

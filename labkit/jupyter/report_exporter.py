@@ -1,5 +1,8 @@
-"""The report as an exporter of nbconvert: `jupyter nbconvert --to labkit-report NOTEBOOK`, and in JupyterLab's menu
-"Save and Export Notebook As". Any executed notebook can be exported; beside a run its provenance is added."""
+"""Export the report with nbconvert: `jupyter nbconvert --to labkit-report NOTEBOOK`, and in JupyterLab's menu "Save and
+Export Notebook As".
+
+Any executed notebook can be exported. The report of a notebook beside a run includes the run's provenance.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ class ReportExporter(Exporter):
     def from_notebook_node(  # type: ignore[override]  # nbconvert's own exporters return a text, too
         self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Return the page and nbconvert's resources. Parameters and provenance are those of the runs in the notebook's
-        folder, as far as there are any."""
+        """Return the page and nbconvert's resources. Parameters and provenance come from the runs in the notebook's
+        folder, if there are any."""
         document, resources = super().from_notebook_node(nb, resources, **kwargs)
         about = resources.get("metadata", {})
         folders = [Path(about["path"])] if about.get("path") else []

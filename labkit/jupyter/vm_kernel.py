@@ -1,8 +1,8 @@
-"""A notebook's kernel in a lab VM: the process that Jupyter takes for the kernel, and what the guest does for it.
+"""Run a notebook's kernel in a lab VM: the process that Jupyter takes for the kernel, and its request to the guest.
 
-The cells run in the guest, as root of it and in its own network namespace. Jupyter's five ports are forwarded from this
-machine's loopback to them; nothing else of the network is there. The folder that the process was started in, the
-notebook's, is writable.
+The cells run in the guest as root, in the guest's own network namespace. This machine's loopback forwards Jupyter's
+five ports to them; they can reach nothing else of the network. The notebook's folder, in which the process was started,
+is writable.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from labkit.measure.agent.notebook_kernel import ADDRESS, CONNECTION
 
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 MONITOR_S = 30.0
-PROGRESS_S = 10.0  # between two lines about a kernel that boots
-# What would mislead in the guest: this machine's processes and folders.
+PROGRESS_S = 10.0  # between two messages about a booting kernel
+# Variables about this machine's processes and folders, which would be wrong in the guest.
 _OF_THIS_MACHINE = ("JPY_PARENT_PID", "XDG_RUNTIME_DIR", "LABKIT_LAB_VM")
 
 
 def forwards(connection: Mapping[str, Any]) -> list[str]:
-    """QEMU's words for what is forwarded to the kernel: its ports, on loopback."""
+    """Return QEMU's arguments that forward the kernel's ports from loopback."""
     return [f"tcp:127.0.0.1:{connection[name]}-{ADDRESS.ip}:{connection[name]}" for name in PORTS]
 
 
 class Monitor:
-    """QEMU's monitor (QMP), by a pair of sockets; `words` make QEMU have it, and a network that reaches nothing.
+    """Controls QEMU's monitor (QMP) over a socket pair.
 
-    Ports are forwarded once the kernel listens: whoever connects sooner is refused and tries again, where QEMU would
-    keep him waiting for a guest that is not there.
+    `words` are the arguments that give QEMU the monitor and an isolated network. Ports are forwarded once the kernel
+    listens: earlier connections are refused and retried. Otherwise QEMU would accept them and keep them waiting for a
+    guest that does not exist yet.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Monitor:
         )
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         for each in (self._lines, self._ours, self.qemus):
             each.close()
 
@@ -71,8 +72,9 @@ class Monitor:
         self._lines.readline()
 
     def forward(self, rules: list[str]) -> None:
-        """Raises Failed when a port is taken, or QEMU does not answer."""
-        self._ours.settimeout(MONITOR_S)  # its end would not show: we have its side of the pair as well
+        """Forward the kernel's ports. Raises Failed when a port is taken, or QEMU does not answer."""
+        # We also hold QEMU's end of the pair, so its exit would go unnoticed.
+        self._ours.settimeout(MONITOR_S)
         self._ask("qmp_capabilities")
         for rule in rules:
             words = f"hostfwd_add notebook {rule}"
@@ -93,12 +95,12 @@ class Monitor:
 def kernel_request(
     connection: Mapping[str, Any], argv: list[str], folder: Path, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the guest is told. Raises BadInput for a folder that cannot be the writable one."""
+    """Return the request to the guest. Raises BadInput for a folder that cannot be the writable one."""
     if folder == Path("/"):
         raise BadInput("a notebook in / would write on all of this machine: move it into a folder of its own")
     kept = {name: value for name, value in environment.items() if name not in _OF_THIS_MACHINE}
     if not Path(kept.get("LABKIT_DATA", "/")).is_relative_to(folder):
-        kept["LABKIT_DATA"] = str(folder / "data")  # runs stay when the lab VM goes
+        kept["LABKIT_DATA"] = str(folder / "data")  # runs survive the lab VM
     there = {**connection, "ip": str(ADDRESS.ip)}
     return {
         "do": "notebook kernel",
@@ -126,8 +128,8 @@ def _note(text: str) -> None:
 
 @contextlib.contextmanager
 def boot_progress(where: str) -> Iterator[threading.Event]:
-    """Write a line at the start and every `PROGRESS_S` seconds on standard error, which Jupyter has in its log, until
-    the event is set or the block ends."""
+    """Print a line at the start and every `PROGRESS_S` seconds until the event is set or the block ends. Standard error
+    goes to Jupyter's log."""
     done, start = threading.Event(), time.monotonic()
 
     def lines() -> None:
@@ -146,7 +148,7 @@ def boot_progress(where: str) -> Iterator[threading.Event]:
 
 def hold(where: str, connection_file: Path, argv: list[str]) -> None:
     """Boot the lab VM, and hold it until the kernel in it ends. Raises as `vm.conversation`, and Failed."""
-    from labkit.measure.hosts import vm  # what the guest, which imports this module, does not need
+    from labkit.measure.hosts import vm  # the guest imports this module without needing vm
 
     connection = msgspec.json.decode(connection_file.read_bytes())
     if connection.get("transport", "tcp") != "tcp":
@@ -176,9 +178,10 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
 def main() -> int:
     """Hold one kernel. Arguments: where, the connection file, the kernel's command line.
 
-    Standard output has an event a line: started (QEMU runs), ready (the kernel can be reached), error (the last one).
+    Standard output has one event per line: started (QEMU runs), ready (the kernel can be reached), error (the last
+    event).
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaving takes the lab VM along
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaving ends the lab VM
     where, connection_file, *argv = sys.argv[1:]
     try:
         hold(where, Path(connection_file), argv)

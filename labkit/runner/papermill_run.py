@@ -42,7 +42,7 @@ def execute(
 
     logging.getLogger("papermill").addHandler(
         logging.NullHandler()
-    )  # its log messages are part of the sentences below
+    )  # its log messages are included in the errors below
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         _scratch(folder) as scratch,
@@ -54,11 +54,11 @@ def execute(
                 _literal(notebook),
                 _literal(executed),
                 parameters=parameters,
-                # Not the kernel saved in the notebook: that of a lab VM would run all of labkit there.
+                # Not the kernel saved in the notebook: if that is a lab VM's, all of labkit would run there.
                 kernel_name=NATIVE_KERNEL_NAME,
                 progress_bar=False,
                 cwd=str(notebook.parent),
-                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not an error of the kernel
+                extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not a kernel error
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -103,7 +103,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
-    """Show the notebook's events: its process writes the last one to a file, and a thread shows it."""
+    """Show the notebook's events: its process writes the last event to a file, and a thread shows it."""
     path = scratch / "progress.json"
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A progress bar on standard error that says what is being measured and how long is left."""
+"""Show a progress bar on standard error with the current measurement and the time left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
-SMOOTH_S = 20.0  # about this long until a new estimate has replaced the old one
+SMOOTH_S = 20.0  # about the time in which a new estimate replaces the old one
 QUIET_S = 10.0  # seconds between two lines if standard error is not a terminal
 
 
@@ -36,13 +36,13 @@ class Bar:
         )
         self._task = self._progress.add_task("", total=None, left="")
         self._printed_s = -QUIET_S
-        # Of the runs before this one: the planned seconds that are done, and the seconds that they took.
+        # For the runs before this one: the planned seconds that are done, and the actual seconds.
         self._finished = (0.0, 0.0)
-        self._run = (0.0, 0.0, 0.0)  # of this run: before_s, and the same two
-        self._left: tuple[float, float] | None = None  # what was shown last, and when
+        self._run = (0.0, 0.0, 0.0)  # for this run: before_s, planned seconds done, actual seconds
+        self._left: tuple[float, float] | None = None  # the displayed value, and when it was displayed
         self.before_s = 0.0  # planned seconds of finished points of a sweep
-        self.after_s = 0.0  # and of those still to come
-        self.pace = 1.0  # seconds per planned second, over all runs that were seen
+        self.after_s = 0.0  # planned seconds of the points still to come
+        self.pace = 1.0  # actual seconds per planned second, over all runs so far
 
     def see(self, event: dict[str, Any]) -> None:
         """Show an event."""
@@ -54,7 +54,7 @@ class Bar:
             self.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         line = f"labkit: {printable(text)}"
         if self._live:
             self._console.print(line, highlight=False, markup=False, emoji=False)
@@ -62,7 +62,7 @@ class Bar:
             print(line, file=sys.stderr, flush=True)
 
     def doing(self, what: str) -> None:
-        """Say what is done while nothing is measured."""
+        """Show what happens while nothing is measured."""
         if self._live:
             self._progress.start()
             self._progress.update(self._task, description=printable(what), left="")
@@ -70,7 +70,7 @@ class Bar:
             self.say(what)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress.live.is_started:
             self._progress.stop()
 
@@ -90,10 +90,10 @@ class Bar:
             self.say(f"{what}, {left}")
 
     def left_s(self, done_s: float, total_s: float, elapsed_s: float) -> float:
-        """Estimate the seconds that are left when `done_s` of this run's `total_s` planned seconds took `elapsed_s`.
+        """Estimate the seconds left after `done_s` of this run's `total_s` planned seconds took `elapsed_s`.
 
-        The pace is that of all runs, so a new point of a sweep does not begin with the plan again. What was shown
-        before runs down like a clock, and a new estimate corrects it within about SMOOTH_S.
+        The pace is that of all runs, so a new point of a sweep does not restart from the plan. The displayed value runs
+        down like a clock, and a new estimate corrects it within about SMOOTH_S.
         """
         if self.before_s != self._run[0] or elapsed_s < self._run[2]:
             self._finished = (self._finished[0] + self._run[1], self._finished[1] + self._run[2])

@@ -26,7 +26,7 @@ from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
-ALLOW = trex_profiles.ALLOW  # environment variable: what changes may do to the machine, by name
+ALLOW = trex_profiles.ALLOW  # environment variable: names what changes may do to the machine
 PROGRESS = (
     trex_profiles.PROGRESS
 )  # environment variable: a file in which a sweep reads its notebook's progress
@@ -154,9 +154,9 @@ def measure(
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for number, event in enumerate(ask(request_parameters["where"], request, say)):
-                if not number:  # a run that is refused leaves no folder
+                if not number:  # a rejected run leaves no folder
                     say(f"the run is in {run_folder.shown(folder)}")
-                if host is None and any(one.startswith("vm:") for one in nodes):  # it has booted
+                if host is None and any(one.startswith("vm:") for one in nodes):  # the lab VM has booted
                     host = machine.HostLoad(hosts.shared_vm_scratch())
                 if event["event"] == "rows":
                     if host is not None:
@@ -195,7 +195,7 @@ def _check_owner(folder: Path) -> None:
 
 
 def _remove_refused(folder: Path) -> None:
-    """Remove what a run that was refused has left: run.json, environment.json, and folders that are empty."""
+    """Remove what a rejected run has left: run.json, environment.json, and empty folders."""
     for name in ("run.json", "environment.json"):
         (folder / name).unlink(missing_ok=True)
     for each in (*folder.glob("*"), folder):
@@ -206,7 +206,7 @@ def _remove_refused(folder: Path) -> None:
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the request to the labkit process on the host.
 
-    With two nodes it also names the other host, and the command, by which both recognise that they share one machine's
+    With two nodes it also names the other host. The command lets both hosts recognise that they share one machine's
     lock.
     """
     request_parameters = description["parameters"]
@@ -230,7 +230,7 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _machine_sysctls(request_parameters: dict[str, Any]) -> list[str]:
-    """Return the sysctls of the whole machine that changes set while their arms are measured."""
+    """Return the machine-wide sysctls that changes set while their arms are measured."""
     steps = [step for change in request_parameters.get("change", ()) for step in change["steps"]]
     return [name for step in steps if step["kind"] == "machine_sysctl" for name in step["options"]]
 
@@ -293,7 +293,7 @@ def _watcher() -> EventCallback:
 
 
 def _note(path: Path, event: dict[str, Any]) -> None:
-    """Write the last event where the sweep reads it, without rows, which are on disk."""
+    """Write the last event, without its rows, which are on disk, to the file that the sweep reads."""
     with contextlib.suppress(errors.Failed):
         run_folder.write(
             path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"})

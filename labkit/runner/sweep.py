@@ -1,8 +1,8 @@
-"""A sweep: a notebook executed by papermill for every point of a grid, resumable, with one report of all points.
+"""Run a sweep: papermill executes a notebook for every point of a grid, resumable, with one report of all points.
 
-The file has `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids, each with
-axes (name: list of values) and optionally its own `parameters`. Values to compare belong into lists among the
-parameters, which the notebook interleaves; an axis of the grid is for what needs no interleaving.
+The file has `notebook` (a name in notebooks/), `parameters` for all points, and `grid`: a list of grids, each with axes
+(name: list of values) and optionally its own `parameters`. Put values to compare into lists among the parameters, which
+the notebook interleaves. An axis of the grid is for values that need no interleaving.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from labkit.runner import papermill_run, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
-MOST_POINTS = 10_000  # of a sweep; at some seconds each that is a day
-START_S = 6.0  # of a notebook, for the estimate of the remaining time
+MOST_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
+START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """The sweep's folder. Its digest covers the parameters and the kernel: another kernel makes another sweep."""
+        """The sweep's folder. Its digest covers the parameters and the kernel, so another kernel makes another
+        sweep."""
         return run_folder.data_root() / self.experiment / f"{self.name}-{self.digest}"
 
     def planned_s(self, point: SweepPoint) -> float:
@@ -70,8 +71,7 @@ Measure = Callable[[Sweep, list[SweepPoint], Bar], None]  # executes the points 
 
 
 def load(path: Path) -> Sweep:
-    """Read a sweep file. Raises BadInput in one sentence for whatever would not work, before anything
-    runs."""
+    """Read a sweep file. Raises BadInput in one sentence for anything that would not work, before anything runs."""
     content = yaml_files.read(path)
     if not isinstance(content, dict) or not {"notebook", "grid"} <= content.keys() <= {
         "notebook",
@@ -90,7 +90,7 @@ def load(path: Path) -> Sweep:
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
-    # A change and a network include the content of other files.
+    # A change or a network may include the content of other files.
     changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
     changed += [
         one
@@ -107,13 +107,13 @@ def load(path: Path) -> Sweep:
 
 
 def _elsewhere(points: list[SweepPoint]) -> list[str]:
-    """Return the other kernels of the points, by release and image digest.
+    """Return the kernels of the points on other hosts, by release and image digest.
 
-    vm:debian may mean a newer kernel one day, and a path may get another build; then it is another sweep.
+    vm:debian may mean a newer kernel later, and a path may get another build. Then it is another sweep.
     """
     result = set()
     for point in points:
-        with contextlib.suppress(BadInput):  # a kernel that only workers may have
+        with contextlib.suppress(BadInput):  # only workers may have this kernel
             result |= {
                 hosts.identified(str(one)) for one in (where(point), point.parameters.get("peer")) if one
             }
@@ -179,7 +179,7 @@ def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as part of a point's name; a change has its own name."""
+    """Return a value as part of a point's name. A change has its own name."""
     words = [
         one.get("name") if isinstance(one, dict) else one
         for one in (value if isinstance(value, list) else [value])
@@ -210,17 +210,17 @@ def run(
     measure: Measure | None = None,
     keep_failed: bool = False,
 ) -> Path:
-    """Measure every point that is not finished, or has failed rows and `keep_failed` is not set, in random order, and
-    execute the notebook once more over all of them.
+    """Measure every unfinished point in random order, then execute the notebook once more over all points.
 
-    `measure` puts the points into the sweep's folder; without it they are measured here, one by one. Returns that
-    folder, in which notebook.ipynb shows all points. Interrupted or killed, the same call goes on where it was.
+    Points with failed rows are measured again unless `keep_failed` is set. `measure` puts the points into the sweep's
+    folder; without it they are measured here, one by one. Returns that folder, in which notebook.ipynb shows all
+    points. If the sweep is interrupted or killed, the same call resumes it.
     """
     folder = sweep.folder
     state = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
-    # Kernels are not compared in absolute terms, so points of one kernel stay together: one boot serves them.
+    # Absolute values of different kernels are not compared, so the points of one kernel can share one boot.
     wheres = list(dict.fromkeys(where(point) for point in order))
     order.sort(key=lambda point: wheres.index(where(point)))
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
@@ -256,7 +256,7 @@ def rows(folder: Path) -> list[run_folder.Row]:
 
 
 def failed(folder: Path) -> dict[str, str]:
-    """Return the points of a sweep that could not be measured, each with the reason; the next call of the same command
+    """Return the points of a sweep that could not be measured, each with the reason. The next call of the same command
     measures them again."""
     reasons = {name: unmeasured_point.reason(folder / name) for name in _names(folder)}
     return {name: why for name, why in reasons.items() if why is not None}
@@ -295,7 +295,7 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
 
 
 def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[str], bool], bar: Bar) -> None:
-    """Measure a point on its host; once more where its lab VM went."""
+    """Measure a point on its host. If its lab VM has ended, boot it again and retry once."""
     lend(leased)
     try:
         _measure(sweep, point, bar)

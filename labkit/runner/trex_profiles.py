@@ -1,4 +1,4 @@
-"""Own profiles of TRex: files of Python, so code. They run only for who names them, not for a sweep's file."""
+"""Read user-defined profiles of TRex. They are Python code, so a sweep file may name them only with permission."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from labkit.common.errors import BadInput
 
 ALLOW = "LABKIT_ALLOW"
-PROGRESS = "LABKIT_PROGRESS"  # set where a notebook is executed for a sweep, whose file somebody else may have written
+PROGRESS = "LABKIT_PROGRESS"  # set while a sweep executes a notebook; its file may come from somebody else
 FLAG = "trex_profile"
 MOST_BYTES = 1 << 20
 
 
 def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the parameters with the digest of the profile that they name, if it is a file, and its text by the digest.
+    """Return the parameters with the digest of the profile file that they name, and its text by the digest.
 
-    The text travels with the request, so that a run goes on only with the same code. Raises BadInput for a file that is
-    not there or no text, and for one that the parameters of a sweep name without LABKIT_ALLOW=trex_profile.
+    The text is part of the request, so that a run is resumed only with the same code. Raises BadInput for a missing
+    file, one that is not text, and one that a sweep's parameters name without LABKIT_ALLOW=trex_profile.
     """
     profile = parameters.get("profile")
     if not (isinstance(profile, str) and profile.endswith(".py")):

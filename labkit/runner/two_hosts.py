@@ -1,4 +1,4 @@
-"""Two nodes: a labkit process on each of two hosts, the clients' and the servers'; this module relays between them."""
+"""Relay between two nodes: a labkit process on the clients' host, and one on the servers' host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def conversation(
 
 
 def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]) -> None:
-    """Wait until the servers' host has its measuring lock. Raises Failed if it does not get it."""
+    """Wait until the servers' host has its measuring lock. Raises Failed if it does not get the lock."""
     for line in far.lines():
         event = msgspec.json.decode(line, type=dict[str, Any])
         if event["event"] == "locked":
@@ -67,7 +67,7 @@ def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
 
 
 class TwoHostConversation:
-    """The conversations with both hosts as one process.Conversing: that of the clients' host."""
+    """Combines the conversations with both hosts into one process.Conversing: that of the clients' host."""
 
     def __init__(
         self, near: process.Conversing, far: process.Conversing, peer: str, say: Callable[[str], None]
@@ -75,7 +75,7 @@ class TwoHostConversation:
         self._near, self._far, self._peer, self._say = near, far, peer, say
         self._lost = False
         self._heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
-        # Read also while waiting for the other host: a channel that nobody reads fills up.
+        # Read this channel also while waiting for the other host, because an unread channel fills up.
         self._ear = threading.Thread(target=self._listen, daemon=True)
         self._ear.start()
 
@@ -88,7 +88,7 @@ class TwoHostConversation:
         self._heard.put(None)
 
     def tell(self, line: str) -> None:
-        """Tell the clients' process one more line."""
+        """Send one more line to the clients' process."""
         self._near.tell(line)
 
     def lines(self) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class TwoHostConversation:
             self._near.tell(answer)
 
     def _carried(self, words: str) -> str | None:
-        """Return the servers' process's answer to this request; None if it has ended."""
+        """Send a request to the servers' process and return its answer; None if it has ended."""
         self._far.tell(words)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
@@ -120,7 +120,7 @@ class TwoHostConversation:
         return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
 
     def leave(self) -> None:
-        """Ask both to end and wait shortly, so that they restore borrowed NICs; then end both."""
+        """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""
         self._far.tell('{"do":"end"}')
         self._near.tell('{"event":"answer","gone":true}')
         farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
@@ -131,7 +131,7 @@ class TwoHostConversation:
         self.end()
 
     def end(self) -> None:
-        """End both now, if they have not."""
+        """End both now, if they still run."""
         self._near.end()
         self._far.end()
 

@@ -1,7 +1,7 @@
-"""A point of a sweep whose host could not be used, for example a kernel that did not boot: a run folder with one row.
+"""Record a point of a sweep whose host could not be used, for example because its kernel did not boot.
 
-The row has the status failed and the reason. It says nothing about an arm, so it is a file of its own beside the rows
-that were measured; the next attempt to measure the point removes it.
+The record is a run folder with one row, which has the status failed and the reason. The row is in a file of its own
+because it says nothing about an arm. The next attempt to measure the point removes it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from labkit.measure import experiments
 from labkit.measure.experiments.rows import COLUMNS
 
 POINT = "host"  # the name of the file with the row
-REASON = "host_failed"  # key of run.json: nothing was measured in this folder, and why
+REASON = "host_failed"  # key of run.json: why nothing was measured in this folder
 
 
 def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: str) -> None:
     """Write the row of a point that could not be measured, and run.json if nothing of the point was measured before.
 
-    `parameters`: those of the sweep file; others have their defaults.
+    `parameters`: those of the sweep file. The others have their defaults.
     """
     kind = experiments.find(experiment).parameters
     own = kind.of(
@@ -73,14 +73,14 @@ def _now() -> str:
 
 
 def reason(folder: Path) -> str | None:
-    """Return why the point in this folder could not be measured at the last attempt, or None."""
+    """Return why the last attempt could not measure the point in this folder, or None."""
     if not (folder / "rows" / f"{POINT}.jsonl").exists():
         return None
     return next((str(row["reason"]) for row in run_folder.read_rows(folder) if row["point"] == POINT), None)
 
 
 def is_only_this(folder: Path) -> bool:
-    """Return whether the run.json of this folder stands for a point of which nothing was measured."""
+    """Return whether this folder's run.json is that of a point without any measurement."""
     return REASON in run_folder.read_run(folder)
 
 

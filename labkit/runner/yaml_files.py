@@ -1,4 +1,4 @@
-"""YAML files that users write; every error is reported in one sentence."""
+"""Read YAML files that users write. Every error is one sentence."""
 
 from __future__ import annotations
 
@@ -46,8 +46,11 @@ def _checked(result: Any) -> None:
 
 
 def network(path: Path) -> Network:
-    """Read a network from a YAML file. Its keys are the parameters of `labkit.measure.topologies.network.parts`; `type`
-    names the part; without `name` it is called like the file. Raises BadInput for a network that cannot be built."""
+    """Read a network from a YAML file. Raises BadInput for a network that cannot be built.
+
+    Its keys are the parameters of `labkit.measure.topologies.network.parts`. `type` names the part. Without `name`, the
+    network is named after the file.
+    """
     try:
         content = read(path)
         if isinstance(content, dict):
@@ -62,9 +65,11 @@ def network(path: Path) -> Network:
 def with_files(
     parameters: Mapping[str, Any], folder: Path | None, project: Path | None = None
 ) -> dict[str, Any]:
-    """Return the parameters of an experiment with its changes parsed and the networks of its own files in place of the
-    files' names. Files must be in `folder` or below, unless `folder` is None; a network may also be in `project`.
-    Raises BadInput."""
+    """Return the parameters of an experiment with its changes parsed and the names of network files replaced by the
+    networks.
+
+    Files must be in `folder` or below, unless `folder` is None. A network may also be in `project`. Raises BadInput.
+    """
     result = dict(parameters)
     if "change" in parameters:
         result["change"] = changes(parameters["change"], Files(folder))
@@ -74,7 +79,7 @@ def with_files(
 
 
 def _topologies(given: Any, folder: Path | None, project: Path | None) -> Any:
-    """Replace every name of a YAML file in the value of `topology` by the network that the file describes."""
+    """Replace every name of a YAML file in the value of `topology` by the network in the file."""
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not any(map(_is_file, names)):
         return given
@@ -94,8 +99,10 @@ def _network(name: str, folder: Path | None, project: Path | None) -> Network:
 
 
 def changes(given: Any, files: Files) -> tuple[Change, ...]:
-    """Parse changes from a text, a list, or a YAML file (a list, or a mapping with `changes`). Paths in a YAML file are
-    relative to its folder and must not leave it. Raises BadInput."""
+    """Parse changes from a text, a list, or a YAML file (a list, or a mapping with `changes`).
+
+    Paths in a YAML file are relative to its folder and must not lead out of it. Raises BadInput.
+    """
     if not _is_file(given):
         return experiments.parse_changes(given, files)
     path = given.strip()

@@ -1,6 +1,6 @@
-"""Builds switches and tells what their own tools find in them: a program, run as an experiment's process is.
+"""Build switches and report what their own tools show. The tests run this as a program, like an experiment's process.
 
-A JSON list of requests in the first argument, a JSON list of answers on standard output.
+The first argument is a JSON list of requests. Standard output gets a JSON list of answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNTED = ("switched_count", "copies_expected_count", "copies_count", "copies_un
 
 
 def report(topology: topologies.Topology, *argv: str) -> str:
-    """What a command of Open vSwitch prints in the switch's namespace."""
+    """Return what an Open vSwitch command prints in the switch's namespace."""
     switch = topology.switch
     assert switch is not None
     run = ["env", f"OVS_RUNDIR={switch.folder}"]
@@ -31,7 +31,7 @@ def report(topology: topologies.Topology, *argv: str) -> str:
 
 
 def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
-    """What ping, ovs-vsctl, and the counters find."""
+    """Return what ping, ovs-vsctl, and the counters show."""
     switch = topology.switch
     assert switch is not None
     assert topology.meter is not None
@@ -62,7 +62,7 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
 
 
 def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
-    """The counters when they have not changed for QUIET_S: the switch delivers a packet before its last copy."""
+    """Return the counters once they have not changed for QUIET_S. The switch delivers a packet before its last copy."""
     deadline, seen, since = time.monotonic() + PATIENCE_S, end(), time.monotonic()
     while time.monotonic() < since + QUIET_S:
         time.sleep(0.01)
@@ -74,13 +74,13 @@ def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
 
 
 def readers() -> list[str]:
-    """The programs that run beside this one."""
+    """Return the running tcpdump programs."""
     lines = process.output(["ps", "-e", "-o", "args="]).splitlines()
     return [line for line in lines if line.startswith(("tcpdump", "/usr/bin/tcpdump", "/usr/sbin/tcpdump"))]
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Build what is asked for, and look at it."""
+    """Build the requested switch and inspect it."""
     begun = time.monotonic()
     try:
         with topologies.build(request.pop("name"), topologies.Spec(**request)) as topology:

@@ -1,6 +1,6 @@
-"""Builds topologies and tells what `ip` and `ping` find in them: a program, run as an experiment's process is.
+"""Build topologies and report what `ip` and `ping` show. The tests run this as a program, like an experiment's process.
 
-A JSON list of requests in the first argument, a JSON list of answers on standard output.
+The first argument is a JSON list of requests. Standard output gets a JSON list of answers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ HEADERS = {4: 28, 6: 48}
 
 
 def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 20.0) -> list[process.Ended]:
-    """One ping of every pair that must not be fragmented, all at once; the payload is given. An emulated machine that
-    is busy may be slow to answer."""
+    """Ping every pair once, all at the same time, with this payload and without fragmentation. A busy emulated machine
+    may answer slowly."""
     words = ["ping", "-n", "-c1", "-i0.2", "-Mdo", f"-s{size_bytes}", f"-w{wait_s:.0f}"]
     programs = [process.Running([*pair.client.prefix, *words, pair.server.address]) for pair in pairs]
     with process.all_ended(programs):
@@ -37,7 +37,7 @@ def pinged(pairs: list[topologies.Pair], size_bytes: int, wait_s: float = 20.0) 
 
 
 def refused(pairs: list[topologies.Pair], size_bytes: int) -> list[str]:
-    """What pings say that do not fit; the kernel refuses them at once, but ping goes on trying."""
+    """Return the errors of pings that exceed the MTU. The kernel refuses them at once, but ping keeps trying."""
     ping = ["sh", "-c", f'exec ping -n -c1 -i0.2 -Mdo -s{size_bytes} -w20 "$0" 2>&1']
     programs = [process.Running([*pair.client.prefix, *ping, pair.server.address]) for pair in pairs]
     deadline = time.monotonic() + 20
@@ -48,7 +48,7 @@ def refused(pairs: list[topologies.Pair], size_bytes: int) -> list[str]:
 
 
 def links(topology: topologies.Topology) -> dict[str, Any]:
-    """Every interface of every namespace, as `ip -d` sees it: {namespace: {interface: …}}."""
+    """Return every interface of every namespace as `ip -d` shows it: {namespace: {interface: …}}."""
     result = {}
     for space in topology.namespaces:
         report = json.loads(process.output([*space.prefix, "ip", "-d", "-j", "link", "show"]))
@@ -57,7 +57,7 @@ def links(topology: topologies.Topology) -> dict[str, Any]:
 
 
 def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
-    """What is found in a topology that stands."""
+    """Inspect a topology that has been built."""
     spec, pairs = topology.spec, topology.pairs
     answer: dict[str, Any] = {
         "links": links(topology),
@@ -83,7 +83,7 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
 
 
 def stranger(topology: topologies.Topology) -> str | None:
-    """What answers at the address that the next server would have, if anything does."""
+    """Return what answers at the address that the next server would have, if anything does."""
     at = address(topology.spec.family, 2, topology.spec.pairs).ip
     words = ["ping", "-n", "-c2", "-i0.2", "-W0.2", str(at)]
     lines = process.run([*topology.pairs[0].client.prefix, *words]).stdout
@@ -91,7 +91,7 @@ def stranger(topology: topologies.Topology) -> str | None:
 
 
 def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
-    """Two topologies that stand at once: what their servers receive while the first is loaded, then the second."""
+    """Build two topologies at once. Return what their servers receive while the first is loaded, then the second."""
     result = []
     with topologies.build(name, spec) as one, topologies.build(name, spec) as other:
         pairs = [one.pairs[0], other.pairs[0]]
@@ -103,14 +103,14 @@ def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
 
 
 def received(pair: topologies.Pair) -> int:
-    """Echo requests that the server of a pair has received."""
+    """Return the number of echo requests that the server of a pair has received."""
     text = pair.server.namespace.open("/proc/net/snmp").read()
     names, values = (line.split() for line in text.splitlines() if line.startswith("Icmp:"))
     return int(dict(zip(names, values, strict=True))["InEchos"])
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Build what is asked for, and look around in it."""
+    """Build the requested topology and inspect it."""
     name, isolated, meets, counts = (
         request.pop(key, None) for key in ("name", "isolated", "meets", "counts")
     )

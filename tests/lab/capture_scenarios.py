@@ -1,5 +1,7 @@
-"""Captures in topologies: a program, run as an experiment's process is. The first argument names what is tried, the
-second a folder; what was found is JSON on standard output."""
+"""Capture packets in topologies. The tests run this as a program, like an experiment's process.
+
+The first argument names the scenario, the second is a folder. Standard output gets the results as JSON.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def ends(pair: topologies.Pair) -> list[CapturePoint]:
 
 @contextlib.contextmanager
 def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
-    """tcpdump at a hop, to a file of its name."""
+    """Run tcpdump at a hop, writing to a file named after the hop."""
     words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-s", "65535", "-i", hop.interface]
     lines = folder / f"{hop.name}.txt"
     script = f'exec "$0" "$@" 2>{lines}'
@@ -57,7 +59,7 @@ def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
 
 
 def agrees(folder: Path) -> Any:
-    """The same by hand and by labkit, at several hops of the overlay; everything that passed."""
+    """Capture in the overlay with labkit at every interface and with tcpdump at some; return labkit's result."""
     with build.build(leaf_spine_overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
         hops = {hop.name: hop for hop in everywhere(built.namespaces)}
         for name in BY_HAND:
@@ -77,7 +79,7 @@ def received(space: Namespace, name: str) -> int:
 
 
 def flood(folder: Path) -> Any:
-    """More than the buffer holds while the recorder is held, and more than the rate allows."""
+    """Send more than the buffer holds while the recorder is stopped, and more than the rate limit allows."""
     with topologies.build("veth", topologies.Spec()) as built:
         pair = built.pairs[0]
         before = [received(end.namespace, end.interface) for end in (pair.client, pair.server)]
@@ -96,7 +98,7 @@ def flood(folder: Path) -> Any:
 
 
 def killed(folder: Path) -> Any:
-    """The recorder is killed when it has written something."""
+    """Kill the recorder after it has written something."""
     with topologies.build("veth", topologies.Spec()) as built:
         pair = built.pairs[0]
         try:
@@ -111,7 +113,7 @@ def killed(folder: Path) -> Any:
 
 
 def repeated(folder: Path) -> Any:
-    """What both ends saw of short pings, twenty times."""
+    """Return what both ends captured of short pings, twenty times."""
     result = []
     with topologies.build("veth", topologies.Spec()) as built:
         for _ in range(20):
@@ -122,7 +124,7 @@ def repeated(folder: Path) -> Any:
 
 
 def refused(folder: Path) -> Any:
-    """The sentences of what cannot be captured."""
+    """Return the error messages for what cannot be captured."""
     with topologies.build("veth", topologies.Spec()) as built:
         hops = ends(built.pairs[0])
         missing = CapturePoint(hops[0].namespace, "eth9")
@@ -143,7 +145,7 @@ def _refusal(hops: list[CapturePoint], folder: Path, more: dict[str, Any]) -> li
 
 
 def full_disk(folder: Path) -> Any:
-    """A disk of 64 KiB."""
+    """Capture to a disk of 64 KiB."""
     process.output(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(folder)])
     with topologies.build("veth", topologies.Spec()) as built:
         pair = built.pairs[0]
@@ -156,7 +158,7 @@ def full_disk(folder: Path) -> Any:
 
 
 def odd(folder: Path) -> Any:
-    """A tagged frame; an interface that goes down and comes again; a block that ends with an error."""
+    """Capture a tagged frame, an interface that goes down and up again, and a block that ends with an error."""
     with topologies.build("veth", topologies.Spec()) as built:
         pair = built.pairs[0]
         space = pair.client.namespace
@@ -176,7 +178,7 @@ def odd(folder: Path) -> Any:
 
 
 def _after_an_error(hops: list[CapturePoint], folder: Path) -> bool:
-    """Whether the recorder is still there after the block has failed."""
+    """Return whether the recorder still runs after the block has failed."""
     try:
         with capture(hops, folder, name="other") as made:
             raise ZeroDivisionError

@@ -1,5 +1,7 @@
-"""Build a topology, switch offloads and the queueing discipline of its first client, and print what the arm says of
-both ends beside what ethtool and ip say: `change_offloads.py TOPOLOGY`."""
+"""Switch the offloads and the queueing discipline of a topology's first client: `change_offloads.py TOPOLOGY`.
+
+Prints what the arm reports for both ends beside what ethtool and ip report.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from labkit.system import machine, process
 
 
 def answer(end: Endpoint) -> dict[str, object]:
-    """By netlink, and by programs."""
+    """Return the settings as read by netlink and by programs."""
     prefix, interface = end.prefix, end.interface
     return {
         "offloads": [built_arm.offloads(end), machine.offloads(prefix, interface)],

@@ -1,5 +1,7 @@
-"""Builds networks and tells who reaches whom in them: a program, run as an experiment's process is. The folder for the
-captures in the first argument."""
+"""Build networks and report who reaches whom. The tests run this as a program, like an experiment's process.
+
+The first argument is the folder for the captures.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ PINGS = 3
 
 
 def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of the overlay, held against its description and against another one; and of a network that is broken."""
+    """Return the rows of the overlay, compared with its own and with another description, and those of a broken
+    network."""
     result = {}
     ecmp = leaf_spine_overlay.seed("ecmp", provider="routed")
     with build.build(ecmp) as topology:
@@ -35,7 +38,7 @@ def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _by_the_first_spine(plain: Network) -> Network:
-    """The description with the leaves' routes over the other spine."""
+    """Return the description in which the leaves' routes use the first spine only."""
     parts = (
         msgspec.structs.replace(part, via=f"{SUBNETS[part.at, 's1']}.1")
         if isinstance(part, Route) and part.at in HOSTS

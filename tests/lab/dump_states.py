@@ -1,5 +1,8 @@
-"""Builds topologies and tells their state beside what `ip` says in each namespace: a program, run as an experiment's
-process is. A JSON list of [name, pairs, family, parent] in the first argument, a list of answers on standard output."""
+"""Build topologies and report their state beside what `ip` says in each namespace.
+
+The tests run this as a program, like an experiment's process. The first argument is a JSON list of [name, pairs,
+family, parent]. Standard output gets a list of answers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ OBJECTS = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], 
 
 
 def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, Any]:
-    """The state of one topology, and what `ip` says."""
+    """Return the state of one topology, and what `ip` says."""
     machine = os.open("/proc/self/ns/net", os.O_RDONLY) if parent else None
     if parent:
         process.output(["ip", "link", "add", parent, "type", "veth", "peer", "name", "far"])

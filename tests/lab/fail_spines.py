@@ -1,5 +1,8 @@
-"""Builds two hosts, two leaves and two spines, lets a spine fail, and tells what came of it: a program, run as an
-experiment's process is. A kind of routes and a list of [how, ignores_linkdown] in the first argument."""
+"""Build two hosts, two leaves and two spines, let a spine fail, and report the effect.
+
+The tests run this as a program, like an experiment's process. Arguments: a kind of routes, and a list of [how,
+ignores_linkdown].
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ HOSTS = {"l1": "10.9.1", "l2": "10.9.2"}
 
 
 def leaves_and_spines(routes: str) -> Network:
-    """A host at each leaf, both leaves at both spines; plain routes, over the second spine, or over both."""
+    """Describe a host at each leaf and both leaves at both spines. Routes are plain, over the second spine, or over
+    both."""
     parts: list[Part] = [Node(name, forwards=True) for name in ("l1", "l2", "s1", "s2")]
     for leaf, other in (("l1", "l2"), ("l2", "l1")):
         host, net = f"h{leaf[1]}", HOSTS[leaf]
@@ -45,7 +49,7 @@ def leaves_and_spines(routes: str) -> Network:
 
 
 def rows(routes: str, parameters: list[tuple[str, bool]]) -> list[dict[str, Any]]:
-    """One failure after the other, in the same network."""
+    """Return the rows of several failures, one after the other, in the same network."""
     described = leaves_and_spines(routes)
     with build.build(described) as topology:
         indexes = [
@@ -54,7 +58,7 @@ def rows(routes: str, parameters: list[tuple[str, bool]]) -> list[dict[str, Any]
             for link in netlink.links(space.netlink)
             if link.index >= netlink.FIRST_INDEX
         ]
-        # of a veth with the same index at both ends the kernel may tell a lost carrier a second late
+        # If a veth has the same index at both ends, the kernel may report a lost carrier a second late.
         assert len(indexes) == len(set(indexes)), indexes
         return [
             spine_failure.failure(

@@ -1,5 +1,7 @@
-"""The packet generator in topologies: a program, run as an experiment's process is. The first argument names what is
-tried; what was found is JSON on standard output."""
+"""Run the packet generator in topologies. The tests run this as a program, like an experiment's process.
+
+The first argument names the scenario. Standard output gets the results as JSON.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def report(trial: Any) -> dict[str, Any]:
 
 
 def exact(name: str) -> Any:
-    """Trials of several sizes and rates between the ends of a topology."""
+    """Run trials of several sizes and rates between the ends of a topology."""
     result = []
     with topologies.build(name, topologies.Spec(pairs=2)) as net:
         for sizes, flows, rate_pps in (((64,), 1, 5e3), ((1518,), 100, 2e4), ((64, 594, 1518), 60_000, None)):
@@ -46,7 +48,8 @@ def exact(name: str) -> Any:
 
 
 def captured(flows: str, block: str, repeats: str) -> Any:
-    """What a socket at the receiver sees of one pass: how often each flow came, and the order of the flows."""
+    """Return what a socket at the receiver sees of one pass: how often each flow arrived, and the order of the
+    flows."""
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
         with netlink.inside(pair.server.namespace.fd):
@@ -62,7 +65,7 @@ def captured(flows: str, block: str, repeats: str) -> Any:
         ports = []
         for _ in range(report.sent_count):
             frame, about = seen.recvfrom(64)
-            while about[2] == socket.PACKET_OUTGOING:  # ICMP that says nobody listens
+            while about[2] == socket.PACKET_OUTGOING:  # ICMP: nobody listens on the port
                 frame, about = seen.recvfrom(64)
             ports.append(int.from_bytes(frame[34:36], "big") - 1024)
     times = collections.Counter(ports)
@@ -71,7 +74,7 @@ def captured(flows: str, block: str, repeats: str) -> Any:
         "times": sorted(set(times.values())),
         "flows": len(times),
         "first": ports[:12],
-        # Of each 2,000 packets, the least flow and the one after the greatest, where no flow came twice
+        # Of each 2,000 packets: the lowest flow, and one more than the highest. No flow may occur twice.
         "passes": [
             [min(part), max(part) + 1] if len(set(part)) == len(part) else part
             for part in (ports[at : at + 2000] for at in range(0, len(ports), 2000))
@@ -80,7 +83,7 @@ def captured(flows: str, block: str, repeats: str) -> Any:
 
 
 def jumbo() -> Any:
-    """A frame of 9,000 bytes of IP."""
+    """Send a frame with 9,000 bytes of IP."""
     with topologies.build("veth", topologies.Spec(mtu_bytes=9000)) as net:
         with GENERATOR.trials(net.pairs, Mix((9018,), 10)) as ready:
             before = net.pairs[0].server.counters()
@@ -90,7 +93,7 @@ def jumbo() -> Any:
 
 
 def too_large() -> Any:
-    """Frames above the MTU, which the caller should have checked."""
+    """Send frames above the MTU, which the caller should have checked."""
     with topologies.build("veth", topologies.Spec(mtu_bytes=1000)) as net:
         with GENERATOR.trials(net.pairs, Mix((1518,), 10)) as ready:
             try:
@@ -100,7 +103,7 @@ def too_large() -> Any:
 
 
 def limited(rate_bps: str) -> Any:
-    """A bridge whose port to the receiver carries so much (tbf); rates below and above."""
+    """Send below and above the rate limit (tbf) of a bridge's port to the receiver."""
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         rule = ["tc", "qdisc", "add", "dev", "port1", "root", "tbf", "rate", rate_bps]
         process.output([*net.namespaces[-1].prefix, *rule, "burst", "20000", "limit", "20000"])
@@ -109,14 +112,14 @@ def limited(rate_bps: str) -> Any:
 
 
 def latency() -> Any:
-    """Probes beside a load."""
+    """Send latency probes beside a load."""
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
             return [report(ready.trial(20_000, 0.5, latency=True)) for _ in range(2)]
 
 
 def planted_loss(permille: str) -> Any:
-    """A search on a bridge that drops so many of a thousand frames of the load, at random (nft(8), numgen)."""
+    """Search on a bridge that drops this many of 1,000 frames of the load at random (nft(8), numgen)."""
     seen = collections.Counter[str]()
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         rules = (
@@ -138,26 +141,26 @@ def planted_loss(permille: str) -> Any:
 
 
 def use_case(name: str, vary: str) -> Any:
-    """A load through a use case of the OVS test plan; how often each rule was used."""
+    """Send a load through a use case of the OVS test plan. Return how often each rule matched."""
     with topologies.build(name, topologies.Spec(pairs=4)) as net:
         words = ping.reachable(net.pairs, 1500, 4)
         with GENERATOR.trials(net.pairs, Mix((64,), 64_000, (vary,), 2000, 10)) as ready:
-            ready.trial(10_000, 0.3)  # the switch meets the flows
+            ready.trial(10_000, 0.3)  # the switch learns the flows
             trial = ready.trial(20_000, 0.5, latency=True)
         return report(trial) | {"reachable": words, "used": _used(net)}
 
 
 def _used(net: topologies.Topology) -> list[int]:
-    """The packets that each rule took."""
+    """Return the number of packets that each rule matched."""
     assert net.switch is not None
-    net.switch.command("revalidator/purge")  # which counts what is in the datapath first
+    net.switch.command("revalidator/purge")  # updates the counters from the datapath first
     argv = ["ovs-ofctl", "dump-flows", f"unix:{net.switch.folder / 'switch.mgmt'}"]
     lines = process.output([*net.switch.space.prefix, *argv]).splitlines()
     return [int(count) for line in lines for count in re.findall(r"n_packets=(\d+),.*priority=1\d\d", line)]
 
 
 def full_table() -> Any:
-    """More rules than a table takes: what is said, and how many rules there are then."""
+    """Add more rules than a table takes. Return the error and the number of rules after it."""
     with topologies.build("ovs_netdev+case=net_to_vm", topologies.Spec(pairs=1)) as net:
         assert net.switch is not None
         table = {"flow_limit": 1500, "overflow_policy": "refuse"}
@@ -180,7 +183,7 @@ def full_table() -> Any:
 
 
 def together(pairs: str) -> Any:
-    """Several senders on one CPU, as fast as they go and at a rate."""
+    """Run several senders on one CPU, at full speed and at a fixed rate."""
     with topologies.build("veth_bridge", topologies.Spec(pairs=int(pairs))) as net:
         with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:
             pids = ready.pids  # type: ignore[attr-defined]
@@ -194,7 +197,7 @@ def together(pairs: str) -> Any:
 
 
 def killed() -> Any:
-    """A sender that is killed in the middle of a trial; what is left of it."""
+    """Kill a sender in the middle of a trial. Return what is left of it."""
     with topologies.build("veth", topologies.Spec()) as net:
         with GENERATOR.trials(net.pairs, Mix()) as ready:
             [pid] = ready.pids  # type: ignore[attr-defined]
@@ -210,8 +213,8 @@ def killed() -> Any:
 
 
 def against_iperf3() -> Any:
-    """Packets per CPU-second of the whole machine, of both generators by turns: 64-byte frames, and iperf3's smallest
-    usual datagrams."""
+    """Return packets per CPU-second of the whole machine for both generators, measured alternately: 64-byte frames, and
+    iperf3's smallest usual datagrams."""
     result: dict[str, list[float]] = {"packets": [], "iperf3": []}
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
@@ -226,7 +229,7 @@ def against_iperf3() -> Any:
 
 
 def _iperf3(pair: Pair) -> float:
-    """Datagrams per CPU-second of client and server together."""
+    """Return datagrams per CPU-second of client and server together."""
     load = iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)
     with iperf3.flows([pair], load) as flows:
         flows.stage()

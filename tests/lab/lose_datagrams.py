@@ -1,5 +1,8 @@
-"""Sends datagrams on ways that lose some, and tells where labkit saw them go: a program, run as an experiment's process
-is. A JSON list of topologies in the first argument, a JSON list of answers on standard output."""
+"""Send datagrams on paths that lose some, and report where labkit saw the losses.
+
+The tests run this as a program, like an experiment's process. The first argument is a JSON list of topologies. Standard
+output gets a JSON list of answers.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,18 @@ def bound(space: Any, address: str, family: int) -> socket.socket:
 
 
 def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str, Any]:
-    """A queue of the first server's way that takes a few datagrams only, and a socket of the second's that nobody
-    empties: what the counters say of both after SENT datagrams to each."""
+    """Return the counters of two paths after SENT datagrams to each.
+
+    The first server's path has a queue for only a few datagrams. Nobody reads from the second server's socket.
+    """
     parameters = DatapathParameters(topology=(name,), protocol="udp", family=family)
     with topologies.build(name, topologies.Spec(pairs, family=family)) as topology, ExitStack() as stack:
         narrow = next((space for space in topology.namespaces if space.name == BETWEEN), None)
         queue = ["tbf", "rate", "20mbit", "burst", "5kb", "limit", "20kb"]
         if name == "veth_bridge" and narrow is not None:
             process.output([*narrow.prefix, "tc", "qdisc", "add", "dev", "port1", "root", *queue])
-        assert ping.reachable(topology.pairs, 1500, family) is None  # the bridge has learnt who is where
+        # This also lets the bridge learn all addresses.
+        assert ping.reachable(topology.pairs, 1500, family) is None
         ends = [
             [
                 stack.enter_context(bound(end.namespace, end.address, family))
@@ -47,15 +53,15 @@ def answer(name: str, family: int, pairs: int, length: int = LENGTH) -> dict[str
         watch = stack.enter_context(TABLE["counters"].armed(parameters, topology, None))  # type: ignore[arg-type]
         with watch.counting():
             read = [send(*both, length, empties=number == 0) for number, both in enumerate(ends)]
-            time.sleep(0.3)  # what still is in the queue
+            time.sleep(0.3)  # wait for the rest of the queue
             read[0] += drained(ends[0][1])
         for both in ends:
-            both[1].close()  # what nobody has read
+            both[1].close()  # drops the datagrams that nobody has read
         return {"observed": watch.report().observed, "read": read, "family": family}
 
 
 def send(client: socket.socket, server: socket.socket, length: int, *, empties: bool) -> int:
-    """Send SENT datagrams; how many have been read meanwhile."""
+    """Send SENT datagrams. Return how many were read meanwhile."""
     read = 0
     for _ in range(SENT):
         client.sendto(bytes(length), server.getsockname())
@@ -64,7 +70,7 @@ def send(client: socket.socket, server: socket.socket, length: int, *, empties: 
 
 
 def drained(server: socket.socket) -> int:
-    """Read all that is there; how many there were."""
+    """Read everything available. Return the number of datagrams."""
     server.setblocking(False)
     for count in range(1 << 30):
         try:

@@ -1,7 +1,7 @@
-"""Profiles of one UDP flow over a veth, with and without nftables rules at the receiver: a cause that is known.
+"""Profile one UDP flow over a veth with and without nftables rules at the receiver, which are a known cause.
 
-A program, run as an experiment's process is. Arguments: a folder, rounds, rules. Leaves ARM-ROUND.folded.gz there, and
-prints a JSON list of what each round was.
+The tests run this as a program, like an experiment's process. Arguments: a folder, rounds, rules. It writes
+ARM-ROUND.folded.gz to the folder and prints a JSON list with an entry for each round.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from labkit.measure.traffic import iperf3
 from labkit.system import machine, process
 
 WINDOW_S = 1.0
-LOAD = iperf3.Load("udp", length_bytes=64, duration_s=30, omit_s=0)  # its end is ours
+LOAD = iperf3.Load("udp", length_bytes=64, duration_s=30, omit_s=0)  # this program ends it earlier
 
 
 def ruled(space: Namespace, count: int) -> None:
-    """Let every packet that a namespace receives pass so many rules that do not match it."""
+    """Make every packet that a namespace receives pass this many rules that do not match it."""
     rules = "\n".join(f"udp dport {10_000 + number} drop" for number in range(count))
     with tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
         file.write(
@@ -37,13 +37,13 @@ def ruled(space: Namespace, count: int) -> None:
 
 
 def received(pair: Pair) -> int:
-    """Datagrams that the server has read."""
+    """Return the number of datagrams that the server has read."""
     with pair.server.namespace.open("/proc/net/snmp") as file:
         return datagrams(file.read())[0]
 
 
 def profile(folded: Path, rules: int) -> dict[str, Any]:
-    """One round: a fresh topology, and a second of its traffic."""
+    """Measure one round: a fresh topology, and one second of its traffic."""
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
         if rules:

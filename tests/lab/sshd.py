@@ -1,4 +1,4 @@
-"""A machine behind a real sshd, in the network namespace of a sandbox, with keys and a home of its own."""
+"""Run a real sshd in the network namespace of a sandbox, with its own keys and home folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sandbox import LABKIT, MARK, Sandbox, sandbox, until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-# sshd wants a folder of its own in /run (sshd(8)): here it is in a mount namespace that nobody else sees.
+# sshd needs its own folder in /run (sshd(8)). Here it is in a mount namespace that nobody else sees.
 START = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
 
 SERVER = """
@@ -46,8 +46,10 @@ Host lab
 
 
 class Lab(Sandbox):
-    """A sandbox with an sshd. `lab` is its name; `there` is what belongs to it: its home, and programs that its PATH
-    has first."""
+    """A sandbox with an sshd.
+
+    `lab` is its host name. `there` is the folder with its home and with the programs that come first in its PATH.
+    """
 
     def __init__(self, made: Sandbox) -> None:
         self.__dict__ = made.__dict__
@@ -81,12 +83,13 @@ class Lab(Sandbox):
             raise AssertionError(self.sshd.communicate())
 
     def says(self, name: str, text: str) -> None:
-        """From now on this shell script is the program `name` over there."""
+        """Replace the program `name` on the remote side by this shell script."""
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
     def over_there(self) -> dict[int, list[str]]:
-        """What runs there for somebody: all but the sshd that listens, and labkit and ssh on this side."""
+        """Return the processes that run on the remote side, without the listening sshd and without labkit and ssh on
+        this side."""
         return {
             pid: words
             for pid, words in self.processes().items()
@@ -94,12 +97,12 @@ class Lab(Sandbox):
         }
 
     def sessions(self) -> list[int]:
-        """The processes of sshd that have a connection each."""
+        """Return the sshd processes that each serve a connection."""
         pid = self.sshd.pid
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def digests(self) -> dict[str, list[str]]:
-        """The folders that were brought, each with the packages in it."""
+        """Return the folders that labkit copied to the remote side, each with the packages in it."""
         return {
             folder.name: sorted(at.name for at in folder.iterdir() if "." not in at.name)
             for folder in self.cache.iterdir()
@@ -109,7 +112,7 @@ class Lab(Sandbox):
 
 @contextmanager
 def lab(folder: Path, nics: Sequence[str] = ()) -> Iterator[Lab]:
-    """A sandbox with an sshd, as root."""
+    """Provide a sandbox with an sshd, as root."""
     with sandbox(folder, user=False, nics=nics) as made:
         result = Lab(made)
         try:

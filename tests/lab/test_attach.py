@@ -1,5 +1,7 @@
-"""Containers of others that get an interface. Here they are namespaces of sleeping programs, and what tells their
-processes is no docker."""
+"""`labkit attach` gives containers of others an interface.
+
+The containers are namespaces of sleeping programs. A fake docker reports their processes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ exit 1
 
 
 class Machine:
-    """A sandbox with a bridge br0 (10.9.0.1), a NIC nic0, and containers web, db that run, and idle that does not."""
+    """A sandbox with a bridge br0 (10.9.0.1), a NIC nic0, the running containers web and db, and the stopped container
+    idle."""
 
     def __init__(self, made: Sandbox) -> None:
         self.sandbox = made
@@ -45,11 +48,11 @@ class Machine:
         made.run("sh", "-c", "ip link add nic0 up type veth peer name far0")
 
     def sleeps(self, name: str) -> bool:
-        """Whether the container is one already."""
+        """Return whether the container's process already runs sleep."""
         return Path(f"/proc/{self.programs[name].pid}/comm").read_text() == "sleep\n"
 
     def attach(self, *words: str, code: int = 0) -> str:
-        """What labkit attach says."""
+        """Run labkit attach and return what it prints."""
         done = self.sandbox.labkit("attach", *words, PATH=f"{self.engine.parent}:{os.environ['PATH']}")
         if code:
             return one_sentence(done, code)
@@ -57,16 +60,16 @@ class Machine:
         return done.stdout.strip()
 
     def inside(self, name: str, *argv: str) -> str:
-        """What a program says in a container's network namespace."""
+        """Return what a program prints in a container's network namespace."""
         enter = ["nsenter", f"--target={self.programs[name].pid}", "--net"]
         return subprocess.run([*enter, *argv], capture_output=True, text=True, check=True).stdout
 
     def ports(self) -> list[str]:
-        """The ports of br0."""
+        """Return the ports of br0."""
         return [name for name, one in self.sandbox.interfaces().items() if one.get("master") == "br0"]
 
     def end(self) -> None:
-        """End all; the interfaces go with them."""
+        """End all containers, which removes their interfaces."""
         for program in self.programs.values():
             program.kill()
             program.communicate()
@@ -150,14 +153,14 @@ def link(index: int, name: str, kind: str | None = None, **more: object) -> netl
     return netlink.Link(index, name, kind, True, True, 1500, None, None, more.get("link"), None, data)  # type: ignore[arg-type]
 
 
-LONG = "enx001122334455"  # 15 characters, as long as a name may be
+LONG = "enx001122334455"  # 15 characters, the maximum length of a name
 
 
 @pytest.mark.parametrize(
     ("over", "there", "made"),
     [
         ("nic0", [], "nic0.100"),
-        (LONG, [], "lk7.100"),  # cut off at 15 characters it would be the NIC itself
+        (LONG, [], "lk7.100"),  # truncated to 15 characters it would be the NIC itself
         ("enp130s0f0np0", [link(8, "enp130s0f0np0.1", "vlan", link=7, id=101)], "lk7.100"),
         ("nic0", [link(8, "backup", "vlan", link=7, id=100)], None),
         ("nic0", [link(8, "nic0.100", "dummy")], "lk7.100"),
@@ -175,7 +178,7 @@ def test_vlan_is_on_the_nic(
     with ExitStack() as undo:
         assert attach._vlan(Mock(do=parameters.append), wanted, known, undo) == (20 if made else 8)
         assert [one.what for one in parameters] == ([f"create vlan {made}"] if made else [])
-    assert len(parameters) == (2 if made else 0)  # only what was made is taken away
+    assert len(parameters) == (2 if made else 0)  # only interfaces that labkit created are removed
 
 
 def test_vlan_without_name_is_refused() -> None:

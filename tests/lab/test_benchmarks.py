@@ -1,4 +1,5 @@
-"""The cheap promises of `make bench`, with slack for a busy machine, and the arithmetic behind the dear ones."""
+"""The cheap promises of `make bench` with tolerance for a busy machine, and the arithmetic behind the expensive
+ones."""
 
 from __future__ import annotations
 

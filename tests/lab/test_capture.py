@@ -1,5 +1,4 @@
-"""Captures, held against tcpdump at the same interfaces and against tshark's decoding; and what is told when packets
-are lost."""
+"""Captures agree with tcpdump at the same interfaces and with tshark's decoding, and lost packets are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from labkit.common.packets import Layer
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
-# Every interface that a request from cs1 to cs5 passes, as `BY_HAND` of capture_scenarios.py names some of them.
+# Every interface that a request from cs1 to cs5 passes. `BY_HAND` in capture_scenarios.py names some of them.
 WAY = [
     "cs1:cs1_br1 out", "con_ns1:br1_cs1 in", "con_ns1:vxlan-cont out", "con_ns1:br1_lc1 out", "lc1:lc1_br1 in",
     "lc1:lc1_sc2 out", "sc2:sc2_lc1 in", "sc2:sc2_lc2 out", "lc2:lc2_sc2 in", "lc2:lc2_br3 out", "con_ns3:br3_lc2 in",
@@ -28,7 +27,7 @@ WAY = [
 
 
 def tried(what: str, folder: Path, *words: str) -> Any:
-    """What capture_scenarios.py finds."""
+    """Return the results of capture_scenarios.py."""
     program = Path(__file__).with_name("capture_scenarios.py")
     return printed(program, what, str(folder), timeout_s=240, through=words)
 
@@ -53,7 +52,7 @@ LENGTHS = {"ip.len": "ip", "udp.length": "udp"}
 
 
 def tshark(path: Path) -> list[list[str]]:
-    """What tshark decodes of every frame: its interface, time, length, and all values of FIELDS."""
+    """Return what tshark decodes of every frame: its interface, time, length, and all values of FIELDS."""
     parameters = ("frame.interface_name", "frame.time_epoch", "frame.len", *FIELDS)
     words = [word for name in parameters for word in ("-e", name)]
     argv = [
@@ -74,7 +73,7 @@ def tshark(path: Path) -> list[list[str]]:
 
 
 def as_tshark(result: list[Layer]) -> list[str]:
-    """What `layers` finds, in tshark's words."""
+    """Return the result of `layers` with tshark's field names."""
 
     def report(name: str) -> str:
         if name in LENGTHS:
@@ -93,7 +92,7 @@ def as_tshark(result: list[Layer]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The overlay on this kernel, captured everywhere."""
+    """Capture everywhere in the overlay on this kernel."""
     folder = tmp_path_factory.mktemp("overlay")
     return folder, tried("agrees", folder)
 
@@ -112,7 +111,8 @@ class TestOverlay:
             assert len(ours) >= 14, file.stem  # 7 requests, 7 replies
             begins = [at for at in range(len(theirs)) if theirs[at : at + len(ours)] == ours]
             assert begins, file.stem
-            # tcpdump began before and ended after labkit: then a kernel may have said something (IGMP, ARP), not ping
+            # tcpdump ran longer than labkit. In that time a kernel may have sent something (IGMP, ARP), but ping has
+            # not.
             rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
             assert not any(overlay_checks.is_ping(data) for data in rest), file.stem
             assert report["counts"][file.stem]["captured_count"] == len(ours)
@@ -152,7 +152,8 @@ class TestOverlay:
 
 @pytest.mark.needs("tshark")
 def test_same_tunnel_headers_in_tshark() -> None:
-    """VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, IPIP: taken in a lab VM."""
+    """Covers VXLAN and Geneve in GRE, gretap with key, checksum and sequence number, and IPIP, all captured in a lab
+    VM."""
     frames = overlay_checks.pcap(SAMPLE.read_bytes())
     theirs = [line[3:] for line in tshark(SAMPLE)]
     assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
@@ -161,10 +162,10 @@ def test_same_tunnel_headers_in_tshark() -> None:
 def test_dropped_packets_are_counted(tmp_path: Path) -> None:
     report = tried("flood", tmp_path)
     assert report["passed"] == 4000
-    for one in report["counts"]:  # an end sends and receives each of 2000 pings
+    for one in report["counts"]:  # each end sends and receives all of 2000 pings
         assert one["captured_count"] + one["dropped_count"] + one["skipped_count"] == 4000
         assert min(one["captured_count"], one["dropped_count"], one["skipped_count"]) > 0
-        assert one["captured_count"] < 200  # what the buffer holds passed within a few seconds
+        assert one["captured_count"] < 200  # packets that fill the buffer pass within a few seconds
     assert report["doubt"].startswith("the capture lacks packets: ")
     assert "at server0:eth0 (the recorder was too slow)" in report["doubt"]
     assert "at server0:eth0 (beyond 20 a second, or the file was full)" in report["doubt"]
@@ -172,7 +173,7 @@ def test_dropped_packets_are_counted(tmp_path: Path) -> None:
     assert [vars(one) for one in read.counts.values()] == report["counts"]
     assert sum(one["captured_count"] + one["skipped_count"] for one in report["full"]) == 400
     assert 0 < sum(one["captured_count"] for one in report["full"]) < 20
-    assert report["size"] < 2000 + 2 * 200  # the packet at the limit is whole, and statistics follow
+    assert report["size"] < 2000 + 2 * 200  # the packet at the limit is complete, and statistics follow
 
 
 def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:

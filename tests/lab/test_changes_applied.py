@@ -1,4 +1,5 @@
-"""Changes for real: what the kernel reports before and after, what has no effect, what the kernel lacks."""
+"""Changes on a real kernel: values before and after, changes without effect, and changes that the kernel does not
+support."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def rows(machine: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """One short round of all changes on one topology."""
+    """Measure one short round of all changes on one topology."""
     folder = tmp_path_factory.mktemp("rules")
     files = {
         "rules": RULES,
@@ -60,7 +61,7 @@ def rows(machine: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> list[Row
 
 
 def effects(rows: list[Row], change: str) -> list[tuple[str, str, str, str]]:
-    """Where, which setting, before and after: alike in every row of the arm."""
+    """Return where a setting changed, its name, and its values before and after. All rows of the arm must agree."""
     own = [row for row in rows if row["change"] == change]
     assert own
     assert {row["status"] for row in own} == {"ok"}, own

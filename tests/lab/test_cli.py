@@ -1,4 +1,4 @@
-"""The command line, as someone who is new to it types: results, and one sentence for what cannot be."""
+"""The command line as a new user types it: results, and one sentence for every error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with notebooks and params, as this one has."""
+    """Provide a folder with notebooks and params like this project's."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "params").mkdir()
     shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(machine: Sandbox) -> Path:
-    """The folder of a run of two topologies."""
+    """Provide the folder of a run of two topologies."""
     folder = machine.data / "datapaths" / "first"
     words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0", "--folder", str(folder))
     done = machine.labkit("run", "datapaths", *words)
@@ -131,7 +131,7 @@ def test_doctor_as_json(machine: Sandbox) -> None:
 
 
 def half_written(folder: Path) -> dict[str, Path]:
-    """Folders that are no run, or half of one, each by what it lacks."""
+    """Return folders that are not a run or an incomplete one, each named by what is missing."""
     bad = {name: folder / name for name in ("empty", "rubbish", "half row", "half sweep")}
     for path in bad.values():
         (path / "rows").mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
 
 
 def in_a_shell(machine: Sandbox, script: str, *words: str) -> Done:
-    """What `labkit shell` says to commands on its standard input."""
+    """Return what `labkit shell` prints for commands on its standard input."""
     argv = [*machine.prefix, *LABKIT, "shell", *words]
     return subprocess.run(
         argv, input=script, cwd=machine.folder / "here", env=machine.environment | {"SHELL": "/bin/bash"},
@@ -210,7 +210,7 @@ def in_a_shell(machine: Sandbox, script: str, *words: str) -> Done:
 
 
 def names_in_run() -> list[str]:
-    """What is in /run and, if there is one, in /run/netns."""
+    """Return the names in /run and, if it exists, in /run/netns."""
     return sorted([*os.listdir("/run"), *(str(path) for path in Path("/run/netns").glob("*"))])
 
 

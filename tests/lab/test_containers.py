@@ -1,4 +1,4 @@
-"""Containers as endpoints."""
+"""Containers as endpoints: isolation, limits, and clean-up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def groups() -> set[Path]:
-    """The control groups of labkit's containers that are there."""
+    """Return the existing control groups of labkit's containers."""
     return {path for pattern in ("labkit/*/", "*/labkit/*/") for path in GROUPS.glob(pattern)}
 
 
@@ -68,7 +68,7 @@ with topologies.build("veth", spec) as topology:
 """
 
 
-# io_uring_setup(2), whose number is 425 on every architecture; a word without spaces, as LOOK splits commands.
+# io_uring_setup(2) has the number 425 on every architecture. LOOK splits commands at spaces, so use none.
 CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscall(425,1,None),c.get_errno())"
 
 
@@ -93,7 +93,7 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
     assert "Read-only" in lines["touch /etc/labkit-was-here"][2]
     assert lines["no-program"][0] == 127
     [called] = [answer for parameters, answer in lines.items() if CALL_IO_URING in parameters]
-    assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is a list of what is allowed
+    assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is an allowlist
     status = dict(
         line.split(":\t") for line in lines["cat /proc/self/status"][1].splitlines() if ":\t" in line
     )
@@ -126,7 +126,7 @@ def test_containers_and_namespaces_are_compared(machine: Sandbox) -> None:
 @pytest.mark.needs("root", "bridge", "runc", "ping")
 def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")
-    before = groups()  # of other experiments
+    before = groups()  # control groups of other experiments
     process = machine.start(*LABKIT, "run", "datapaths", *words, "duration_s=60")
     assert until(lambda: machine.pids(lambda words: {"--", "-i0.002"} <= set(words)), 60), process.poll()
     left = groups() - before
@@ -137,7 +137,7 @@ def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     assert until(
         lambda: not any((group / "cgroup.procs").read_text() for group in left if group.exists()), 20
     )
-    # The groups are empty, and gone when the next experiment has been.
+    # The groups are empty; the next experiment removes them.
     machine.rows(*words, "duration_s=1")
     assert not left & groups()
 

@@ -1,4 +1,4 @@
-"""The experiment for real, small: what is in its rows, and that iperf3 typed by hand says about the same."""
+"""A small run of the experiment `datapaths`: the content of its rows, and agreement with iperf3 typed by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 class Run:
-    """A run that was made once, for many tests."""
+    """A run that is made once and shared by many tests."""
 
     def __init__(self, machine: Sandbox, name: str, *words: str) -> None:
         self.folder = machine.data / "datapaths" / name
@@ -55,7 +55,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def tcp(machine: Sandbox) -> Run:
-    """Two rounds of three arms with two pairs, each with slices and whole runs."""
+    """Measure two rounds of three arms with two pairs, each with slices and whole runs."""
     words = ("topology=veth,veth_bridge", "pairs=2", "rounds=2", "slices=2", "seed=5", *SHORT)
     return Run(machine, "tcp", *words)
 
@@ -143,7 +143,7 @@ def test_slices_and_whole_runs_of_every_point(tcp: Run) -> None:
 
 
 def test_whole_run_order_is_balanced(tcp: Run) -> None:
-    """A B B A: what comes first in one round comes last in the next."""
+    """The order is A B B A: the first arm of one round is the last of the next."""
     orders = [[row["arm"] for row in tcp.where(round=number, method="whole")] for number in (0, 1)]
     assert orders[0] == orders[1][::-1]
 
@@ -165,7 +165,7 @@ def test_tcp_whole_run_columns(tcp: Run) -> None:
         assert row["rtt_s"] > 0
         assert row["retransmits_count"] >= 0
         assert row["sent_count"] is row["lost_count"] is row["jitter_s"] is row["latency_p50_s"] is None
-        assert 0.5 <= row["window_s"] < 3  # TOGETHER of duration_s, on a loaded machine
+        assert 0.5 <= row["window_s"] < 3  # duration_s times TOGETHER, on a loaded machine
         assert row["received_bytes"] > 0
 
 
@@ -198,7 +198,7 @@ def test_udp_count_columns(udp: Run) -> None:
         assert row["out_of_order_count"] >= 0
         assert row["jitter_s"] >= 0
         assert row["retransmits_count"] is row["rtt_s"] is None
-        # What was under way at the edges of the window may be counted at one end and not at the other.
+        # Packets in flight at the edges of the window may be counted at one end only.
         assert row["reported_received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.1)
         assert row["reported_received_count"] + row["lost_count"] <= row["sent_count"]
         assert row["length_bytes"] == 1472
@@ -216,7 +216,7 @@ def test_paced_sender_keeps_its_rate(paced: Run) -> None:
         assert row["throughput_bps"] == pytest.approx(10e6, rel=0.1)
         assert row["lost_count"] <= 0.02 * row["sent_count"]  # a starved server may lose some
         assert row["sent_count"] == pytest.approx(10e6 / 8 / 500, rel=0.1)
-        # VXLAN's own datagrams are none of the load's, although the kernel counts both in one place.
+        # VXLAN's own datagrams are not part of the load, although the kernel counts both in the same place.
         assert row["received_bytes"] * 8 / row["window_s"] == pytest.approx(10e6, rel=0.5)
 
 
@@ -240,7 +240,8 @@ def test_raw_json_of_both_ends_is_kept(tcp: Run) -> None:
 
 
 def test_slices_count_one_arm_alone(tcp: Run) -> None:
-    """A slice counts one arm's traffic alone: with several established, their sum would be far above a whole run."""
+    """A slice counts the traffic of one arm only. The sum over several established arms would far exceed a whole
+    run."""
     for arm in ("veth", "veth_bridge"):
         slices = [row["throughput_bps"] for row in tcp.where(arm=arm, method="slice")]
         wholes = [row["throughput_bps"] for row in tcp.where(arm=arm, method="whole")]
@@ -265,10 +266,11 @@ print(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
 
 
 def test_throughput_agrees_with_iperf3_by_hand(machine: Sandbox) -> None:
-    """Not a test of speed: a factor of two would be bits for bytes, one stream for two, or one window for another."""
+    """This is not a speed test. A factor of two would mean bits for bytes, one stream for two, or a different
+    window."""
     prefix = [*local.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
     ratios = []
-    for _ in range(3):  # one pair of runs can fall into different moods of the machine
+    for _ in range(3):  # the machine's load may differ between the two runs of one pair
         done = machine.run(*prefix, "python3", "-c", BY_HAND)
         assert done.returncode == 0, done.stderr
         [row] = machine.rows("topology=veth", *SHORT)
@@ -288,7 +290,7 @@ def test_unreachable_rate_is_generator_limited(machine: Sandbox) -> None:
 
 
 def test_different_offloads_are_a_doubt(machine: Sandbox) -> None:
-    """loopback has generic receive offload on, a veth has not."""
+    """loopback has generic receive offload on, and a veth has it off."""
     rows = machine.rows("topology=veth,loopback", "slices=1", "whole_runs=0")
     doubts = {row["arm"]: row["doubts"] for row in rows}
     assert re.search(r"offloads .*differ from veth: generic-receive-offload on", str(doubts["loopback"]))

@@ -1,4 +1,4 @@
-"""The probes, for real: as root and as a user namespace's root; held against ip and tc; and nothing stays behind."""
+"""The probes of `labkit doctor` as root and in a user namespace: they agree with ip and tc and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ took_s = time.monotonic() - begin
 answer = {"machine": machine.describe(), "details": machine.details(), "capabilities": found, "took_s": took_s}
 sys.stdout.buffer.write(msgspec.json.encode(answer))
 """
-# Without capabilities, like an ordinary user; the one that stays lets uid 0 be mapped into a new user namespace at all.
+# Without capabilities, like an ordinary user. The remaining one allows mapping uid 0 into a new user namespace.
 ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 UNSHARE = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount"]
 
-# What `ip link add` is told for each link kind and tunnel, `tc qdisc add` for each queueing discipline.
+# Arguments of `ip link add` for each link kind and tunnel, and of `tc qdisc add` for each queueing discipline.
 LINKS = {
     "veth": "name probe type veth peer name far",
     "bridge": "name probe type bridge",
@@ -137,7 +137,7 @@ def test_link_kinds_without_root(parameters: Answer, rootless: Answer) -> None:
     for group in ("link kinds", "tunnels", "queueing disciplines", "packet filters", "packets"):
         both = available(parameters, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
-        assert differ <= {"tun", "tap"}  # /dev/net/tun may be root's
+        assert differ <= {"tun", "tap"}  # only root may be able to open /dev/net/tun
 
 
 def test_capabilities_as_root(parameters: Answer, need: Need) -> None:
@@ -163,7 +163,7 @@ def tc_says(kind: str) -> bool:
 def test_link_kinds_agree_with_ip(kind: str, parameters: Answer, need: Need) -> None:
     need("ip", "veth")
     lines = available(parameters, "link kinds") | available(parameters, "tunnels")
-    if lines[kind] is not None:  # None: its module would leave something on this machine, here as well
+    if lines[kind] is not None:  # None: loading its module would leave something on this machine
         assert ip_says(kind) is lines[kind]
 
 
@@ -184,7 +184,7 @@ def test_tool_versions(parameters: Answer, need: Need) -> None:
 
 @pytest.fixture
 def tracefs(tmp_path: Path, need: Need) -> Iterator[Path]:
-    """tracefs, mounted for this test alone: the place it is mounted at everywhere may be empty."""
+    """Mount tracefs for this test only, because the usual mount point may be empty."""
     need("root")
     script = f"mount -t tracefs tracefs {tmp_path} && echo mounted && cat"
     with subprocess.Popen(
@@ -210,7 +210,7 @@ def interfaces() -> set[str]:
 
 def test_doctor_leaves_nothing(tracefs: Path) -> None:
     before = interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()
-    left = tracefs / "instances" / "labkit-doctor-killed"  # as SIGKILL would leave one
+    left = tracefs / "instances" / "labkit-doctor-killed"  # a killed process would leave this behind
     left.mkdir()
     with subprocess.Popen(
         [*local.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE

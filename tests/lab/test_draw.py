@@ -1,4 +1,4 @@
-"""`labkit draw`: every form of the drawing of what stands, and nothing left of it."""
+"""`labkit draw` prints every form of the drawing of a built topology and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/EXTENDING.md: each is registered by one line, runs, and is read like everything else."""
+"""The examples of docs/EXTENDING.md: one line registers each, each runs, and its rows are read like all others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
 
 def run(folder: Path, *words: str) -> list[dict[str, Any]]:
-    """The rows of an experiment whose registries have the examples."""
+    """Return the rows of an experiment whose registries contain the examples."""
     (folder / "rows").mkdir(parents=True)
     run_folder.write_json(folder / "run.json", {"finished": True})
     argv = [*IN_A_NAMESPACE, sys.executable, "-P", str(HERE / "registered.py"), str(folder), *words]

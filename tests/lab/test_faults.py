@@ -1,4 +1,4 @@
-"""What goes wrong with iperf3, or the disk: a sentence with the program's own words, exit code 2, other rows kept."""
+"""Faults of iperf3 or the disk: one sentence with the program's own words, exit code 2, and all other rows kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth"
 REAL = shutil.which("iperf3")
 SHORT = ("topology=veth", "duration_s=1", "omit_s=0")
 
-# What a false iperf3 does; $real is the real one.
+# What a fake iperf3 does; $real is the path of the real one.
 VERSION = 'case " $* " in *" --version "*) exec $real --version ;; esac'
 IS_CLIENT = 'case " $* " in *" -c "*) ;; *) exec $real "$@" ;; esac'
 IS_SERVER = 'case " $* " in *" -s "*) ;; *) exec $real "$@" ;; esac'
@@ -37,7 +37,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def false_iperf3(machine: Sandbox, *lines: str) -> None:
-    """From now on iperf3 is this shell script in the machine."""
+    """Replace iperf3 on the machine by this shell script."""
     folder = machine.folder / "bin"
     folder.mkdir(exist_ok=True)
     (folder / "iperf3").write_text("\n".join(["#!/bin/sh", f"real={REAL}", *lines]) + "\n")
@@ -132,7 +132,7 @@ HANGS = {
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, float, list[int]]]:
-    """All of them at once, each in a machine of its own: they do nothing but wait."""
+    """Run all hanging programs at once, each in its own sandbox, because they only wait."""
     result = {}
     with contextlib.ExitStack() as stack:
         started = {}
@@ -160,7 +160,7 @@ def test_hanging_iperf3_ends_in_time(name: str, hung: dict[str, tuple[Done, floa
     assert left == []
 
 
-# What the killed end and the one that was left say; which of them is heard first is chance.
+# Messages of the killed end and of the remaining one. Which of them arrives first is random.
 WORDS_OF_A_KILL = [
     "iperf3 was ended by SIGKILL",
     "iperf3 server: the client has unexpectedly closed the connection",
@@ -174,7 +174,7 @@ WORDS_OF_A_KILL = [
 @pytest.mark.parametrize("end", ["-c", "-s"])
 @pytest.mark.parametrize("method", ["whole", "slice"])
 def test_killed_iperf3_end(end: str, method: str, machine: Sandbox) -> None:
-    """The other arms' rows are kept, and so is what else was asked for."""
+    """The rows of the other arms are kept, and the run continues with the remaining arms."""
     words = ["topology=veth,veth_bridge", "duration_s=1", "omit_s=0", "seed=3"]
     words += ["slices=10", "whole_runs=0"] if method == "slice" else []
     process = machine.start(*LABKIT, "run", "datapaths", *words, "--json")
@@ -199,7 +199,7 @@ def iperf3(machine: Sandbox, end: str) -> list[int]:
 
 
 def test_failed_baseline_is_one_sentence(machine: Sandbox) -> None:
-    """The table, too, copes with a comparison that has nothing to compare with."""
+    """The table also handles a comparison without a baseline."""
     false_iperf3(machine, VERSION, IS_CLIENT, "exit 1")
     done = machine.labkit("run", "datapaths", "topology=veth,veth_bridge", "duration_s=1", "omit_s=0")
     assert "iperf3 ended with 1" in one_sentence(done)

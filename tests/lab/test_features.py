@@ -1,4 +1,4 @@
-"""What an arm says of its interfaces, read by netlink, is what ethtool and ip print."""
+"""What an arm reports about its interfaces by netlink equals what ethtool and ip print."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ def test_features_and_qdisc_are_those_of_the_programs(topology: str) -> None:
     assert before["offloads"][0]["tcp-segmentation-offload"]
     assert not after["offloads"][0]["tcp-segmentation-offload"]
     assert (before["qdisc"][0], after["qdisc"][0]) == ("noqueue", "pfifo")
-    assert answers["alone"] == [after["offloads"][0], "pfifo"]  # no program was started for it
+    assert answers["alone"] == [after["offloads"][0], "pfifo"]  # read without starting a program

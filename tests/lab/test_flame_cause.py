@@ -1,4 +1,4 @@
-"""A cause that was planted in this kernel is named: 2,000 nftables rules that each packet of a UDP flow has to pass."""
+"""A cause planted in this kernel is named: 2,000 nftables rules that each packet of a UDP flow has to pass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from labkit.analysis import flame
 pytestmark = [pytest.mark.alone, pytest.mark.needs("root", "namespaces", "veth", "iperf3", "nft", "perf")]
 
 ROUNDS, RULES = 5, 2000
-FLOW = r"iperf3|swapper|ksoftirqd.*|kernel"  # a busy machine has much else to do
+FLOW = r"iperf3|swapper|ksoftirqd.*|kernel"  # a busy machine runs many other functions
 
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
-    """Five rounds with the rules and five without, in the order A B B A."""
+    """Measure five rounds with the rules and five without, in the order A B B A."""
     folder = tmp_path_factory.mktemp("profiles")
     words = (str(folder), str(ROUNDS), str(RULES))
     result: dict[str, list[flame.Round]] = {"without": [], "with": []}
@@ -35,7 +35,7 @@ def test_planted_nft_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
     assert first["function"] == "nft_do_chain"
     assert first["stands_out"]
     assert first["left_s"] == 0
-    # a rule is at least a comparison: some nanoseconds each
+    # a rule costs at least one comparison: some nanoseconds
     assert first["difference_low_s"] > RULES * 0.5e-9
     assert first["difference_s"] > 0.4 * whole["difference_s"]
     assert table["difference_s"][:-1].sum() == pytest.approx(whole["difference_s"], rel=1e-9)

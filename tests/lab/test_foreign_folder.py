@@ -1,4 +1,4 @@
-"""labkit is started in a folder that anybody may have filled: nothing in it is run."""
+"""labkit runs no file of the current folder, which anyone may have filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox import Done, Sandbox, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth")
 
-# What labkit's processes import, from the standard library and from elsewhere.
+# Modules that labkit's processes import, from the standard library and from other packages.
 NAMES = (
     "random",
     "json",
@@ -34,7 +34,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def trap(machine: Sandbox) -> Path:
-    """The folder, with modules that note who imported them, and a project of somebody else's."""
+    """Provide a folder with modules that record who imported them, and with somebody else's project."""
     folder = machine.folder / "trap"
     text = (
         f"open({str(machine.folder / 'ran')!r}, 'a').write(__name__ + chr(10)); raise ImportError('theirs')"

@@ -1,4 +1,4 @@
-"""Whatever ends an experiment, and whenever: nothing of it is left but the rows it had finished, and it can go on."""
+"""However and whenever an experiment ends, only its finished rows stay, and the run can be resumed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "macvlan")
 
-# Points of about 1.8 s each, which are set-up, slices, and a whole run.
+# Points of about 1.8 s each: set-up, slices, and a whole run.
 RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=8", "slices=2", "duration_s=1", "omit_s=0")
-POINTS = 16  # more than the ten kills, 18 s in all, leave time for
-STARTED_S = (
-    60.0  # of an experiment; it takes 0.7 s where nothing else runs, and more than 5 s beside four others
-)
-GONE_S = 1.5  # of processes; it takes 0.1 s where nothing else runs
+POINTS = 16  # more than fit between the ten kills, 18 s in all
+STARTED_S = 60.0  # for an experiment; it takes 0.7 s on an idle machine, and more than 5 s beside four others
+GONE_S = 1.5  # until processes have ended; it takes 0.1 s on an idle machine
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 
@@ -50,7 +48,7 @@ def program(words: list[str]) -> str:
     return Path(words[0]).name
 
 
-# Of the chain of processes that an experiment is, by whom is it recognised?
+# How to recognise each process of an experiment's chain.
 CHAIN = {
     "labkit": lambda words: "labkit.cli" in words,
     "unshare": lambda words: program(words) == "unshare",
@@ -59,7 +57,7 @@ CHAIN = {
 
 
 def nothing_left(machine: Sandbox, before: object) -> None:
-    """No process, no network namespace, no interface, no file."""
+    """Check that no process, network namespace, interface or file is left."""
     assert until(lambda: not machine.processes(), GONE_S), machine.processes()
     assert until(machine.only_namespace, 5), "network namespaces are left"
     assert machine.interfaces() == before
@@ -73,7 +71,7 @@ def finished(machine: Sandbox, folder: Path) -> bool:
 @pytest.mark.alone
 @pytest.mark.parametrize("words", [[], ORDINARY], ids=["root", "rootless"])
 def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
-    """Ten kills (twenty with both), each of them at another moment of a run that is gone on with."""
+    """A run is killed at ten random moments and resumed each time, as root and rootless."""
     rng = random.Random(f"{SEED} {words}")
     print(f"LABKIT_TEST_SEED={SEED}")
     with sandbox(tmp_path, words) as machine:
@@ -84,7 +82,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
         after_a_point = {
             moments.index(max(moments)),
             rng.randrange(10),
-        }  # where other programs have the CPUs as well
+        }  # so that points finish on a busy machine, too
         for number, moment in enumerate(moments):
             process = machine.start(*LABKIT, "run", "datapaths", *RUN, "--folder", str(folder))
             if number in after_a_point:
@@ -106,7 +104,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
 
 
 def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None:
-    """Kill one process of the chain, so many seconds after the start or as soon as it is there."""
+    """Kill one process of the chain after this many seconds, or as soon as it exists."""
     time.sleep(moment)
     result: list[int] = []
     watched(process, lambda: result.extend(machine.pids(CHAIN[target])) or result, target)
@@ -121,7 +119,8 @@ def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None
 
 
 def watched(process: Process, condition: Callable[[], object], what: str) -> None:
-    """Wait for something that a living process does. It may take long on a busy machine, but not after its end."""
+    """Wait for a living process to do something. This may take long on a busy machine, but fails once the process has
+    ended."""
     assert until(lambda: condition() or process.poll() is not None, STARTED_S, 0.005), f"no {what}"
     if not condition():
         out, err = process.communicate(timeout=10)
@@ -129,7 +128,7 @@ def watched(process: Process, condition: Callable[[], object], what: str) -> Non
 
 
 def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
-    """The rows on disk: whole, and those that were there before unchanged to the byte."""
+    """Check that the rows on disk are complete and that earlier rows are unchanged."""
     now = rows_on_disk(folder)
     assert {name: now.get(name) for name in before} == before
     return now
@@ -137,7 +136,7 @@ def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("whom", ["group", "labkit alone"])
 def test_interrupt_ends_everything(whom: str, machine: Sandbox) -> None:
-    """Ctrl-C goes to the whole process group; a notebook's or a script's interrupt to one process."""
+    """Ctrl-C reaches the whole process group. A notebook or a script interrupts one process."""
     before = machine.interfaces()
     process = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 10)
@@ -164,7 +163,7 @@ def test_termination_ends_everything(number: int, machine: Sandbox) -> None:
 
 
 def test_closed_output_pipe(machine: Sandbox) -> None:
-    """`labkit run … --json | head -1` ends without a complaint."""
+    """`labkit run … --json | head -1` ends without an error message."""
     before = machine.interfaces()
     line = f"{' '.join(LABKIT)} run datapaths {' '.join(RUN)} --json | head -c 10"
     done = machine.run("bash", "-c", f"set -o pipefail; {line}")
@@ -207,7 +206,8 @@ def test_waiting_for_the_lock_can_be_interrupted(machine: Sandbox) -> None:
 
 
 def test_concurrent_experiments_are_isolated(machine: Sandbox, need: Need) -> None:
-    """With no lock between them: one has the address that would be the other's next, where the other finds nobody."""
+    """Without a lock between them: one uses the address that would be the other's next, and the other finds nobody
+    there."""
     need("bridge")
     look = Path(__file__).with_name("build_topologies.py")
     asks = [

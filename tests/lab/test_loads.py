@@ -1,4 +1,5 @@
-"""Loads at the edges: both ends in one namespace, paced slowly, more pairs than CPUs; a disk that fills in a sweep."""
+"""Extreme loads: both ends in one namespace, slow pacing, more pairs than CPUs, and a disk that fills during a
+sweep."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_throughput_of_64_pairs(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
 def test_five_arms_of_128_pairs(tmp_path: Path) -> None:
-    """The machine's neighbour table has room for four if its entries are learned (neigh.default.gc_thresh3)."""
+    """The machine's neighbour table has room for four arms if its entries are learned (neigh.default.gc_thresh3)."""
     topologies = "veth_bridge,veth,macvlan_bridge,macvlan_vepa,vxlan"
     rows = run(tmp_path, f"topology={topologies}", "pairs=128", "protocol=ping", "duration_s=1")
     assert {(row["status"], row["reason"]) for row in rows} == {("ok", None)}

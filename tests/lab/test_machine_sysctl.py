@@ -1,5 +1,5 @@
-"""A sysctl of the whole machine as a change: allowed by name, set only while its arm is measured, put back whatever
-happens."""
+"""A machine-wide sysctl as a change: it must be allowed by name, is set only while its arm is measured, and is always
+restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.common.errors import Unsupported
 from labkit.system import netlink
 from labkit.system.machine import sysctl_journal
 
-NAME = "net.ipv4.tcp_notsent_lowat"  # of a namespace, which stands for the machine here
+NAME = "net.ipv4.tcp_notsent_lowat"  # a namespaced sysctl that stands in for a machine-wide one
 CHANGE = f"change=wait: machine_sysctl {NAME}=131072"
 HELD = """
 import os, sys, time

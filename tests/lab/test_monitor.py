@@ -1,4 +1,4 @@
-"""The monitor beside tcpdump at the same interface, its counts, and what ends it."""
+"""The monitor agrees with tcpdump at the same interface, counts packets, and ends with its owner."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_same_packets_as_tcpdump(
     theirs = int(re.findall(r"(\d+) packets captured", program.stop())[0])
     assert ours.counts.selected_count == ours.counts.kept_count == theirs
     assert theirs == {"protocol": 40, "destination": 0}.get(next(iter(parameters)), 20)
-    assert 40 <= ours.counts.seen_count < 60  # the kernel itself says something now and then (IGMP, MLD)
+    assert 40 <= ours.counts.seen_count < 60  # the kernel itself sends a packet now and then (IGMP, MLD)
     frames = packets.read((tmp_path / "ours.pcapng").read_bytes()).frames
     there = subprocess.run(
         ["tcpdump", "-n", "-r", str(path)], capture_output=True, text=True, check=True
@@ -125,7 +125,7 @@ for _ in range(3):
 
 
 def test_vlan_tags_that_the_kernel_keeps_beside_the_packet(net: live.LiveTopology) -> None:
-    """The kernel takes the tag out of a received frame, so a program for the bytes of the frame alone never matches."""
+    """The kernel removes the tag from a received frame, so a filter on the bytes of the frame alone never matches."""
     with net.monitor("port2", vlan=7) as right, net.monitor("port2", vlan=8) as wrong:
         net.client1.run(sys.executable, "-P", "-c", SEND_TAGGED)
         assert right.stop().counts.selected_count == 3
@@ -204,7 +204,8 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     ]
     running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
-    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():  # a packet socket that sees
+    # Wait for a packet socket for all protocols.
+    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -212,7 +213,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     output, _ = running.communicate(timeout=60)
     answer = json.loads(output.splitlines()[0])
     assert running.returncode == 0
-    assert answer["selected_count"] == 20  # requests and replies, each going out and coming in
+    assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
     assert len(packets.read(path.read_bytes()).frames) == 20
 
 
@@ -247,7 +248,7 @@ class TestDisplayFilter:
     def test_killed_tshark_is_said_and_packets_are_counted(self, net: live.LiveTopology) -> None:
         with net.monitor("port0", protocol="icmp", display="icmp") as one:
             ping(net, 2)
-            # These are processes of the topology's own PID namespace only. tshark may still be starting.
+            # These are only processes of the topology's own PID namespace. tshark may still be starting.
             there = 'for each in /proc/[0-9]*; do [ "$(cat $each/comm)" = tshark ] && kill -9 ${each#/proc/}; done; :'
             deadline = time.monotonic() + 60
             while (report := one.read()).problem is None:

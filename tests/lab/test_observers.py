@@ -1,4 +1,4 @@
-"""Observers around real traffic: what they see, where packets are lost, and that nothing of them is left behind."""
+"""Observers around real traffic: what they see, where packets are lost, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labkit.measure.observers.perf import stat as perf_stat
 from labkit.system import process
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
-SENT = 3000  # of lose_datagrams.py
+SENT = 3000  # as in lose_datagrams.py
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_losses_add_up_on_every_path(losses: list[dict[str, Any]]) -> None:
             assert (pair["unit"], pair["sent_count"], pair["received_count"]) == ("datagrams", SENT, read), (
                 pair
             )
-            # With IPv6 each interface that comes up reports its multicast groups to its neighbours (RFC 3810).
+            # With IPv6, each interface that comes up reports its multicast groups to its neighbours (RFC 3810).
             assert abs(pair["unexplained_count"]) <= (9 if one["family"] == 6 else 0), pair
             explained = sum(hop["lost_count"] for hop in pair["hops"])
             assert explained + pair["unexplained_count"] == pair["lost_count"] == SENT - read
@@ -69,7 +69,7 @@ def test_short_queue_and_unread_socket_are_located(
             assert queue["at"] == "between:port0 to port1"
             [(name, dropped)] = queue["why"].items()
             assert name.startswith("qdisc tbf")
-            # A frame of another kind, such as a router's advertisement, may have been in the queue as well.
+            # The queue may also have held another kind of frame, such as a router advertisement.
             assert dropped == pytest.approx(queue["lost_count"], abs=9)
             assert dropped > SENT / 10
         else:
@@ -78,7 +78,7 @@ def test_short_queue_and_unread_socket_are_located(
 
 @pytest.mark.needs("vxlan")
 def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
-    """The same queue and the same socket: frames do not tell what either lost."""
+    """With the same queue and socket, the frame counters do not show the losses of either."""
     fragments, tunnel = ([pair["hops"] for pair in one["observed"]["loss"]] for one in losses[4:])
     (way, _, _), (none, socket, unread) = fragments
     assert "on the way" in way["at"]
@@ -107,7 +107,7 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
         (arm, one) for arm in arms for one in observers
     }
     assert {row["point"] for row in profiles} == {"1-p0"}
-    # On a busy machine flows may not run together.
+    # On a busy machine, flows may not overlap.
     late = [row for row in rows if row["status"] == "invalid" and "ran together" in row["reason"]]
     seen_well = [row for row in profiles if row["status"] == "ok"]
     assert {row["status"] for row in rows if row not in late} == {"ok"}
@@ -138,11 +138,11 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
 
 
 def stat(row: dict[str, Any], events: dict[str, Any]) -> None:
-    """Counted as long as the window, and no longer; or not, with the reason."""
+    """Check that perf stat counted during the window only, or gave a reason for not counting."""
     assert len(events) == 16
     clock = events["task-clock"]
     cpus_s = row["window_s"] * row["cpus_count"]
-    # On a busy machine perf may hear late that it is over.
+    # On a busy machine, perf may stop late.
     assert 0.5 * cpus_s < clock["count"] < 2 * cpus_s + row["cpus_count"]
     assert events["context-switches"]["count"] > 0
     for event in events.values():
@@ -198,7 +198,7 @@ def test_perf_watches_only_its_target() -> None:
 def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
     words = ["duration_s=4", "whole_runs=0", "slices=1", f"observe={observer}"]
     running = machine.start(*LABKIT, "run", "datapaths", *words)
-    # It may be the run without an observer that comes first.
+    # The run without an observer may come first.
     assert until(lambda: machine.pids(lambda words: "--delay=-1" in words and "setpriv" not in words[0]), 60)
     assert until(lambda: machine.pids(lambda words: words[:2] == ["iperf3", "-J"]), 30)
     os.kill(running.pid, signal.SIGKILL)
@@ -226,7 +226,7 @@ def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machi
 
 @pytest.mark.needs("perf", "user namespaces")
 def test_observers_without_privilege(tmp_path: Path) -> None:
-    """Not perf, which says so first; but the counters of what is ours."""
+    """perf does not work and says so before the run. The counters of labkit's own namespaces do work."""
     with sandbox(tmp_path, ORDINARY) as machine:
         if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 0:
             for observer in ("perf_stat", "perf_record"):

@@ -1,5 +1,5 @@
-"""Open vSwitch as a topology: a private switch whose mirrors copy as many packets as they should, and of which nothing
-is left."""
+"""Open vSwitch as a topology: mirrors of a private switch copy the right number of packets, and nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_userspace_switch_connects_endpoints() -> None:
 
 @pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
 def test_mirror_copies(output: str) -> None:
-    """Requests and replies pass client0's port; each mirror copies both."""
+    """Requests and replies pass client0's port, and each mirror copies both."""
     [result] = ask(f"ovs_netdev+mirrors=3+output={output}")
     assert "error" not in result, result
     assert result["reachable"] is None
@@ -106,7 +106,7 @@ def test_kernel_datapath_or_unsupported() -> None:
 
 
 def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
-    """In slices with the A/A control, with the columns of the switch in every row of it."""
+    """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = (
         "rounds=1",
         "slices=2",
@@ -127,7 +127,7 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
         assert (row["switch_cpu_s"] is not None) == row["arm"].startswith("ovs")
         assert (row["copies_count"] is not None) == row["arm"].endswith("mirrors=2")
         if row["copies_count"] is not None:
-            # What is on its way at either end of the window is all that the two counts may differ by.
+            # The two counts may differ only by the packets in flight at either edge of the window.
             assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
 
 
@@ -159,12 +159,14 @@ def test_bad_input_is_one_sentence(words: str, sentence: str, tmp_path: Path) ->
 
 
 def test_switch_set_up_time() -> None:
-    """At most a second, of which the programs themselves take a third; the best of three, on a busy machine."""
+    """Set-up takes at most a second, a third of it for the programs themselves. The best of three counts on a busy
+    machine."""
     assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
 
 
 def test_switch_observer(tmp_path: Path) -> None:
-    """Its flows with their actions, its caches and its mirrors' ports; nothing of an arm without a switch."""
+    """The observer reports flows with their actions, caches and mirror ports, and nothing for an arm without a
+    switch."""
     words = (
         "topology=veth_bridge,ovs_netdev+mirrors=1",
         "protocol=udp",
@@ -177,7 +179,7 @@ def test_switch_observer(tmp_path: Path) -> None:
     seen = {row["arm"]: row["observed"] for row in rows if row["observer"] == "switch"}
     assert seen["veth_bridge"] == {}
     result = seen["ovs_netdev+mirrors=1"]
-    # The datapath's order of actions is free, but the copy and the packet itself both go out.
+    # The datapath may choose the order of actions, but must output both the copy and the packet.
     assert {frozenset(flow["actions"].split(",")) for flow in result["flows"]} >= {
         frozenset(("mirror0", "port1"))
     }
@@ -237,7 +239,7 @@ def drawn(name: str, *words: str) -> str:
 
 
 def test_drawing_of_a_switch() -> None:
-    """The kernel knows no master of a port in user space; the database does, and its mirrors."""
+    """The kernel knows no master of a user-space port. The database does, and it also knows the mirrors."""
     lines = drawn("ovs_netdev+mirrors=1").splitlines()
     [port] = [line for line in lines if line.strip().startswith("port0 ")]
     assert "port of switch" in port
@@ -258,7 +260,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
-        # The survey builds a switch as well; the one that lives on is that of the first round.
+        # The survey also builds a switch. The one that survives is that of the first round.
         assert until(
             lambda: len(machine.pids(lambda one: one[0].endswith("iperf3") and "-c" in one)) == 3, 60
         )
@@ -276,7 +278,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
 
 
 def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
-    """Open vSwitch drops them, the flow itself goes on, and no counter of the switch tells."""
+    """Open vSwitch drops them, the flow continues, and no counter of the switch shows it."""
     name = "ovs_netdev+mirrors=1+output=gre+uplink_mtu=1500"
     words = ("protocol=ping", "rounds=1", "duration_s=1")
     with sandbox(tmp_path) as machine:

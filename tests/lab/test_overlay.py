@@ -1,5 +1,5 @@
-"""The experiment `overlay` on this kernel, where plain routes carry the tenants' VXLAN: killed and gone on with, its
-rows and what is said of them; and what is refused."""
+"""The experiment `overlay` on this kernel, with plain routes below the tenants' VXLAN: killed and resumed runs, rows,
+the printed report, and rejected input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(machine: Sandbox) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(machine: Sandbox, folder: Path) -> tuple[bytes, int]:
-    """The rows of the first part, and when they were written, of a run that was killed in the second one."""
+    """Return the rows of the first part, and their times, of a run that was killed in the second part."""
     before, path = machine.interfaces(), folder / "rows" / "path-metric.jsonl"
     process = machine.start(*LABKIT, "run", "overlay", *PARAMETERS, "--folder", str(folder))
     result = until(path.exists, 60)
@@ -59,7 +59,7 @@ def killed(machine: Sandbox, folder: Path) -> tuple[bytes, int]:
 
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox, folder: Path, killed: tuple[bytes, int]) -> str:
-    """What the same command says in the terminal when it has gone on to the end."""
+    """Return what the same command prints after resuming the run to its end."""
     done = run(machine, folder, *PARAMETERS)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -136,7 +136,8 @@ def test_terminal_output(lines: str, rows: Rows) -> None:
 
 @pytest.mark.needs("iperf3", "ethtool")
 def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> None:
-    """The parts that compare tunnels, for those that this kernel has; compared with themselves, and with nothing."""
+    """The parts that compare tunnels run with this kernel's tunnels. `labkit compare` accepts a copy of the run, and
+    rejects a run without a valid measurement."""
     cost = machine.folder / "cost"
     done = run(machine, cost, *COST)
     assert done.returncode == 0, done.stderr
@@ -184,7 +185,7 @@ def test_bad_input_is_refused_early(machine: Sandbox, words: str, sentence: str)
 
 
 def test_provider_depends_on_gre(machine: Sandbox) -> None:
-    """A part that this kernel cannot show is a row that says why, and so does the command."""
+    """A part that this kernel does not support gives a row with the reason, and the command says so."""
     folder = machine.folder / "gre"
     done = run(machine, folder, "part=path", "routes=static")
     rows = run_folder.read_rows(folder)

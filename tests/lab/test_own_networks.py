@@ -1,4 +1,4 @@
-"""Networks of one's own, built on the running kernel: VXLAN without anything else, in its three ways."""
+"""User-defined networks on the running kernel: VXLAN alone, in its three configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ping(net: live.LiveTopology, source: str, target: str, payload_bytes: int) -
 
 
 def remotes(net: live.LiveTopology, node: str, mac: str | None = None) -> list[str]:
-    """To whom the tunnel of a node sends what is for this MAC address; None: for whoever is not known."""
+    """Return the remote addresses that a node's tunnel uses for this MAC address; None stands for unknown addresses."""
     report = json.loads(net.endpoints[node].run("bridge", "-j", "fdb", "show", "dev", "tun"))
     return sorted(one["dst"] for one in report if one["mac"] == (mac or "00:00:00:00:00:00") and "dst" in one)
 
@@ -89,7 +89,8 @@ def test_network_from_a_file(tmp_path: Path) -> None:
 
 
 def test_own_network_is_measured(tmp_path: Path) -> None:
-    """As the baseline with its control, beside a topology of labkit's, with a change of its own nodes, and resumed."""
+    """It is measured as baseline with its control, beside a built-in topology, with a change of its own nodes, and
+    resumed."""
     described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
     with sandbox(tmp_path) as machine:
         path = tmp_path / "here" / "my.yaml"
@@ -143,7 +144,7 @@ def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
 
 
 def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it goes on there is none outside the topology's own mount namespace, so that nobody has to remove it."""
+    """While a capture runs, its file exists only in the topology's own mount namespace, so nobody has to remove it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     memory = Path("/dev/shm")
     before = set(memory.iterdir())

@@ -1,4 +1,4 @@
-"""The packet generator against interface counters, a planted rate limit, and the end of its process."""
+"""The packet generator agrees with interface counters and a planted rate limit, and reports the end of its process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "nft", "veth")
 
 
 def tried(what: str, *words: str) -> Any:
-    """What generate_packets.py finds."""
+    """Return the results of generate_packets.py."""
     return printed(Path(__file__).with_name("generate_packets.py"), what, *words, timeout_s=120)
 
 
@@ -33,7 +33,7 @@ def test_sent_frames_match_interface_counters(topology: str) -> None:
     for trial in tried("exact", topology):
         sent, received = trial["hops"].values()
         assert trial["sent_count"] == trial["offered_count"] == trial["received_count"] > 0
-        # Interfaces count strays as well: a bridge's ports report the groups that they listen to (IGMP).
+        # Interfaces also count other frames: bridge ports report their multicast groups (IGMP).
         assert 0 <= sent - trial["sent_count"] < 5
         assert 0 <= received - trial["received_count"] < 5
         assert (trial["lost_count"], trial["loss_ratio"]) == (0, 0)
@@ -54,7 +54,7 @@ def test_blocks_of_flows_are_repeated() -> None:
 
 
 def test_flow_profile_of_the_test_plan() -> None:
-    """2,000 flows send a packet each, 10 times, before the next 2,000."""
+    """2,000 flows send one packet each before the next pass; there are 10 passes."""
     result = tried("captured", "4000", "2000", "10")
     assert (result["sent"], result["flows"], result["times"]) == (40_000, 4000, [10])
     assert result["passes"] == [[0, 2000]] * 10 + [[2000, 4000]] * 10
@@ -75,7 +75,7 @@ def test_loss_above_a_planted_rate_limit() -> None:
     below, above = tried("limited", "40mbit")  # 9,881 frames of 506 bytes a second, as tbf counts them
     assert below["lost_count"] == 0
     assert above["lost_count"] > 0.5 * above["offered_count"]
-    # The bucket holds 20,000 bytes at the beginning, and 20,000 wait at the end.
+    # The bucket holds 20,000 bytes at the start, and the queue another 20,000 at the end.
     assert above["received_count"] / above["elapsed_s"] == pytest.approx(40e6 / 8 / 508, rel=0.1)
 
 
@@ -112,7 +112,7 @@ def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str]) 
     result = tried("use_case", f"ovs_netdev+{words}", vary)
     assert result["reachable"] is None
     assert len(result["used"]) == 1000
-    assert min(result["used"]) > 0  # every rule took packets
+    assert min(result["used"]) > 0  # every rule matched packets
     by = result["received_by"]
     assert set(by) == receivers
     assert sum(by.values()) == result["received_count"] > 0.5 * result["offered_count"]
@@ -125,13 +125,13 @@ def test_rules_that_do_not_fit_are_one_sentence() -> None:
     result = tried("full_table")
     assert result["words"].startswith("Open vSwitch did not take 1000 rules: ")
     assert "\n" not in result["words"]
-    assert result["rules"] == 1000  # none of the bundle was added
+    assert result["rules"] == 1000  # no rule of the bundle was added
 
 
 @pytest.mark.needs("bridge")
 @pytest.mark.parametrize(("permille", "passing"), [(10, {0.05}), (2, {0.005, 0.05})])
 def test_planted_loss_is_found(permille: int, passing: set[float]) -> None:
-    """Goals below the planted loss fail at the lowest load, goals above it have no upper bound."""
+    """Goals below the planted loss fail at the lowest load. Goals above it have no upper bound."""
     result = tried("planted_loss", str(permille))
     assert result["ratio"] == pytest.approx(permille / 1000, rel=0.25)
     for one in result["found"]:
@@ -145,12 +145,12 @@ def test_planted_loss_is_found(permille: int, passing: set[float]) -> None:
 
 @pytest.mark.needs("bridge")
 def test_several_senders_at_once() -> None:
-    """Those that wait for each other's CPU count as one load that took as long as all of them."""
+    """Senders that share a CPU count as one load that lasts as long as all of them together."""
     result = tried("together", "4")
     assert result["pids"] == 4
     fastest = result["trial"]
     assert fastest["sent_count"] == fastest["received_count"]
-    # Each sends for 0.1 s of its own; the load is at most as long as the call, and at least one of them.
+    # Each sends for 0.1 s. The load lasts at least as long as one of them and at most as long as the call.
     assert 0.1 <= fastest["elapsed_s"] <= result["took_s"]
     assert set(fastest["received_by"]) == {"server0", "server1", "server2", "server3"}
     for trial in result["paced"]:

@@ -1,5 +1,5 @@
-"""Who reaches whom: what the kernel does with every packet is what the walk over the description says; and where it is
-not, the rows say so."""
+"""Reachability: the kernel handles every packet as the walk over the description predicts, and rows report every
+difference."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_packets_take_the_expected_paths(result: dict[str, Rows]) -> None:
 
 
 def test_unexpected_path_is_detected(result: dict[str, Rows]) -> None:
-    """The same network, held against a description in which only spine 2 leads from leaf to leaf."""
+    """The same network is compared with a description in which only spine 2 connects the leaves."""
     for row in result["another"]:
         assert row["received_count"] == row["sent_count"], row
         assert row["as_expected"] == ("sc1" not in row["path"]), row
         assert (row["path"] in row["expected_paths"]) == row["as_expected"]
-    # there the kernel's hash chooses; here every packet goes by the second spine, and the first is promised
+    # The description leaves the choice to the kernel's hash. Here every packet takes the second spine.
     for row, way in zip(
         result["other"], (["h1", "l1", "s2", "l2", "h2"], ["h2", "l2", "s2", "l1", "h1"]), strict=True
     ):
@@ -63,4 +63,4 @@ def test_lost_packet_is_followed_to_its_last_hop(result: dict[str, Rows]) -> Non
     for row in (there, back):
         assert (row["sent_count"], row["received_count"], row["ttl"], row["rtt_p50_s"]) == (3, 0, None, None)
         assert not row["as_expected"]
-        assert row["reason"] is None  # the description knows of no reason
+        assert row["reason"] is None  # the description gives no reason

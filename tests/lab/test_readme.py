@@ -1,4 +1,4 @@
-"""Every command of the README is run here, as it stands there."""
+"""Every command of the README runs as written there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERWISE = {"make test", "make report", "make lab"}
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    # A make that runs these tests would have the make of a test tell which folder it enters and leaves.
+    # If make runs these tests, its variables would make the inner make print the folders it enters and leaves.
     mine = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     }
@@ -79,7 +79,7 @@ def test_make_report(environment: dict[str, str]) -> None:
 
 @pytest.fixture
 def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    """JupyterLab as `make lab` starts it; its address with the token."""
+    """Start JupyterLab like `make lab`; return its address with the token."""
     log = tmp_path / "lab.log"
     home = {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     with log.open("wb") as file:
@@ -100,7 +100,7 @@ def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             assert result, log.read_text()
             yield result[0]
         finally:
-            os.killpg(server.pid, signal.SIGTERM)  # its own session, which this test made
+            os.killpg(server.pid, signal.SIGTERM)  # this test created the session
             server.wait(30)
 
 

@@ -1,4 +1,4 @@
-"""Without privilege: the same experiments in a user namespace, and a sentence for what cannot work there."""
+"""Unprivileged use: the same experiments in a user namespace, and one sentence for what cannot work there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def test_machine_is_without_privilege(machine: Sandbox) -> None:
-    """Else the tests below would show nothing."""
+    """The tests below are only meaningful if this holds."""
     done = machine.run("ip", "link", "add", "one", "type", "dummy")
     assert (done.returncode, "Operation not permitted" in done.stderr) == (2, True)
 
@@ -84,7 +84,7 @@ def test_doctor_reports_the_privilege(machine: Sandbox) -> None:
 
 
 def test_no_namespaces_is_one_sentence(tmp_path: Path) -> None:
-    """As in a container, or where a system's settings forbid user namespaces."""
+    """This is the situation in a container, or where a system forbids user namespaces."""
     nothing = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--"]
     with sandbox(tmp_path, nothing) as machine:
         done = machine.labkit("run", "datapaths")

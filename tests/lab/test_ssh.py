@@ -1,4 +1,5 @@
-"""A real sshd, and experiments through it: rows and artefacts come back, nothing stays, every fault is one sentence."""
+"""Experiments through a real sshd: rows and artefacts come back, nothing stays behind, and every fault is one
+sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 SHORT = ("where=ssh:lab", "topology=veth", "duration_s=1", "omit_s=0")
-# Points of about a second each.
+# each point takes about a second
 LONG = ("where=ssh:lab", "topology=veth", "pairs=1,2", "rounds=6", "slices=2", "whole_runs=0")
 POINTS = 12
 REAL = shutil.which("python3")
@@ -51,7 +52,8 @@ def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
 
 
 def test_run_through_ssh(machine: Lab) -> None:
-    """The login shell talks and the home folder has a random.py of its own; labkit is brought once, files come back."""
+    """The login shell prints text and the home folder has its own random.py. labkit is copied once, and files come
+    back."""
     (machine.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
     (machine.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
     begun = time.time()
@@ -79,7 +81,7 @@ def test_run_through_ssh(machine: Lab) -> None:
 
 
 def test_unused_files_are_removed(machine: Lab) -> None:
-    """Also the rest of what was being removed when that was killed; not what is another's."""
+    """This includes the rest of an interrupted removal, but no files of others."""
     old = {"0" * 16: False, ".new-abc": False, "no-kvm-6.1": True, ".old-" + "1" * 16: False, "2" * 16: True}
     for name in old:
         (machine.cache / name / "labkit").mkdir(parents=True)
@@ -91,8 +93,10 @@ def test_unused_files_are_removed(machine: Lab) -> None:
 
 
 def test_concurrent_runs(machine: Lab) -> None:
-    """Both bring the same to an empty home; and one measures at a time, by the lock of the machine over there. (The
-    user's configuration forwards a port, which only one of them could do.)"""
+    """Both copy the same files to an empty home. The lock of the remote machine lets one measure at a time.
+
+    The user's configuration forwards a port, which only one connection could do.
+    """
     holder = machine.start(sys.executable, "-c", HOLD)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
@@ -159,7 +163,7 @@ with live.build("veth", where="ssh:lab") as net:
 
 
 def test_connection_failure(machine: Lab) -> None:
-    """In ssh's own words, with the way out; and an unknown host stays unknown."""
+    """The message has ssh's own words and a remedy. An unknown host stays unknown."""
     known = (machine.there / "known").read_bytes()
     for name, words in REFUSED.items():
         sentence = one_sentence(machine.labkit("run", "datapaths", f"where=ssh:{name}", *SHORT[1:]))
@@ -170,7 +174,7 @@ def test_connection_failure(machine: Lab) -> None:
     assert not machine.cache.exists()
 
 
-# A false python3 over there: what the real one is told first.
+# A fake python3 on the remote side; the real one gets this first.
 OLD = "import sys; sys.version_info = (3, 9, 2, 'final', 0)"
 OTHER = "import sysconfig; sysconfig.get_config_vars()['SOABI'] = 'cpython-399-riscv64-linux-gnu'"
 LACKS = {
@@ -214,7 +218,7 @@ def test_remote_with_another_version(machine: Lab) -> None:
 
 
 def begun(machine: Lab, folder: Path, points: int = 1) -> Process:
-    """A run that has finished some points and is in the next."""
+    """Start a run and wait until it has finished some points and is in the next."""
     process = machine.start(*LABKIT, "run", "datapaths", *LONG, "--folder", str(folder))
     if not until(lambda: len(list(folder.glob("rows/*.jsonl"))) >= points, 120):
         process.kill()
@@ -223,7 +227,7 @@ def begun(machine: Lab, folder: Path, points: int = 1) -> Process:
 
 
 def lost(machine: Lab, process: Process, folder: Path, within_s: float) -> str:
-    """The sentence in which the run ends, in time, with its rows kept."""
+    """Return the sentence with which the run ends. It must end in time and keep its rows."""
     before = rows_on_disk(folder)
     started = time.monotonic()
     out, err = process.communicate(timeout=within_s + 60)
@@ -256,7 +260,7 @@ def test_broken_connection_and_resume(machine: Lab) -> None:
 
 
 def test_silent_connection(machine: Lab) -> None:
-    """Nothing says that it is broken: this side finds out, and so does the other, where nothing goes on for nobody."""
+    """Nothing signals the loss: both sides detect it by themselves, and the remote side stops working."""
     folder = machine.data / "datapaths" / "silent"
     process = begun(machine, folder)
     [pid] = machine.sessions()

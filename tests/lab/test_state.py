@@ -1,4 +1,4 @@
-"""The state of every topology agrees with what `ip` says in each of its namespaces; and what is joined is found."""
+"""The state of every topology agrees with what `ip` says in each of its namespaces, including links between them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(*requests: tuple[str, int, int, str | None]) -> list[Answer]:
 
 @functools.cache
 def answers(name: str) -> list[Answer]:
-    """For each of SPECS; none where this kernel cannot, or refuses by design."""
+    """Return the answers for each of SPECS, or none if the kernel lacks the topology or it refuses by design."""
     specs = [(pairs, family) for pairs, family in SPECS if family == 4 or name not in IPV4_ALONE]
     result = ask(*((name, pairs, family, None) for pairs, family in specs))
     assert all(one["error"] in ("Unsupported", "Isolated") for one in result if "error" in one), result
@@ -38,7 +38,7 @@ def answers(name: str) -> list[Answer]:
 
 
 def states(name: str) -> list[tuple[State, dict[str, Any]]]:
-    """The states of one topology, and of each its interfaces by `namespace/interface`."""
+    """Return the states of one topology, and the interfaces of each by `namespace/interface`."""
     result = [msgspec.convert(one["state"], State) for one in answers(name)]
     return [
         (state, {f"{space.name}/{one.name}": one for space in state.namespaces for one in space.interfaces})
@@ -51,7 +51,7 @@ def shown(place: Any) -> str | None:
 
 
 def facts(one: Answer) -> Answer:
-    """Of an interface as `ip` tells of it, what a state tells."""
+    """Return the facts of an interface from `ip` that a state also has."""
     info = one.get("linkinfo", {})
     return {
         "name": one["ifname"],
@@ -73,9 +73,7 @@ def test_interfaces_agree_with_ip(name: str, need: Need) -> None:
         for space in answer["state"]["namespaces"]:
             report = answer["ip"][space["name"]]
             expected = [facts(one) for one in report["links"]]
-            if name.startswith(
-                "ovs"
-            ):  # its database says which ports a switch has and when its own port is up
+            if name.startswith("ovs"):  # the switch's database knows its ports and the state of its own port
                 expected = [one for one in expected if one["name"].startswith("eth")]
             found = [{key: one[key] for key in facts(report["links"][0])} for one in space["interfaces"]]
             assert [one for one in found if one["name"] in {each["name"] for each in expected}] == expected

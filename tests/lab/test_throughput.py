@@ -1,4 +1,4 @@
-"""Searches on real datapaths: a planted rate limit is found, a path that never loses is told, bad input and kills."""
+"""Throughput searches on real datapaths: a planted rate limit, a path without loss, invalid input, and kills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_PPS = 40e6 / 8 / 508  # tbf counts frames without FCS
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """The rows of one search of a bridge as it is, and of one whose port is limited."""
+    """Return the rows of one search of an unlimited bridge and of one whose port is limited."""
     with sandbox(tmp_path_factory.mktemp("searched"), user=False) as made:
         folder = made.folder / "run"
         words = ["frame_bytes=512", "rounds=1", "sum_s=1", "limit_s=30", LIMITED, "--folder", str(folder)]
@@ -33,7 +33,7 @@ def test_planted_limit_is_the_ndr(searched: list[Row]) -> None:
     assert (ndr["loss_goal_ratio"], pdr["loss_goal_ratio"]) == (0, 0.005)
     for row in (ndr, pdr):
         assert row["status"] == "ok", row["reason"]
-        # What the bucket and its queue hold is 4 % of what passes in a trial, and bounds are 5 % apart.
+        # The bucket and its queue hold 4 % of a trial's packets, and bounds are 5 % apart.
         assert row["throughput_pps"] == pytest.approx(LIMIT_PPS, rel=0.12)
         assert row["lower_bound_pps"] < row["upper_bound_pps"]
         assert row["throughput_bps"] == pytest.approx(row["throughput_pps"] * 512 * 8)
@@ -49,7 +49,7 @@ def test_lossless_path_is_generator_limited(searched: list[Row]) -> None:
 
 
 def test_every_trial_is_a_row(searched: list[Row]) -> None:
-    assert len({frozenset(row) for row in searched}) == 1  # each has every column
+    assert len({frozenset(row) for row in searched}) == 1  # every row has the same columns
     for arm in {row["arm"] for row in searched}:
         own = [row for row in searched if row["arm"] == arm and row["method"] == "trial"]
         [count] = {row["trials_count"] for row in searched if row["arm"] == arm and row["method"] == "search"}
@@ -81,7 +81,7 @@ def test_killed_search_leaves_nothing(tmp_path: Path) -> None:
     with sandbox(tmp_path) as made:
         folder = made.folder / "run"
         running = made.start(*LABKIT, "run", "throughput", "rounds=1", "--folder", str(folder))
-        # The command, the experiment, and copies of it that send.
+        # The command, the experiment, and its forked senders.
         assert until(lambda: len(made.pids(lambda words: "labkit.measure.agent.main" in words)) >= 2, 30), (
             made.processes()
         )

@@ -1,4 +1,5 @@
-"""Every topology, built: both ends reach each other at the MTU, and the kernel's own view agrees with the name."""
+"""Every topology on a real kernel: both ends reach each other at the MTU, and the kernel's view agrees with the
+name."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_p
 
 
 def built(requests: list[Answer]) -> list[str]:
-    """The command that answers these requests."""
+    """Return the command that answers these requests."""
     return [
         *local.prefix(),
         sys.executable,
@@ -47,7 +48,7 @@ def ask(requests: list[Answer]) -> list[Answer]:
 
 @functools.cache
 def answers(name: str) -> dict[tuple[int, int, int], Answer]:
-    """What was found in this topology for every (pairs, MTU, family)."""
+    """Return the findings for this topology for every (pairs, MTU, family)."""
     requests = [
         {"name": name, "isolated": name in ISOLATED, "pairs": pairs, "mtu_bytes": mtu, "family": family}
         for pairs, mtu, family in PARAMETERS
@@ -56,7 +57,7 @@ def answers(name: str) -> dict[tuple[int, int, int], Answer]:
 
 
 def eth0(answer: Answer) -> dict[str, Any]:
-    """The interface of every end, by the namespace's name."""
+    """Return the interface of every end, by the namespace's name."""
     return {space: result["eth0"] for space, result in answer["links"].items() if "eth0" in result}
 
 
@@ -244,7 +245,7 @@ def test_unknown_topology_and_unusable_parent() -> None:
 
 @pytest.mark.needs("macvlan", "iperf3")
 def test_nic_as_parent(tmp_path: Path) -> None:
-    """All arms stand on it at once, and modes that want it for themselves find it free."""
+    """All arms share it at once, and modes that need the NIC exclusively find it free."""
     with sandbox(tmp_path, nics=["nic0", "other"]) as machine:
         before = machine.interfaces()
         words = (
@@ -254,7 +255,7 @@ def test_nic_as_parent(tmp_path: Path) -> None:
             "rounds=2",
         )
         rows = machine.rows(*words, "slices=1", "whole_runs=1", "duration_s=1", "omit_s=0")
-        # A namespace that nothing holds any more is taken apart a moment later.
+        # The kernel removes an unreferenced namespace a moment later.
         assert until(lambda: machine.interfaces() == before, 5)
         assert until(machine.only_namespace, 5)
     result = {(row["topology"], row["status"]): row["reason"] for row in rows}
@@ -267,7 +268,7 @@ def test_nic_as_parent(tmp_path: Path) -> None:
 
 @pytest.mark.needs("macvlan")
 def test_two_arms_on_one_nic_are_isolated(tmp_path: Path) -> None:
-    """They have the same IP addresses on the same wire; each client talks to its own server all the same."""
+    """Both have the same IP addresses on the same wire, but each client reaches only its own server."""
     request = {"name": "macvlan_bridge", "parent": "nic0", "machine_netns": 3, "counts": True}
     with sandbox(tmp_path, nics=["nic0"]) as machine:
         script = f"exec 3</proc/self/ns/net; exec {shlex.join(built([request]))}"

@@ -1,4 +1,4 @@
-"""Load tests with TRex's own client against a server that answers as a recorded one did, on loopback of a sandbox."""
+"""Load tests with TRex's own client against a server on a sandbox's loopback that replays recorded answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = ["profile=64b", "warmup_s=0.3", "ramp_s=1.2", "hold_s=0.4", "step_s=0.4"
 
 @contextmanager
 def served(made: Sandbox, **plan: Any) -> Iterator[tuple[str, Path]]:
-    """A server in the sandbox: its HOST:PORT, and the file of the calls that it answered."""
+    """Start a server in the sandbox; return its HOST:PORT and the file with the calls that it answered."""
     log = made.folder / "calls.jsonl"
     log.write_text("")
     words = [*made.prefix, *argv(Plan(log=str(log), **plan))]
@@ -37,13 +37,13 @@ def served(made: Sandbox, **plan: Any) -> Iterator[tuple[str, Path]]:
 
 
 def calls(log: Path) -> list[str]:
-    """The methods that were called, without those of the client's own thread."""
+    """Return the called methods, without those of the client's own thread."""
     methods = [json.loads(line)[0] for line in log.read_text().splitlines()]
     return [method for method in methods if method != "get_async_events"]
 
 
 def released(log: Path) -> bool:
-    """Whether what was acquired is stopped and released."""
+    """Return whether all acquired ports were stopped and released."""
     methods = calls(log)
     return methods.count("acquire") == methods.count("release") == 2 and "remove_all_streams" in methods
 
@@ -55,13 +55,13 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def words_of(server: str, *words: str) -> list[str]:
-    """The parameters of a short load test; `words` take the place of those of the same name."""
+    """Return the parameters of a short load test; `words` replace those of the same name."""
     given = dict(word.split("=", 1) for word in (f"server={server}", *SHORT, *words))
     return [f"{name}={value}" for name, value in given.items()]
 
 
 def load_test(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[list[Row], str]:
-    """The rows of a load test, and what labkit said."""
+    """Return the rows of a load test and what labkit printed."""
     folder = made.folder / name
     with served(made, **plan) as (server, log):
         done = made.labkit(
@@ -78,7 +78,7 @@ def result_of(rows: list[Row]) -> Row:
 
 
 def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
-    """Each port's load of 10, 20 and 30 kpps, with 1,000 probes a second, before a device that carries 22 kpps."""
+    """Each port sends 10, 20 and 30 kpps with 1,000 probes a second to a device that forwards 22 kpps."""
     rows, out = load_test(box, "limited", capacity_pps=22_000, line_bps=1e9)
     result = result_of(rows)
     assert (result["status"], result["direction"], result["trex"]) == ("ok", "all", "v3.08")
@@ -223,7 +223,7 @@ def test_a_profile_that_is_none(box: Sandbox, text: str, sentence: str) -> None:
 
 
 def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
-    """The counters of the recorded session are replayed: 8,140 packets one way and 16,902 the other."""
+    """The server replays the recorded counters: 8,140 packets one way and 16,902 the other."""
     folder = box.folder / "stateful"
     with served(box, mode="ASTF", recorded="astf_http_own", api=(2, 3)) as (server, log):
         words = [f"server={server}", "mult=10", "test_s=6", "--folder", str(folder)]
@@ -234,10 +234,10 @@ def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
     [result] = [row for row in rows if row["part"] == "cost"]
     there, back = [row for row in rows if row["part"] == "directions"]
     assert (result["status"], result["mult"], result["connections_count"]) == ("ok", 10, 501)
-    assert result["connection_errors_count"] == 0  # err_no_tcp_udp counts the latency probes alone
+    assert result["connection_errors_count"] == 0  # err_no_tcp_udp counts only the latency probes
     assert (there["direction"], there["sent_count"], there["received_frames_count"]) == ("0→1", 8140, 8140)
     assert (back["direction"], back["sent_count"], back["received_frames_count"]) == ("1→0", 16_902, 16_902)
     assert (there["probes_sent_count"], there["probes_lost_count"]) == (5134, 1)
     assert (back["jitter_s"], back["probes_lost_count"]) == (pytest.approx(122e-6), 0)
     assert back["latency_max_s"] == pytest.approx(11_681e-6)
-    assert back["throughput_bps"] > 20 * there["throughput_bps"] > 0  # GETs one way, answers the other
+    assert back["throughput_bps"] > 20 * there["throughput_bps"] > 0  # requests one way, answers the other

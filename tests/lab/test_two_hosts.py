@@ -1,4 +1,4 @@
-"""Two nodes without a lab VM: both hosts are this machine, lent the two ends of a cable (a veth)."""
+"""Two nodes without a lab VM: this machine is both hosts, and each borrows one end of a cable (a veth)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWO = ("nodes=two", "peer=here")
 CABLE = "parent=nic0,far-nic0"
 BOTH = "topology=veth_bridge,macvlan_bridge"
 SHORT = ("duration_s=1", "omit_s=0")
-MEASURED = ("ok", "invalid")  # on a loaded machine flows may not run together for long enough to count
+MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 ARMS = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
 
 
@@ -44,12 +44,12 @@ def ip(machine: Sandbox, *lines: str) -> None:
 
 
 def agents(machine: Sandbox) -> list[int]:
-    """The processes of the two hosts, the servers' first: it is started first."""
+    """Return the processes of the two hosts, the servers' first because it is started first."""
     return machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
 
 
 def running(machine: Sandbox, *words: str) -> Process:
-    """A run whose load has begun."""
+    """Start a run and wait for its load."""
     process = machine.start(*LABKIT, "run", "datapaths", *TWO, CABLE, *words, "duration_s=600", "rounds=2")
     parameters = ["iperf3", "-J", "-c"]
     assert until(lambda: machine.pids(lambda result: result[:3] == parameters), 90), process.poll()
@@ -97,7 +97,7 @@ def test_udp_and_ping_rows(machine: Sandbox) -> None:
 
 
 def test_path_mtu_too_small_is_reported(tmp_path: Path) -> None:
-    """Both NICs take 9000, and a switch between them drops what is longer than 1500."""
+    """Both NICs accept 9000, and a switch between them drops frames longer than 1500."""
     with sandbox(tmp_path, nics=["nic0", "nic1"]) as machine:
         ip(machine, "link add switch type bridge", "link set switch up", "link set nic0 mtu 9000",
            "link set nic1 mtu 9000", "link set far-nic0 master switch", "link set far-nic1 master switch")  # fmt: skip
@@ -140,7 +140,7 @@ def test_killed_process_of_one_host(whose: int, machine: Sandbox) -> None:
 
 
 def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
-    """A bridge takes the NICs from the machine; Ctrl-C gives them back."""
+    """A bridge borrows the NICs from the machine, and Ctrl-C returns them."""
     before = machine.interfaces()
     process = running(machine, "topology=veth_bridge")
     assert "nic0" not in machine.interfaces()
@@ -153,7 +153,7 @@ def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
 
 @pytest.mark.needs("root", "sshd")
 def test_both_hosts_through_ssh(tmp_path: Path) -> None:
-    """Two NICs of one machine that is reached through ssh: its lock is taken once, and each side is brought labkit."""
+    """ssh reaches two NICs of one machine. Its lock is taken once, and labkit is copied for each side."""
     with lab(tmp_path) as machine:
         ip(machine, "link add nic0 up type veth peer name far-nic0", "link set far-nic0 up")
         before = machine.interfaces()
@@ -195,7 +195,7 @@ sys.exit(cli.main())
 
 @pytest.mark.needs("root", "sshd", "user namespaces")
 def test_waiting_for_the_second_host_is_bounded(tmp_path: Path) -> None:
-    """Python over there is in a network namespace of its own, as on a machine of its own: it has another lock."""
+    """Python on the remote side has its own network namespace and therefore another lock, as on a separate machine."""
     with lab(tmp_path, nics=["nic0"]) as machine:
         holder = machine.start("unshare", "--net", sys.executable, "-c", HOLD)
         try:

@@ -1,4 +1,4 @@
-"""The link between two lab VMs, without the lab VMs: what goes into one tap comes out of the other."""
+"""The link between two lab VMs, tested without them: frames sent into one tap come out of the other."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from labkit.system import process
 
 pytestmark = pytest.mark.needs("namespaces", "bridge", "ip", "tap")
 
-HEADER = bytes(10)  # struct virtio_net_hdr (linux/virtio_net.h): nothing left to do
+HEADER = bytes(10)  # struct virtio_net_hdr (linux/virtio_net.h) without any offload
 TUNGETDEVNETNS = 0x54E3  # linux/if_tun.h
-FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(8986)  # to all; local experimental EtherType
+# broadcast; local experimental EtherType
+FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(8986)
 
 
 def lines(argv: list[str], tap: int) -> str:
-    """What a program says in the network namespace of a tap."""
+    """Return what a program prints in the network namespace of a tap."""
     netns = fcntl.ioctl(tap, TUNGETDEVNETNS)
     try:
         inside = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
@@ -31,7 +32,7 @@ def lines(argv: list[str], tap: int) -> str:
 
 
 def frames(tap: int, seconds: float) -> int:
-    """How many of our frames come out of it."""
+    """Count the test's frames that come out of the tap."""
     count, deadline = 0, time.monotonic() + seconds
     while (rest := deadline - time.monotonic()) > 0:
         if select.select([tap], [], [], rest)[0]:
@@ -45,7 +46,7 @@ def test_frames_pass_in_both_directions() -> None:
         for source, sink in ((one, other), (other, one)):
             os.write(source, HEADER + FRAME)
             assert frames(sink, 1) == 1
-        # Each NIC has a MAC address of its own, and nothing is booted from.
+        # Each NIC has its own MAC address, and none is a boot device.
         devices = [end.words[-1] for end in ends]
         assert len(set(devices)) == 2
         assert all("romfile=," in device + "," for device in devices)
@@ -53,7 +54,7 @@ def test_frames_pass_in_both_directions() -> None:
 
 @pytest.mark.needs("root")
 def test_rate_limit() -> None:
-    """1 Mbit/s is 14 frames of 9,000 bytes in a second; 50 ms of them wait, and what is more is lost."""
+    """1 Mbit/s is 14 frames of 9,000 bytes in a second. 50 ms of them are queued, and the rest is dropped."""
     with vm_link.wire(1e6, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
         assert lines(["tc", "qdisc", "show", "dev", "other"], other).startswith("qdisc tbf")

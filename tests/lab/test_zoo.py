@@ -1,4 +1,4 @@
-"""A part of the zoo: causes that are planted in this kernel, and what `labkit why` says first of them."""
+"""A part of the zoo: causes planted in this kernel, and the first sentence of `labkit why` about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def test_planted_causes_are_named_first(tmp_path: Path) -> None:
-    """Two hundred rules, which each packet meets, and a rate limit: both are far above the noise."""
+    """The causes are two hundred rules for each packet, and a rate limit. Both are far above the noise."""
     plants = [one for one in zoo.PLANTS if one.name in ("200 nftables rules", "a rate limit")]
     answers = {plant.name: (named, sentence) for plant, sentence, named in zoo.Zoo(tmp_path).planted(plants)}
     assert answers.keys() == {"200 nftables rules", "a rate limit"}

@@ -1,4 +1,4 @@
-"""Which kinds of interfaces the topologies need, and which topologies join pairs."""
+"""List the interface kinds that topologies need, and the topologies that join pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = {
     "gre": "gre", "geneve": "geneve", "ipip": "ipip",
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
-OF_PAIRS = [name for name in TABLE if name != "overlay"]  # a network of its own: test_own_networks.py
+OF_PAIRS = [name for name in TABLE if name != "overlay"]  # overlay is its own network: test_own_networks.py
 
 
 def require_kind(name: str, need: Need) -> None:

@@ -1,4 +1,4 @@
-"""A real Dask cluster in a sandbox, and `labkit sweep --dask` that runs on it."""
+"""Run a real Dask cluster in a sandbox, and `labkit sweep --dask` on it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sandbox import LABKIT, Done, Sandbox, until
 from labkit.common import run_folder
 from labkit.system import process
 
-PATIENCE_S = 240  # with what takes a quarter of a minute when nothing else runs
+PATIENCE_S = 240  # for steps that take 15 s on an idle machine
 RESOURCE = ("--resources", "labkit=1")
 
 Program = subprocess.Popen[bytes]
 
 
 class Cluster:
-    """A scheduler and its workers in a sandbox, each with a log and a data root of its own."""
+    """A scheduler and its workers in a sandbox. Each has its own log and data root."""
 
     def __init__(self, machine: Sandbox, name: str) -> None:
         self.machine = machine
@@ -32,7 +32,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         there = self.folder / "scheduler.json"
-        # It makes a folder for files that it never has.
+        # The scheduler creates a folder for files that it never gets.
         words = ("--port", "0", "--no-dashboard", "--scheduler-file", str(there))
         self.scheduler = self._start("scheduler", *words, TMPDIR=str(self.folder))
         self._wait(self.scheduler, lambda: there.exists() and there.read_bytes().endswith(b"}"), "scheduler")
@@ -67,7 +67,7 @@ class Cluster:
         return self.folder / name / "data"
 
     def worker(self, name: str, *words: str, **environment: str) -> str:
-        """Start a worker called worker-…; its address when the scheduler knows it."""
+        """Start a worker called worker-…; return its address when the scheduler knows it."""
         own = str(self.folder / name)
         data = {"LABKIT_DATA": str(self.data(name))}
         words = (
@@ -88,7 +88,7 @@ class Cluster:
 
 
 class Sweep:
-    """labkit sweep --dask, running; what it says is in a file."""
+    """A running `labkit sweep --dask` whose output goes to a file."""
 
     def __init__(self, machine: Sandbox, name: str, address: str) -> None:
         self.lines = machine.folder / f"{name}.said"
@@ -100,11 +100,11 @@ class Sweep:
             )  # fmt: skip
 
     def says(self, words: str) -> list[str]:
-        """The group of every line that is such."""
+        """Return the group of every output line that matches."""
         return re.findall(words, self.lines.read_text(), re.MULTILINE)
 
     def waits(self, words: str) -> list[str]:
-        """The same, when there is one."""
+        """Wait for a matching line, and return the groups."""
         assert until(lambda: self.says(words) or self.program.poll() is not None, PATIENCE_S, 0.05)
         assert self.says(words), self.lines.read_text()
         return self.says(words)

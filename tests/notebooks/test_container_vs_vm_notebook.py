@@ -1,4 +1,5 @@
-"""The notebook of containers against virtual machines, small: one sweep of all kinds of ends, and its report."""
+"""The notebook that compares containers with virtual machines: one small sweep of all kinds of endpoints, and its
+report."""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ def folder(machine: Sandbox) -> Path:
 
 def test_all_endpoint_kinds_in_one_round(folder: Path, lab_kernel: str) -> None:
     table = verdicts.load(folder)
-    known = table[table["status"].isin(["ok", "invalid"])]  # flows may not run together on a loaded machine
+    known = table[table["status"].isin(["ok", "invalid"])]  # on a loaded machine, flows may not overlap
     assert set(known["protocol"]) == {"udp", "ping"}
     assert set(known["endpoint"]) >= {"namespace", "container", "guest", "shared_guest"}
     guests = known[known["endpoint"].isin(["guest", "shared_guest"])]
     assert set(guests["guest_kernel"]) == {lab_kernel}
     assert guests["guest_accelerator"].nunique() == 1
     assert dict(guests.groupby("endpoint")["guest_cpus_count"].max()) == {"guest": 1, "shared_guest": 2}
-    # Kernels count it in hundredths of a second: of a window that a loaded machine has cut short there may be none.
+    # Kernels count it in steps of 10 ms. A window that a loaded machine has cut short may contain none.
     assert (guests["guest_cpu_s"] >= 0).all()
     assert (guests.groupby("endpoint")["guest_cpu_s"].sum() > 0).all()
     pings = known[known["protocol"].eq("ping")]
@@ -65,14 +66,14 @@ def test_guest_function_times(folder: Path) -> None:
     calls = container_vs_vm.calls(profiles)
     assert set(calls["function"]) == {"ip_rcv", "ip_list_rcv"}
     timed = {"a guest each"}
-    if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # of one that has two CPUs it is not tried
+    if set(seen["guest_accelerator"].dropna()) == {"tcg"}:  # with two CPUs it is not traced
         shared = seen[seen["endpoint"].eq("shared_guest")]
         assert shared["reason"].str.contains("an emulated guest with several CPUs may panic").all()
     else:
         timed |= {"namespaces of one guest"}
     assert set(calls["ends"]) == timed
     of = calls.groupby("ends")["calls"].sum()
-    assert (of > 0).all()  # pings arrive by the one or by the other
+    assert (of > 0).all()  # pings arrive by one of the two
     timed = calls[calls["calls"] > 0]
     assert (timed["p50, µs"] > 0).all()
     assert (timed["p50, µs"] <= timed["longest, µs"]).all()

@@ -1,4 +1,5 @@
-"""The datapaths notebook, executed small by plain papermill: rows, prose and figures; and a run that it only shows."""
+"""The datapaths notebook, executed by plain papermill: rows, prose and figures of a small run, and of an existing
+run."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def papermill(machine: Sandbox, out: str, parameters: dict[str, str]) -> Done:
-    """`papermill 01_datapaths.ipynb OUT -p name value …`, typed in the folder of the notebooks."""
+    """Run `papermill 01_datapaths.ipynb OUT -p name value …` in the folder of the notebooks."""
     words = [word for name, value in parameters.items() for word in ("-p", name, value)]
     words = ["01_datapaths.ipynb", str(machine.folder / out), *words, "--no-progress-bar"]
     return machine.run(sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks")
 
 
 def texts(path: Path, kind: str = "text/markdown") -> str:
-    """All outputs of an executed notebook of one MIME type."""
+    """Return all outputs of an executed notebook of one MIME type."""
     notebook = nbformat.read(path, as_version=4)
     outputs: list[Any] = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return "\n".join(str(output["data"][kind]) for output in outputs if kind in output.get("data", {}))
@@ -55,7 +56,7 @@ def figure_titles(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def executed(machine: Sandbox) -> Path:
-    """The notebook, executed with all its parameters as papermill's -p has them: some of them texts."""
+    """Execute the notebook with all its parameters as papermill's -p passes them, some of them as text."""
     done = papermill(machine, "out.ipynb", SMALL)
     assert done.returncode == 0, done.stderr
     return machine.folder / "out.ipynb"
@@ -116,7 +117,7 @@ def test_existing_run_is_shown(executed: Path, machine: Sandbox) -> None:
 
 
 def test_several_hosts_side_by_side(machine: Sandbox) -> None:
-    """A sweep that has measured two kernels of one node, one of them emulated, and two nodes, shown as one report."""
+    """One report shows a sweep that has measured two kernels of one node, one of them emulated, and two nodes."""
     sweep = machine.folder / "hosts"
     points: dict[str, dict[str, Any]] = {
         "here": {}, "vm": HOSTS["vm:6.1"], "two": HOSTS["vm:6.1"] | {"nodes": "two", "peer": "vm:6.1", "slices": 0},

@@ -1,4 +1,4 @@
-"""The figure of a topology in a real browser, whose fonts are what they are: every label stays in its box."""
+"""Every label of a topology's figure stays in its box in a real browser with its own fonts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.measure.topologies import State
 
 pytestmark = pytest.mark.needs("chromium")
 
-# Of each label the least box that is around its middle, and by how many pixels it stands out of that.
+# For each label: the smallest box around its centre, and by how many pixels the label exceeds that box.
 STICKING_OUT = """() => {
     const rects = selector => [...document.querySelectorAll(selector)].map(it => it.getBoundingClientRect());
     const boxes = rects('.shapelayer path').sort((one, other) => one.width * one.height - other.width * other.height);

@@ -32,7 +32,7 @@ def why() -> flame.Difference:
 
 @pytest.fixture(scope="module")
 def pages(why: flame.Difference, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same two graphs, in a report and by themselves."""
+    """Write the same two graphs in a report and on pages of their own."""
     folder = tmp_path_factory.mktemp("flames")
     there = [flame.drawn(why), flame.graph(why.left)]
     outputs = [v4.new_output("display_data", data=one._repr_mimebundle_()) for one in there]
@@ -59,14 +59,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, pages: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The opened page; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
+    """Open the page. At the end, check that it made no network request and that its scripts had no error."""
     with watched(browser, pages[getattr(request, "param", "report")]) as page:
         page.wait_for_selector(".labkit-flame svg g")
         yield page
 
 
 def frame(page: Any, name: str) -> Any:
-    """The first frame with this label in the first graph."""
+    """Return the first frame with this label in the first graph."""
     return page.locator(".labkit-flame").first.locator("svg g", has_text=name).first
 
 
@@ -74,7 +74,7 @@ def frame(page: Any, name: str) -> Any:
 def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     graph = page.locator(".labkit-flame").first
     assert len(flame.drawn(why).data["name"]) > 5000
-    # coloured: more is reddish; grey: what did not stand out
+    # reddish: more time; grey: no significant difference
     fill = "it => getComputedStyle(it).fill.match(/\\d+/g).map(Number)"
     red, _, blue = frame(page, "planted").locator("rect").evaluate(fill)
     assert red - blue > 100
@@ -130,8 +130,8 @@ def test_click_keeps_the_numbers(page: Any) -> None:
 
 
 def test_drawing_time(page: Any) -> None:
-    """Drawing all frames again takes a fraction of a second; other programs of a busy machine may take some of five
-    turns."""
+    """Drawing all frames again takes a fraction of a second. The best of five counts, because other programs may
+    run."""
     took = page.evaluate("""() => ['right', 'left', 'right', 'left', 'right'].map(side => {
         const select = document.querySelector('.labkit-flame select'), begun = performance.now();
         select.value = side;

@@ -1,4 +1,4 @@
-"""A sweep on a real Dask cluster: workers, the scheduler, the command line are killed, and every point comes home."""
+"""Sweeps on a real Dask cluster return every point although workers, the scheduler and the command line are killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ grid:
 """
 LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 1500, 9000", "1500")
 
-# A point's process ends when nobody can tell it anything any more, so its standard input stays open.
+# A point's process ends when its standard input closes, so that stays open.
 RELAY = """
 import subprocess, sys
 argv = [sys.executable, "-m", "labkit.runner.cluster.point_process", sys.argv[1]]
@@ -70,20 +70,20 @@ def folder(machine: Sandbox, name: str) -> Path:
 
 
 def finished(machine: Sandbox, name: str) -> dict[str, dict[str, bytes]]:
-    """The rows of the points of a sweep that are finished."""
+    """Return the rows of a sweep's finished points."""
     result = machine.data.glob(f"datapaths/{name}-*/*/notebook.ipynb")
     return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
 def measuring(machine: Sandbox) -> list[int]:
-    """What measures for a worker: the point's process, the notebook's, the experiment's."""
+    """Return the processes that measure for a worker: the point's, the notebook's, and the experiment's."""
     names = {"labkit.runner.cluster.point_process", "ipykernel_launcher", "labkit.measure.agent.main"}
     return machine.pids(lambda words: bool(names & set(words)))
 
 
 @pytest.fixture(scope="module")
 def killed(machine: Sandbox, cluster: Cluster) -> Done:
-    """What a sweep says one of whose two workers was killed when it had measured a part of its point."""
+    """Kill one of a sweep's two workers when it has measured a part of its point. Return the sweep's output."""
     sweep = Sweep(machine, "killed", cluster.address)
     sweep.waits(r"point (\S+) is measured by ")
     data = {address: cluster.data(f"worker-{number}") for number, address in enumerate(cluster.workers, 1)}
@@ -114,7 +114,7 @@ def test_all_points_after_a_killed_worker(killed: Done, machine: Sandbox) -> Non
 
 
 def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
-    """The files of a point, with its columns and parameters."""
+    """Return the files of a point with their columns and parameters."""
     files = {re.sub(r"-[0-9a-f]{8,}", "", str(path.relative_to(folder))) for path in folder.rglob("*.*")}
     columns = {name for row in run_folder.read_rows(folder) for name in row}
     return files, columns, set(run_folder.read_run(folder)["parameters"])
@@ -130,7 +130,7 @@ def test_point_matches_a_local_point(killed: Done, machine: Sandbox) -> None:
     executed = json.loads((point / "notebook.ipynb").read_text())
     assert executed["metadata"]["papermill"]["parameters"]["folder"] == str(point)
     for path in filter(Path.is_file, point.rglob("*.*")):
-        # papermill notes which file it read: that was the worker's copy of the notebook.
+        # papermill records the path of the file it read, which was the worker's copy of the notebook.
         assert path.read_bytes().count(b".fleet-") == (path.name == "notebook.ipynb"), path
 
 
@@ -157,12 +157,12 @@ def test_finished_sweep_needs_no_cluster(killed: Done, machine: Sandbox) -> None
 
 
 def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
-    """Also the worker that was lost: its place is taken, and what it left on its disk is removed."""
+    """A new worker replaces the lost one and removes the files that it left on its disk."""
     lost = next(f"worker-{n}" for n, one in enumerate(cluster.workers.values(), 1) if one.poll() is not None)
     for living in (one for one in cluster.workers.values() if one.poll() is None):
         living.kill()
     assert list(cluster.data(lost).glob(".fleet-*"))
-    # Moved, not copied: a folder's marker proves nothing in a copy.
+    # Moved, not copied: a folder's marker is not valid in a copy.
     cluster.data("worker-3").parent.mkdir(parents=True)
     cluster.data(lost).rename(cluster.data("worker-3"))
     address = cluster.worker("worker-3", *RESOURCE)
@@ -234,7 +234,7 @@ def test_unsuitable_workers_are_refused(machine: Sandbox) -> None:
 
 
 def test_unreachable_scheduler(machine: Sandbox) -> None:
-    """Nothing listens there, or something that says nothing."""
+    """Either nothing listens at the address, or the listener never answers."""
     silent = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
     with subprocess.Popen(
         [*machine.prefix, *process.DIE_WITH_US, sys.executable, "-c", silent],
@@ -253,7 +253,7 @@ def test_unreachable_scheduler(machine: Sandbox) -> None:
 
 
 def test_parameters_are_not_executed(machine: Sandbox, tmp_path: Path) -> None:
-    """Text that would be code if it were pasted arrives as text."""
+    """Text that would be code if it were pasted into the notebook arrives as text."""
     cells = [
         {"cell_type": "code", "execution_count": None, "outputs": [], "source": text, "id": name,
          "metadata": {"tags": ["parameters"]} if name == "one" else {}}

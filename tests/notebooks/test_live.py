@@ -1,4 +1,4 @@
-"""Live topologies in cells that a real Jupyter kernel executes: used, drawn, interrupted, and gone with the kernel."""
+"""Live topologies in a real Jupyter kernel: cells use, draw and interrupt them, and they end with the kernel."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Notebook:
         self.pid = int(client.km.provisioner.pid)
 
     def cell(self, source: str) -> list[Any]:
-        """The outputs of a cell. Raises CellExecutionError."""
+        """Execute a cell and return its outputs. Raises CellExecutionError."""
         cell = nbformat.v4.new_code_cell(source)
         self._client.nb.cells.append(cell)
         return list(self._client.execute_cell(cell, len(self._client.nb.cells) - 1).outputs)
 
     def printed(self, source: str) -> str:
-        """What a cell prints."""
+        """Return what a cell prints."""
         return "".join(output["text"] for output in self.cell(source) if output["output_type"] == "stream")
 
     def shown(self, source: str) -> dict[str, Any]:
-        """The forms in which the last expression of a cell is displayed."""
+        """Return the forms in which a cell's last expression is displayed."""
         shown = [output["data"] for output in self.cell(source) if "data" in output]
         return dict(shown[-1])
 
     def refused(self, source: str) -> str:
-        """What a cell raises, in one line."""
+        """Return the error of a cell in one line."""
         with pytest.raises(CellExecutionError) as raised:
             self.cell(source)
         return f"{raised.value.ename}: {raised.value.evalue}"
 
     def running(self, name: str) -> list[int]:
-        """The processes that it has started, in whatever namespaces, with such a word."""
+        """Return the processes with this word that the kernel started, in any namespace."""
         return self._machine.pids(lambda words: name in words)
 
 
@@ -196,7 +196,7 @@ def test_topology_ends_with_the_kernel(tmp_path: Path) -> None:
 
 
 def test_concurrent_threads(notebook: Notebook) -> None:
-    """One that waits for a program hung the others, whatever their timeout_s."""
+    """A thread that waited for a program used to block the others, whatever their timeout_s."""
     printed = notebook.printed(
         "import time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"

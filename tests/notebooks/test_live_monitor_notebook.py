@@ -1,4 +1,4 @@
-"""The notebook 06_live_monitor executes, and shows what it counted."""
+"""The notebook 06_live_monitor runs and shows what it counted."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_notebook_executes(tmp_path: Path) -> None:
     assert "kept_count=" in counts["text/plain"]
     assert "dropped_count=0" in counts["text/plain"]
     assert "10.1.0.1" in talkers["text/plain"]
-    assert "ICMP echo" in last["text/html"]  # pandas cuts long texts
+    assert "ICMP echo" in last["text/html"]  # pandas truncates long texts
     assert "application/vnd.jupyter.widget-view+json" in panel

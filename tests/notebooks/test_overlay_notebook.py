@@ -1,5 +1,5 @@
-"""A sweep with the shape of params/overlay.yaml, small and on this kernel: measured, one report of all its parts in a
-real browser, and the report of one run with its images."""
+"""A small sweep like params/overlay.yaml on this kernel: one report of all parts in a real browser, and the report of
+one run with its images."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def labkit(machine: Sandbox, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox) -> str:
-    """What the sweep says in the terminal."""
+    """Return what the sweep prints in the terminal."""
     return labkit(machine, "sweep", "params/overlay.yaml")
 
 
@@ -60,7 +60,7 @@ def folder(machine: Sandbox, lines: str) -> Path:
 
 @pytest.fixture(scope="module")
 def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The opened report; afterwards, that nothing went wrong in its scripts."""
+    """Open the report. At the end, check that its scripts had no error."""
     report = (folder / "report.html").as_uri()
     with chromium(tmp_path_factory.mktemp("profile")) as browser, watched(browser, report) as page:
         page.wait_for_function(
@@ -103,7 +103,7 @@ def test_report_covers_every_part(page: Any) -> None:
 
 
 def test_report_with_images(folder: Path, machine: Sandbox) -> None:
-    """A run that is no sweep's, of which a part was not looked at."""
+    """The run belongs to no sweep, and one of its parts was not measured."""
     [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
     run = machine.data / "overlay" / "alone"
     shutil.copytree(point, run, ignore=shutil.ignore_patterns("*.ipynb"))

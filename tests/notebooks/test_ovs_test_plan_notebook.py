@@ -1,5 +1,5 @@
-"""The notebook of the OVS test plan, small and on the userspace datapath: searched through a sweep, one report with its
-figures and sentences."""
+"""The notebook of the OVS test plan on the userspace datapath: a small sweep of searches, and one report with figures
+and sentences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> pd.DataFrame:
-    """All rows, those of trials as well."""
+    """Return all rows, including those of trials."""
     return load.load(folder, None)
 
 

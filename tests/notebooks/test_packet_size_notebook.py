@@ -1,5 +1,5 @@
-"""The notebook of packet sizes, small and on this kernel: measured through a sweep, one report with its figures and
-sentences; and what cannot be asked, in one sentence each."""
+"""The notebook of packet sizes on this kernel: a small sweep, one report with figures and sentences, and one sentence
+for each invalid request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox) -> str:
-    """What the sweep says in the terminal."""
+    """Return what the sweep prints in the terminal."""
     done = machine.labkit("sweep", "params/packet_size.yaml", cwd=machine.folder / "project", timeout=400)
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
@@ -81,7 +81,7 @@ def test_report_figures_and_sentences(folder: Path) -> None:
     for words in (*TITLES, "The cost of a packet by its size", "cut: each further one"):
         assert words in text
     assert "Traceback" not in text
-    # Timed at one of the two sizes alone, or not at all: either way one sentence says that nothing can be told.
+    # Function times exist for one of the two sizes or none. Either way, one sentence says that it cannot be decided.
     assert "takes half as long for 800 bytes as for 400 cannot be determined here: " in text
 
 

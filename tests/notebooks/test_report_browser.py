@@ -1,4 +1,4 @@
-"""The report in a real browser: its figures are drawn, its code is folded away, and it asks the network for nothing."""
+"""The report in a real browser draws its figures, folds its code away, and makes no network request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
-    """The opened report; afterwards, that nothing was asked of the network and nothing went wrong in its scripts."""
+    """Open the report. At the end, check that it made no network request and that its scripts had no error."""
     with watched(browser, address) as page:
         page.wait_for_function(
             "document.querySelectorAll('.figure .main-svg .legend, .figure .main-svg .plot').length > 0"
@@ -55,7 +55,7 @@ def test_every_figure_is_drawn(page: Any) -> None:
 
 
 def test_figure_labels_stay_inside(page: Any) -> None:
-    """No title, note or label is cut off by the edge of its figure."""
+    """The edge of a figure cuts off no title, note or label."""
     outside = page.evaluate("""() => [...document.querySelectorAll('.figure')].flatMap(place => {
         const edge = place.querySelector('.main-svg').getBoundingClientRect();
         return [...place.querySelectorAll('.main-svg text')].filter(it => {
@@ -77,7 +77,7 @@ def test_code_unfolds(page: Any) -> None:
 
 
 def test_hover_shows_units(page: Any) -> None:
-    # The drag layer lies over the points, so the pointer is put where one is.
+    # The drag layer covers the points, so move the pointer to the position of one.
     box = page.query_selector(".figure .scatterlayer .errorbars ~ .points path.point").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".figure .hoverlayer .hovertext")

@@ -1,4 +1,4 @@
-"""The tutorial, executed small: every cell runs, and what it displays is of the run that it measured."""
+"""Every cell of the tutorial runs and displays the run that the tutorial measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep for real, killed in the middle of a point and gone on with: finished points are not measured again."""
+"""Sweeps that are killed in the middle of a point, or interrupted, resume without measuring finished points again."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def folder(machine: Sandbox) -> Path:
 
 
 def points(machine: Sandbox) -> dict[str, dict[str, bytes]]:
-    """The rows on disk, by point of the sweep."""
+    """Return the rows on disk, by point of the sweep."""
     result = machine.data.glob("datapaths/small-*/*/run.json")
     return {path.parent.name: rows_on_disk(path.parent) for path in result}
 
 
 @pytest.fixture(scope="module")
 def killed(machine: Sandbox) -> dict[str, dict[str, bytes]]:
-    """The rows on disk after a sweep was killed when one point was finished and another had begun."""
+    """Return the rows on disk after a sweep was killed with one point finished and another begun."""
     before = machine.interfaces()
     process = machine.start(*SWEEP, cwd=project(machine))
     assert until(lambda: len(points(machine)) == 2 and all(points(machine).values()), 60, 0.05), points(
@@ -70,7 +70,7 @@ def killed(machine: Sandbox) -> dict[str, dict[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def done(machine: Sandbox, killed: dict[str, dict[str, bytes]]) -> str:
-    """What the same command says when it has gone on to the end."""
+    """Return what the same command prints after resuming the sweep to its end."""
     done = machine.run(*SWEEP, cwd=project(machine))
     assert done.returncode == 0, done.stderr
     assert "1 of 2 points were measured before; going on in " in done.stderr
@@ -97,7 +97,7 @@ def test_no_leftover_files_or_processes(
     assert list(folder(machine).rglob(".*")) == []
     home, tmp, here = machine.empty
     assert [list(tmp.iterdir()), list(here.iterdir())] == [[], []]
-    # IPython makes itself a profile, whatever it is started for.
+    # IPython always creates a profile for itself.
     assert {path.name for path in home.iterdir()} <= {".ipython"}
 
 
@@ -139,7 +139,7 @@ def test_report_and_compare_take_a_sweep(done: str, machine: Sandbox) -> None:
 
 
 def test_interrupt_and_resume(machine: Sandbox, done: str) -> None:
-    """Ctrl-C reaches labkit, which ends the notebook; what is finished stays."""
+    """Ctrl-C reaches labkit, which ends the notebook. Finished points stay."""
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
@@ -167,7 +167,8 @@ def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
 
 
 def test_failed_point_is_one_sentence(machine: Sandbox, done: str) -> None:
-    """What only turns out in the notebook: its words, the point, and the notebook as far as it came."""
+    """If only the notebook can detect the error, the sentence has its message and the point. The partial notebook
+    stays."""
     path = project(machine) / "params" / "nic.yaml"
     path.write_text(
         "notebook: 01_datapaths\n"

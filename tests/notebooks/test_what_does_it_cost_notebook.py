@@ -1,4 +1,5 @@
-"""The notebook of prices, small and for real: every change is in it, with its effect or the reason why not."""
+"""The notebook of prices, small and for real: it lists every change with its effect or with the reason why there is
+none."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def outputs(machine: Sandbox) -> list[dict[str, object]]:
-    """The outputs of the executed notebook, by MIME type."""
+    """Return the outputs of the executed notebook, by MIME type."""
     words = [
         "09_what_does_it_cost.ipynb",
         str(machine.folder / "out.ipynb"),
@@ -67,7 +68,7 @@ def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object
         for arm in ("veth_bridge", "veth_bridge (again)", "rules-10", "mtu-1280")
         for protocol in ("tcp", "udp")
     }
-    assert set(ok["mtu_bytes"]) == {1500}  # of the point; the arm's own is in `changed`
+    assert set(ok["mtu_bytes"]) == {1500}  # the point's MTU; the arm's own is in `changed`
 
 
 def test_prices_and_effects_are_shown(outputs: list[dict[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""What .ci/run ends with when its parts fail, with programs in the place of make, labkit and pytest."""
+"""The exit code of .ci/run when its parts fail. Fake programs replace make, labkit and pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 PARTS = ("test", "test-long", "test-alone")
-# A part ends as a file of its name says, and leaves pytest's exit code behind where pytest was reached.
+# Each part ends as the file of its name says, and records pytest's exit code if pytest ran.
 MAKE = """#!/bin/sh
 echo "make $1" >>log
 [ "$1" != setup ] || exit 0
@@ -25,7 +25,7 @@ AGAIN = "again"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree with .ci/run and stand-ins for the programs that it starts."""
+    """Create a tree with .ci/run and fakes of the programs that it starts."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     for name, text in {
@@ -41,7 +41,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def run(tree: Path) -> tuple[int, list[str]]:
-    """The exit code of .ci/run, and the programs that it started."""
+    """Return the exit code of .ci/run, and the programs that it started."""
     environment = os.environ | {"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
         [str(tree / ".ci/run")], env=environment, capture_output=True, text=True, check=False
@@ -68,13 +68,14 @@ def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("code", ["2", "3", "unreached"])
 def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
-    """An interrupted pytest, one with an internal error, and ruff or mypy, which come before it."""
+    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy, which run before
+    it."""
     if code == "unreached":
         (tree / f"{part}-unreached").touch()
     else:
         (tree / part).write_text(code)
     assert run(tree) == (1, ALL)
-    if part != "test-alone":  # tests of another part that fail and then pass do not hide it
+    if part != "test-alone":  # a failed part whose tests then pass must not hide this failure
         (tree / "test-alone").write_text("1")
         (tree / AGAIN).write_text("0")
         (tree / "log").unlink()

@@ -1,4 +1,4 @@
-"""`make docs`: the pages are built without a warning, fetch nothing, and have the notebooks and the API."""
+"""`make docs` builds all pages without a warning. They fetch nothing and include the notebooks and the API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAKE = (ROOT / "Makefile").read_text()
 
 
 def built(source: Path, form: str) -> Path:
-    """The pages in this form. A warning is an error."""
+    """Build the pages in this form. A warning is an error."""
     out = source.parent / form
     words = [sys.executable, "-P", "-m", "sphinx", "-q", "-W", "-b", form, str(source), str(out)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, folders, links, commands of make."""
+"""Everything that the documents name exists: files, folders, links, commands of make."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from labkit.runner import run
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ENDINGS = (".py", ".md", ".yaml", ".yml", ".json", ".svg", ".png", ".js", ".css", ".csv", ".toml", ".ipynb")
-# Folders and files that runs make; they are not in git.
+# Files and folders that runs create; they are not in git.
 OF_RUNS = re.compile(r"(data|figures|rows|artefacts)/|(run|environment|sweep)\.json|report\.html|why\.html")
 
 
 def paths(text: str) -> list[str]:
-    """The words in backticks that name a file or a folder of the project."""
+    """Return the words in backticks that name a file or a folder of the project."""
     words = re.findall(r"`([^`\s]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return [
         word
@@ -26,14 +26,14 @@ def paths(text: str) -> list[str]:
         if re.fullmatch(r"[\w./-]+", word)
         and not word.startswith(("/", "-"))
         and (word.endswith(ENDINGS) or re.fullmatch(r"([\w.-]+/)+", word))
-        and not re.search(r"\b[A-Z]{4,}\b(?!\.md)", word)  # FILE.yaml stands for any
+        and not re.search(r"\b[A-Z]{4,}\b(?!\.md)", word)  # FILE.yaml is a placeholder
         and not OF_RUNS.match(word)
     ]
 
 
 @pytest.fixture(scope="module")
 def known() -> set[str]:
-    """Every file and folder of the project, by every end of its path."""
+    """Return every file and folder of the project, by every suffix of its path."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     names = set()

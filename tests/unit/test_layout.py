@@ -1,4 +1,5 @@
-"""The rules of the house (docs/DESIGN.md), kept by reading the source instead of by remembering them."""
+"""The source follows the project's rules (docs/DESIGN.md): layers, imports, how programs start, notebooks, and
+names."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Need
 
-# The layers of labkit/, from the bottom. A module imports from its own folder and from the layers below it;
-# `measure` and `analysis` stand on one layer and never import each other.
+# The layers of labkit/, from the bottom. A module imports only from its own folder and from the layers below it.
+# `measure` and `analysis` are in one layer and never import each other.
 LAYERS = (
     {"common"},
     {"system"},
@@ -27,9 +28,9 @@ LAYERS = (
     {"start", "magics", "parameter_panel"},
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
-# All that the measuring wing may import beside the standard library; the last two only where a search needs them.
+# The only packages that the measuring side may import beside the standard library. Only searches need the last two.
 LIGHT = {"pyroute2", "msgspec", "ovs", "MLRsearch", "hdrh"}
-# A program of its own, which runs beside labkit: TRex's client and what it brings are imported there alone.
+# A separate program that runs beside labkit. Only it imports TRex's client and the packages that come with it.
 APART = {"labkit.measure.traffic.trex.client_process": {"lbr_trex_client", "trex"}}
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
@@ -47,7 +48,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a module of labkit."""
+    """Return the dotted name of a module of labkit."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -55,19 +56,19 @@ MODULES = {module_name(path): path for path in SOURCES}
 
 
 def folder(name: str) -> str:
-    """The folder or module directly below labkit that a dotted name belongs to; "" for labkit itself."""
+    """Return the folder or module directly below labkit that a dotted name belongs to; "" for labkit itself."""
     return name.split(".")[1] if "." in name else ""
 
 
 def room(name: str) -> str:
-    """A folder below measure, analysis, system or common; else the folder below labkit."""
+    """Return the folder below measure, analysis, system or common, or else the folder below labkit."""
     words = name.split(".")
     deep = len(words) > 2 and words[1] in {"measure", "analysis", "system", "common"}
     return ".".join(words[1:3]) if deep else folder(name)
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module that a file imports, anywhere in it (for types alone, too), as a dotted name with its line."""
+    """Yield every module that a file imports, anywhere in it (also for types only), as a dotted name with its line."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -80,7 +81,7 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def of_labkit(path: Path) -> Iterator[tuple[str, int]]:
-    """The modules of labkit that a file imports, without itself."""
+    """Yield the modules of labkit that a file imports, without itself."""
     for name, line in imported(path):
         if name in MODULES and name not in {"labkit", module_name(path)}:
             yield name, line
@@ -94,7 +95,7 @@ def of_others(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def strings(path: Path) -> Iterator[tuple[str, int]]:
-    """Every string of a file that is not a docstring."""
+    """Yield every string of a file that is not a docstring."""
     module = tree(path)
     docs = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
     for node in ast.walk(module):
@@ -113,7 +114,7 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_imports_point_downwards() -> None:
-    """No upward import, and none between `measure` and `analysis`."""
+    """No module imports upwards, and `measure` and `analysis` do not import each other."""
     none(
         [
             f"{named(path)}:{line}: {name} imports {other}, which is not in a layer below"
@@ -125,7 +126,7 @@ def test_imports_point_downwards() -> None:
 
 
 def circles(edges: dict[str, set[str]]) -> list[str]:
-    """The edges that lead back to where they begin, directly or over others."""
+    """Return the edges that lead back to their start, directly or through others."""
 
     def reaches(start: str, target: str) -> bool:
         seen: set[str] = set()
@@ -205,7 +206,7 @@ def test_programs_start_without_a_shell() -> None:
 
 
 def test_python_runs_without_the_current_folder() -> None:
-    """Each start of this Python says -P or -I, and is known here if it is none."""
+    """Each start of this Python passes -P or -I. The pattern lists the exceptions."""
     starts = re.compile(r'sys\.executable(?!,\s+"-[PI]"|, \*light|\)| +#)')
     programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "ssh_bootstrap.py"]
     none(
@@ -230,7 +231,7 @@ def test_no_kill_by_name() -> None:
 
 
 def test_tests_skip_in_one_way() -> None:
-    """Tests skip by `need` of conftest.py alone, so that LABKIT_NO_SKIP reaches every skip."""
+    """Tests skip only by `need` of conftest.py, so that LABKIT_NO_SKIP reaches every skip."""
     faults = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(tree(path)):
@@ -258,7 +259,7 @@ def test_notebooks_are_thin_and_clean() -> None:
     none(faults)
 
 
-# Put together here so that this file does not name them either. (One without its slash is a Debian package.)
+# Joined here so that this file does not name them either. (Without its slash, one is a Debian package.)
 HOSTS = [
     ".".join(parts)
     for parts in (
@@ -267,12 +268,12 @@ HOSTS = [
         ("security", "debian", "org"), ("docker", "io/"), ("quay", "io"), ("ghcr", "io"), ("huggingface", "co"),
     )
 ]  # fmt: skip
-# Not preceded by what makes it a part of a longer path or of an address.
+# Not preceded by anything that makes it part of a longer path or of an address.
 A_PLACE_OF_ONE_MACHINE = re.compile(r"(?<![\w./~})])/(?:root|work|home)/\w")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text file that is in git, or will be with the next `git add`."""
+    """Yield every text file that is in git, or will be after the next `git add`."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in names:

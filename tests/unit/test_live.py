@@ -1,4 +1,4 @@
-"""What an endpoint of a live topology refuses before it sends a request."""
+"""An endpoint of a live topology rejects invalid requests before it sends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit.common.errors import BadInput
 
 
 class Recorder:
-    """Takes the place of a topology and records its requests."""
+    """A fake topology that records its requests."""
 
     def __init__(self) -> None:
         self.requests: list[list[str]] = []

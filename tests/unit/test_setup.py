@@ -1,4 +1,5 @@
-"""pyproject.toml, environment.yml, requirements.lock, packages.debian and .ci/run agree, also with the source."""
+"""pyproject.toml, environment.yml, requirements.lock, packages.debian and .ci/run agree with each other and the
+source."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 DEV = EXTRAS["dev"]
 OPTIONAL = [
     one for name, extra in EXTRAS.items() if name != "dev" for one in extra
-]  # what one command alone needs
+]  # only one command needs these
 BUILD = PROJECT["build-system"]["requires"]
 LOCK = (ROOT / "requirements.lock").read_text()
 
-# A package that is imported under another name than its own.
+# Packages whose import name differs from their own.
 IMPORTED_AS = {
     "ipython": "IPython",
     "jupyter-client": "jupyter_client",
@@ -39,8 +40,8 @@ IMPORTED_AS = {
     "hdrhistogram": "hdrh",
     "lbr-trex-client": "lbr_trex_client",
 }
-BROUGHT = {"trex", "zmq"}  # by lbr-trex-client, beside the name that it is imported by; by jupyter-client
-# What no line imports: the build, programs, types, and what others load.
+BROUGHT = {"trex", "zmq"}  # lbr-trex-client also brings trex; jupyter-client brings zmq
+# Packages that no line imports: for the build, programs, types, and what other packages load.
 BY_OTHERS = {
     "ipykernel",
     "pandas-stubs",
@@ -55,12 +56,12 @@ NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_O
 
 
 def bounds(requirements: list[str]) -> dict[str, str]:
-    """Name to version bounds, both in one canonical way."""
+    """Return the version bounds by name, both normalised."""
     return {canonicalize_name(r.name): str(r.specifier) for r in map(Requirement, requirements)}
 
 
 def locked() -> dict[str, tuple[str, int]]:
-    """Name to exact version and number of sha256 hashes."""
+    """Return the exact version and the number of sha256 hashes by name."""
     entries = re.split(
         r"^(?=[a-z0-9])", re.sub(r"^ *#.*\n", "", LOCK, flags=re.MULTILINE), flags=re.MULTILINE
     )
@@ -95,7 +96,7 @@ def test_imports_are_declared() -> None:
 
 
 def test_extras_are_imported_by_their_command_only() -> None:
-    """Without the extras everything else works: no module imports them at its top, but those of `--dask`."""
+    """Everything else works without the extras. Only the modules of `--dask` import them at module level."""
     for path in sorted((ROOT / "labkit").rglob("*.py")):
         module = ast.parse(path.read_text())
         at_top = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
@@ -116,7 +117,7 @@ def test_missing_extra_is_one_sentence(
 
 
 def test_verdicts_and_reports_import_nothing_heavy() -> None:
-    """A second each: scipy.stats, once there for ranks alone, and nbconvert, for colours alone."""
+    """Importing scipy.stats (once used only for ranks) or nbconvert (only for colours) takes a second."""
     code = "import sys, labkit.analysis.verdicts, labkit.analysis.report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
@@ -183,6 +184,6 @@ def test_second_setup_installs_nothing(need: Need) -> None:
     }
     start = time.monotonic()
     done = subprocess.run(["make", "setup"], cwd=ROOT, env=ours, capture_output=True, text=True, check=True)
-    # 0.06 s here; the margin is for a loaded machine.
+    # 0.06 s on the reference machine; the margin is for a loaded one
     assert time.monotonic() - start < 2
     assert "nstalling" not in done.stdout + done.stderr

@@ -1,7 +1,8 @@
-"""Gives a container interfaces in VLANs, and tells what became of it: a program, run as root of a machine that a test
-has to itself. JSON on standard output.
+"""Give a container interfaces in VLANs and report the result as JSON on standard output.
 
-The container is the namespace of a sleeping program, and what tells its process is no docker."""
+A test runs this program as root of a machine of its own. The container is the namespace of a sleeping program, and a
+fake docker reports its process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from labkit.commands.attach import Wanted, attach
 from labkit.common.errors import LabkitError
 
 ENGINE = "#!/bin/sh\nexec cat {}\n"
-# A NIC, at whose far end are VLANs 100 and 200, and a bridge that is in VLAN 10.
+# A NIC with VLANs 100 and 200 at its far end, and a bridge in VLAN 10.
 MADE = """
 ip link add nic0 up type veth peer name far0
 ip link set far0 up
@@ -33,13 +34,13 @@ UNREACHABLE = {"address": "1.2.3.4/24", "gateway": "9.9.9.9"}
 
 
 def there() -> list[str]:
-    """The interfaces of this machine, but for the near ends of cables, whose names are by lot."""
+    """Return this machine's interfaces, without the near ends of cables, whose names are random."""
     report = json.loads(subprocess.check_output(["ip", "-j", "link"]))
     return sorted(link["ifname"] for link in report if not link["ifname"].startswith("lk"))
 
 
 def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
-    """Of each kind: its address, what ping ended with, and the interfaces that are there."""
+    """Return for each kind the address, the exit code of ping, and the interfaces that exist."""
     result = []
     for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
         address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)).address
@@ -50,7 +51,7 @@ def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
 
 
 def refused() -> list[tuple[str, list[str]]]:
-    """What is said, and the interfaces that are there: for a VLAN whose device is there, and for one that has none."""
+    """Return the error and the existing interfaces, for a VLAN that has a device and for one that has none."""
     result = []
     for wanted in (
         Wanted("macvlan", "nic0", vlan=100, **UNREACHABLE),
@@ -65,7 +66,7 @@ def refused() -> list[tuple[str, list[str]]]:
 
 
 def main() -> None:
-    """Make all, and take the container away again."""
+    """Create everything, then remove the container."""
     for line in MADE.split("\n"):
         subprocess.run(line.split() or ["true"], check=True)
     with (

@@ -1,5 +1,7 @@
-"""The first process of a QEMU machine that tests have to themselves (tests/vm/qemu_machine.py). It runs the commands
-that it receives over the virtio-serial port, as root of a kernel of its own. Run as a program."""
+"""Run as the first process of a test's own QEMU machine (tests/vm/qemu_machine.py).
+
+It runs the commands that it receives over the virtio-serial port, as root of its own kernel.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from labkit.system import netlink
 
 
 def main() -> None:
-    """Answer requests, one JSON line each: `argv`, `env`, and `timeout_s`; without one it is only started."""
+    """Answer requests, one JSON line each: `argv`, `env`, and `timeout_s`. Without a timeout, only start the
+    program."""
     os.environ.pop("LABKIT_LAB_VM", None)
     os.makedirs("/dev/net", exist_ok=True)
     socket = netlink.Netlink()
@@ -33,7 +36,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What became of the command: its pid, or how it ended and what it said."""
+    """Return the result of the command: its pid, or its exit code and output."""
     environment = os.environ | request["env"]
     if request["timeout_s"] is None:
         with open("/dev/null", "r+b") as nothing:

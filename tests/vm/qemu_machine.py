@@ -1,5 +1,7 @@
-"""A machine of QEMU's that a test has to itself, to be `here` for labkit: another kernel over this machine's files, in
-which commands run as root and outside of any experiment. What they write is gone with it."""
+"""Boot a QEMU machine of a test's own that is `here` for labkit: another kernel with this machine's files.
+
+Commands run in it as root and outside of any experiment. What they write is discarded with the machine.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ BOOT_S = 300.0
 
 
 class Machine:
-    """It runs; `run`, `start` and `read` are of it."""
+    """A running machine. `run`, `start` and `read` act inside it."""
 
     def __init__(self, guest: LabVm) -> None:
         self._guest = guest
@@ -62,32 +64,32 @@ class Machine:
         return Done(argv, report["returncode"], report["stdout"], report["stderr"])
 
     def start(self, *argv: str, **environment: str) -> int:
-        """Start a program whose output nobody hears; its pid there."""
+        """Start a program and discard its output; return its pid in the machine."""
         return int(self._ask(argv, None, environment)["pid"])
 
     def labkit(self, *words: str, timeout: float = 240, **environment: str) -> Done:
-        """Run labkit; its data are in memory."""
+        """Run labkit with its data in memory."""
         return self.run(*LABKIT, *words, timeout=timeout, **{"LABKIT_DATA": "/tmp/data", **environment})
 
     def rows(self, *words: str, timeout: float = 240) -> list[dict[str, Any]]:
-        """The rows of `labkit run datapaths`."""
+        """Return the rows of `labkit run datapaths`."""
         done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def read(self, path: str) -> str:
-        """A file."""
+        """Return the content of a file."""
         return self.run("cat", path).stdout
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._answers.close()
         self._socket.close()
 
 
 @contextmanager
 def machine(where: str) -> Iterator[Machine]:
-    """The machine that a lab VM's word asks for, emulated; one boot in two is allowed to fail."""
+    """Boot the machine of a lab VM's parameters, emulated. One of two boots may fail."""
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
     first = [sys.executable, str(Path(__file__).with_name("guest_init.py"))]

@@ -1,4 +1,4 @@
-"""What a guest's root can do to the machine by the folder that is shared with it, and with which rights QEMU runs."""
+"""Confinement of lab VMs: what a guest's root can do through the shared folder, and the rights with which QEMU runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD = "touch ordinary; chmod 640 ordinary; mkdir below && echo x > below/file &
 
 
 def _qemu(folder: Path) -> int:
-    """The number of the process that has its console in this folder."""
+    """Return the pid of the QEMU process that has its console in this folder."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         words = path.read_bytes().split(b"\0")
         if b"qemu-system" in words[0] and f"file:{folder}/console".encode() in words:

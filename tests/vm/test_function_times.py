@@ -1,5 +1,7 @@
-"""function_times and function_graph on a kernel that can trace, to which labkit is what it is on a user's machine:
-`here`. One boot, which a VLAN of containers shares."""
+"""function_times and function_graph on a kernel that can trace and that is `here` for labkit, as on a user's machine.
+
+All tests share one boot, also the one about containers in a VLAN.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ JOURNAL = "/run/labkit-tracing.jsonl"
 SHORT = ("protocol=udp", "length_bytes=64", "duration_s=2", "omit_s=0", "slices=0", "profile_rounds=1")
 PATIENCE_S = 120
 
-# How often ip_rcv is called by 500 echo requests over loopback and their replies, and how long: by function_times in
-# two ways, by a trace buffer that is far too small, and by two programs of others.
+# Counts and durations of ip_rcv for 500 echo requests over loopback and their replies: from function_times in two ways,
+# with a much too small trace buffer, and from two other programs.
 COMPARED = r"""
 import json, os, re, sys
 from labkit.system import process
@@ -69,7 +71,7 @@ def emulated(lab_kernel: str) -> Iterator[Machine]:
 
 
 def state(there: Machine) -> list[str]:
-    """All that a tracer changes, and what labkit leaves while it traces."""
+    """Return everything that a tracer changes, and what labkit leaves while it traces."""
     names = [f"{TRACING}/{name}" for name in STATE.split()]
     result = re.sub(r"\d+ \(expanded: (\d+)\)", grown, there.run("grep", "-H", "", *names).stdout)
     return [result, there.run("ls", f"{TRACING}/instances").stdout,
@@ -77,13 +79,13 @@ def state(there: Machine) -> list[str]:
 
 
 def grown(size: re.Match[str]) -> str:
-    """What the size in KiB of a buffer that nobody has used yet reads as once it was written: whole pages of 4,080."""
+    """Return the reported size in KiB of an unused buffer once it is written: whole pages of 4,080 bytes."""
     return f"{-(-int(size[1]) * 1024 // 4080) * 4080 // 1024}"
 
 
 def test_every_packet_is_counted(emulated: Machine) -> None:
     words = ("topology=veth,veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
-    # So slow that none is lost at the socket: what is lost there was handled by these functions as well.
+    # Slow enough that the socket drops nothing: these functions also handled packets that the socket drops.
     rows = emulated.rows(*words, *SHORT, "rate_bps=5e5", "observe=function_times", timeout=400)
     profiles = [row for row in rows if row["method"] == "profile"]
     observed = [row for row in profiles if row["observer"]]
@@ -91,11 +93,11 @@ def test_every_packet_is_counted(emulated: Machine) -> None:
     for row in observed:
         assert row["status"] in ("ok", "invalid"), row["reason"]
         assert row["observed"]["tracer"] == "function_graph"
-        if row["status"] == "invalid":  # on a busy machine flows may not run together, or not be seen at all
+        if row["status"] == "invalid":  # on a busy machine, flows may not overlap or may not be seen at all
             continue
         result, packets = row["observed"]["functions"], row["received_count"]
         bridged = row["topology"] == "veth_bridge"
-        # What is on its way when the window begins or ends is counted on one side only.
+        # Packets in flight at the start or end of the window are counted on one side only.
         for name, each in (
             ("ip_rcv", 1),
             ("__netif_receive_skb_core", 1 + bridged),
@@ -131,7 +133,7 @@ def test_calls_of_one_packet(emulated: Machine) -> None:
         assert sum(call.self_ns for call in sent.calls) == sent.root.total_ns
         assert {"__dev_queue_xmit", "veth_xmit", "ip_rcv", "udp_rcv"} <= sent.names()
         assert sent.names() & bridge == (bridge if name == "veth_bridge" else set())
-        # Some are left out: those into which an interrupt came while the tracer itself ran.
+        # Calls that an interrupt hit while the tracer itself ran are left out.
         roots = report["roots"]["udp_sendmsg"]
         assert 30 < roots["arrived_count"] <= roots["count"] <= 60
         assert (one["lost"], one["doubts"]) == (0, [])
@@ -148,7 +150,7 @@ def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
     assert result["ip_rcv:return"][2] == {"0": 1000}  # NET_RX_SUCCESS
     assert (
         1 / 8 < result["own"][1] / result["bpf"][1] < 8
-    )  # a probe of BPF's takes as long as ip_rcv under emulation
+    )  # under emulation, a BPF probe takes as long as ip_rcv
     count, _p50, lost, doubts = result["small"]
     assert count < 1000
     assert lost > 0
@@ -168,7 +170,7 @@ def test_untraceable_functions_are_named(emulated: Machine) -> None:
     "killed", ["labkit.measure.agent.main", "labkit.system.machine.tracing_guard labkit.cli"]
 )
 def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
-    """By the guard outside of the experiment; where that was killed as well, by the doctor."""
+    """The guard outside the experiment restores it. If that was killed too, the doctor does."""
     before = state(emulated)
     emulated.start(*LABKIT, "run", "datapaths", "topology=veth", "observe=function_times", *SHORT[:2], "duration_s=60",
                    "slices=1", "whole_runs=0", LABKIT_DATA="/tmp/killed")  # fmt: skip
@@ -189,7 +191,7 @@ def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
 
 
 def test_attach_with_vlan(emulated: Machine) -> None:
-    """The device of a VLAN that was there stays; one that was made for what is refused goes with it."""
+    """An existing VLAN device stays. One that was created for a refused request is removed."""
     done = emulated.run(sys.executable, str(Path(__file__).with_name("attach_vlans.py")), timeout=240)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -207,7 +209,7 @@ def test_attach_with_vlan(emulated: Machine) -> None:
 
 
 def pids(there: Machine, word: str) -> list[int]:
-    """The processes that have this word in their command line; of experiments those are not that unshare(1) is."""
+    """Return the processes with this word in their command line, without an experiment's unshare(1)."""
     result = []
     for line in there.run("ps", "-eo", "pid,args").stdout.splitlines()[1:]:
         pid, *words = line.split()

@@ -1,4 +1,4 @@
-"""The kernel of a guest, traced by `guest_function_times` as an experiment does it: what it counts is what came."""
+"""`guest_function_times` traces a guest's kernel as in an experiment, and its counts equal the packets that arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_packet_is_counted_once(report: dict[str, Any]) -> None:
     assert row["status"] == "ok", row["reason"]
     assert (row["lost_samples_count"], row["observer"]) == (0, "guest_function_times")
     timed = row["observed"]["guest"]["functions"]
-    # A request that is received, and its answer; between namespaces packets come one by one, never in lists.
+    # A received request and its answer. Between namespaces, packets come one by one, never in lists.
     assert timed["ip_rcv"]["count"] == report["received_count"] >= 2 * row["received_count"] > 0
     assert timed["ip_list_rcv"]["count"] == 0
     for parts in ("cpus", "processes"):

@@ -1,4 +1,4 @@
-"""Guests as endpoints. Each test boots as few as it can."""
+"""Guests as endpoints. Each test boots as few as possible."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_guest_against_namespace(lab_kernel: str, machine: Sandbox) -> None:
     words = (*COMMON, "endpoint=namespace,guest", f"guest={lab_kernel},cpus=2,queues=2,offloads=off")
     rows = machine.rows(*words, "protocol=udp", "duration_s=4", "mtu_bytes=1400", timeout=500)
     [row] = [row for row in rows if row["arm"] == "veth_bridge/guest"]
-    assert row["status"] in ("ok", "invalid"), row["reason"]  # flows may not run together on a loaded machine
+    assert row["status"] in ("ok", "invalid"), row["reason"]  # on a loaded machine, flows may not overlap
     assert (row["topology"], row["endpoint"], row["guest_kernel"]) == ("veth_bridge", "guest", lab_kernel)
     assert (row["guest_cpus_count"], row["guest_queues_count"]) == (2, 2)
     assert "tx-checksumming" not in row["offloads"]
     assert row["received_count"] <= row["sent_count"]
     assert row["guest_cpu_s"] >= row["guest_softirq_s"] >= 0
-    assert row["guest_cpu_s"] > 0 or row["status"] == "invalid"  # a window that was cut short
+    assert row["guest_cpu_s"] > 0 or row["status"] == "invalid"  # the window was cut short
     others = [other for other in rows if other is not row]
     assert {other["guest_accelerator"] for other in others} == {None}
     assert {other["guest"] for other in rows} == {row["guest"]}

@@ -1,4 +1,4 @@
-"""Guests on taps of an Open vSwitch, whose mirrors copy what they send."""
+"""Guests on taps of an Open vSwitch: the mirrors copy what the guests send."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""JupyterLab in a real browser: a notebook is opened on a lab VM's kernel, and says so. Killed, Jupyter takes the lab
-VM along."""
+"""JupyterLab in a real browser opens a notebook on a lab VM's kernel and shows that. If Jupyter is killed, the lab VM
+ends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from sandbox import MARK, marked, until
 from labkit.jupyter import kernelspecs
 
 pytestmark = pytest.mark.needs("chromium", "set-up")
-PATIENCE_S = 400  # a quiet machine needs 25
+PATIENCE_S = 400  # an idle machine needs 25
 LAB = ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
 LAB += [f"--MappingKernelManager.kernel_info_timeout={PATIENCE_S}"]
 
 
 @dataclass
 class Server:
-    """JupyterLab. `address` has its token; `mark` is in the environment of all that it starts."""
+    """A running JupyterLab. `address` contains its token; `mark` is in the environment of all processes that it
+    starts."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -86,7 +87,7 @@ def test_notebook_on_a_lab_vm_kernel(server: Server, lab_kernel: str, tmp_path: 
         cell.click()
         page.keyboard.insert_text("import os; print(os.uname().release); open('left.txt', 'w').close()")
         output = page.locator(".jp-Notebook .jp-OutputArea-output", has_text=lab_kernel).first
-        # JupyterLab drops what is run before it has a connection, on whatever kernel: then it is run again.
+        # JupyterLab drops cells that run before it is connected to any kernel, so run the cell again.
         deadline = time.monotonic() + PATIENCE_S
         while not output.count() and time.monotonic() < deadline:
             cell.click()

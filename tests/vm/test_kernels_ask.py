@@ -1,4 +1,4 @@
-"""A kernel is booted, and says what it can do; it is remembered."""
+"""`labkit kernels` boots a kernel to learn its features and remembers them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_kernel_capabilities_are_probed_once(
     assert set(kernels_command.CAPABILITIES.values()) <= set(known), (
         "the table asks for what the doctor does not know"
     )
-    # What needs a module that leaves interfaces, a device that udev makes, and the tracer that has no instance on 6.1.
+    # These need a module that leaves interfaces, a device that udev creates, or a tracer without instances on 6.1.
     wanted = [
         *kernels_command.CAPABILITIES.values(),
         ("link kinds", "tap"),

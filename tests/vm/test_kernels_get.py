@@ -1,4 +1,4 @@
-"""Debian's kernels, fetched for real into a store of the test's own."""
+"""Debian's kernels, fetched from the network into a store of the test's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """apt that knows no package, as on a machine where `apt-get update` was never run."""
+    """Make apt know no package, as on a machine where `apt-get update` never ran."""
     (tmp_path / "lists/partial").mkdir(parents=True)
     (tmp_path / "apt.conf").write_text(f'Dir::State::Lists "{tmp_path}/lists";\nDir::Cache "{tmp_path}";\n')
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
@@ -59,7 +59,7 @@ def test_kernel_is_fetched_once(store: Path) -> None:
 def test_killed_fetch_leaves_no_partial_kernel(store: Path) -> None:
     getting = subprocess.Popen([*GET, "cloud"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while not list(store.glob(".new-*/kernel/boot/*")):  # it is being unpacked
+    while not list(store.glob(".new-*/kernel/boot/*")):  # until it is being unpacked
         assert getting.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -87,7 +87,7 @@ def test_no_network_or_package_is_one_sentence(store: Path, name: str) -> None:
 
 @pytest.mark.needs("root")
 def test_full_disk_is_one_sentence(store: Path) -> None:
-    """The file system is smaller than the kernel, and was filled only after room was looked for."""
+    """The file system is smaller than the kernel and fills up only after the check for free space."""
     program = (
         "import sys; from labkit import cli; from labkit.measure.hosts import debian_kernels;"
         "debian_kernels.room = lambda *_: None; sys.exit(cli.main(['kernels', 'get', 'cloud']))"

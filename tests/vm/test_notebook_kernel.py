@@ -1,4 +1,4 @@
-"""A notebook's kernel in a lab VM: what its cells see and may write, interrupt, restart, shutdown, papermill."""
+"""A notebook's kernel in a lab VM: what cells see and may write, interrupt, restart, shutdown, and papermill."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sandbox import MARK, marked, until
 from labkit.jupyter import kernelspecs
 
 pytestmark = pytest.mark.needs("set-up")
-PATIENCE_S = 400  # a quiet machine needs 20 for what is slowest
+PATIENCE_S = 400  # an idle machine needs 20 for the slowest step
 
 
 @dataclass
 class Notebook:
-    """A notebook's kernel and its folder. `mark` is in the environment of all that Jupyter starts for it."""
+    """A notebook's kernel and its folder. `mark` is in the environment of all processes that Jupyter starts for it."""
 
     manager: KernelManager
     client: Any
@@ -34,13 +34,13 @@ class Notebook:
     mark: str
 
     def run(self, code: str) -> str:
-        """What a cell writes; asserts that it ends well."""
+        """Return what a cell writes; assert that it succeeds."""
         status, text = self.report(code)
         assert status == "ok", text
         return text
 
     def report(self, code: str, first: Callable[[], None] = lambda: None) -> tuple[str, str]:
-        """How a cell ends, and what it writes and shows; `first` is called when the first of that comes."""
+        """Return how a cell ends, and what it writes and shows. `first` is called at its first output."""
         heard: list[str] = []
 
         def hear(message: dict[str, Any]) -> None:
@@ -55,13 +55,13 @@ class Notebook:
         return reply["content"]["status"], "".join(heard).strip()
 
     def programs(self) -> list[str]:
-        """The names of the programs that run for it on this machine."""
+        """Return the names of the programs that run for the kernel on this machine."""
         return [Path(words[0]).name for words in marked(self.mark).values() if words]
 
 
 @pytest.fixture(scope="module")
 def spec(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of a kernelspec that Jupyter finds."""
+    """Return the name of a kernelspec that Jupyter finds."""
     prefix = tmp_path_factory.mktemp("prefix")
     [_, name] = kernelspecs.install([lab_kernel], prefix)
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def test_only_the_notebook_folder_is_writable(notebook: Notebook, tmp_path: Path
     notebook.run("from pathlib import Path; Path('left.txt').write_text('from the guest')")
     assert (notebook.folder / "left.txt").read_text() == "from the guest"
     elsewhere = f"there, fresh = Path({str(tmp_path / 'there')!r}), Path({str(tmp_path / 'fresh')!r})"
-    # a copy of its own, which goes with the lab VM
+    # a copy that is discarded with the lab VM
     code = f"{elsewhere}; there.write_text('after'); fresh.touch(); print(there.read_text(), fresh.exists())"
     assert notebook.run(code) == "after True"
     assert (tmp_path / "there").read_text() == "before"
@@ -173,7 +173,7 @@ def test_killed_kernel_is_reported_once(spec: str, lab_kernel: str, tmp_path: Pa
 
 
 def test_datapaths_notebook_in_the_lab_vm(spec: str, lab_kernel: str, tmp_path: Path) -> None:
-    """numpy, pandas and plotly are imported in it: an emulated CPU has every instruction that the wheels use."""
+    """The lab VM imports numpy, pandas and plotly: an emulated CPU has every instruction that the wheels use."""
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "params").mkdir()
     parameters = {

@@ -1,4 +1,4 @@
-"""Open vSwitch with the kernel's datapath, on a kernel that has it: one lab VM for the whole of it."""
+"""Open vSwitch with the kernel's datapath, in one lab VM for all tests, on a kernel that has it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TOPOLOGIES = {
 
 @pytest.fixture(scope="module")
 def result(full_kernel: str) -> dict[str, Answer]:
-    """What was found in each switch."""
+    """Return the findings for each switch."""
     requests = [{"name": name} for name in TOPOLOGIES.values()]
     program = [sys.executable, str(ROOT / "tests/lab/build_switches.py"), json.dumps(requests)]
-    # The first tunnel of a kind changes the kernel's own code (jump labels); a second emulated CPU may trip over it.
+    # The first tunnel of a kind patches the kernel's code (jump labels). A second emulated CPU may fail on that.
     with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
     return dict(zip(TOPOLOGIES, json.loads(report), strict=True))
@@ -53,11 +53,11 @@ def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
 
 
 def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
-    """The megaflow of a ping sets both MAC addresses and the TTL; that of the tunnel goes into VXLAN."""
+    """The megaflow of a ping sets both MAC addresses and the TTL. That of the tunnel outputs to VXLAN."""
     assert "set(ipv4(ttl=63))" in result["case"]["flows"]
     assert "set(tunnel(" in result["tunnel"]["flows"]
 
 
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
-    """The kernel's datapath carries frames that are segmented later; only the userspace datapath cannot."""
+    """The kernel's datapath forwards frames that are segmented later. Only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]

@@ -1,5 +1,5 @@
-"""The report's overlay, and every kind of tunnel, built on a kernel that has them all, and what the experiment sees in
-it."""
+"""The report's overlay and every kind of tunnel, built on a kernel that supports them all, and the experiment's rows
+there."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def where(shared_vm: SharedVm) -> str:
 
 
 def ping(net: live.LiveTopology, source: str, target: str, mtu_bytes: int, patience_s: int = 30) -> str:
-    """What ping says of a packet that fills the MTU and must not be fragmented. Raises Failed when none comes back."""
+    """Return ping's output for a packet that fills the MTU and must not be fragmented. Raises Failed without a
+    reply."""
     size = mtu_bytes - (48 if ":" in target else 28)
     words = ("ping", "-n", "-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{size}", target)
     return net.endpoints[source].run(*words)
 
 
 def attentive(network: Network) -> Network:
-    """The network, with nodes that take no route over a link without carrier."""
+    """Return the network with nodes that ignore routes over links without carrier."""
     parts = tuple(
         msgspec.structs.replace(part, ignores_linkdown=True) if isinstance(part, Node) else part
         for part in network.parts
@@ -120,7 +121,7 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
-    """The rows of the experiment in the report's own network."""
+    """Return the rows of the experiment in the report's own network."""
     folder = shared_vm.folder / "overlay"
     parameters = ("part=path,reachability,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
     argv = [*LABKIT, "run", "overlay", *parameters, "--folder", str(folder)]
@@ -129,7 +130,7 @@ def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
     result = run_folder.read_rows(folder)
     assert {(row["status"], row["reason"]) for row in result} == {("ok", None)}
     doubts = {doubt for row in result for doubt in (row["doubts"] or "").split("; ")}
-    # Other tests run beside this one.
+    # other tests may run at the same time
     assert not [
         doubt
         for doubt in doubts
@@ -139,8 +140,11 @@ def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
 
 
 def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
-    """The report's tcpdump: `UDP, length 106` at lc1_br1, `GREv0, length 138` on both sides of the spine, VXLAN alone
-    again at lc2_br3, plain ICMP at cs5; and GRE alone, `length 88`, for a container of another subnet."""
+    """The captures equal the report's tcpdump.
+
+    That shows `UDP, length 106` at lc1_br1, `GREv0, length 138` on both sides of the spine, VXLAN alone again at
+    lc2_br3, and plain ICMP at cs5. For a container of another subnet it shows GRE alone, `length 88`.
+    """
     within = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30"
     for at, (stack, name, length) in {
         "lc1:lc1_br1": (f"Ethernet / {within}", "udp", 106 + 8),
@@ -183,7 +187,7 @@ def test_measured_header_overhead(rows: list[dict[str, Any]]) -> None:
 
 
 def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
-    """The same at a spine at the same time, by labkit and by hand."""
+    """labkit and tcpdump capture the same packets at a spine at the same time."""
     by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/by_hand.log & echo $!"
     begun = "until grep -q 'listening on' /tmp/by_hand.log; do sleep 0.1; done"
     ended = "kill {}; until grep -q 'by filter' /tmp/by_hand.log; do sleep 0.1; done; base64 /tmp/by_hand"
@@ -201,6 +205,6 @@ def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     theirs = overlay_checks.pcap(file)
     assert [length for length, data in ours if overlay_checks.is_ping(data)] == [172] * 6
     begin = theirs.index(ours[0])
-    # of what is around them, before labkit began and after it ended, none is of this ping
+    # packets that tcpdump saw before labkit began or after it ended do not belong to this ping
     assert theirs[begin : begin + len(ours)] == ours
     assert not any(overlay_checks.is_ping(data) for _, data in theirs[:begin] + theirs[begin + len(ours) :])

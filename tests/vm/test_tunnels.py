@@ -1,4 +1,4 @@
-"""Every kind of tunnel on a kernel that has them all."""
+"""Every kind of tunnel on a kernel that supports them all: reachability, MTU, headers, and peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KIND = {"vxlan_gre": "vxlan"}
 
 @pytest.fixture(scope="module")
 def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
-    """What was found in each kind of tunnel, by its name and the version of IP inside."""
+    """Return the findings for each kind of tunnel, by its name and the inner IP version."""
     parameters = [(name, family) for name in ARMS for family in (4, 6)]
     requests = [
         {"name": name, "mtu_bytes": 1400, "family": family, "pairs": 2 if family == 4 else 1}
@@ -53,7 +53,7 @@ def test_tunnel_reaches_and_measures(name: str, family: int, result: dict[tuple[
 
 
 def reaches(report: Answer) -> None:
-    """Every pair, at the MTU and not beyond."""
+    """Check that every pair is reachable at the MTU and not above it."""
     count = len(report["pairs"])
     assert report["full"] == [True] * count
     assert report["ttl"] == [64] * count
@@ -63,7 +63,7 @@ def reaches(report: Answer) -> None:
 
 
 def outside(name: str, report: Answer) -> None:
-    """The way is larger by what the headers add; as much is measured on it."""
+    """Check that the underlay's MTU is larger by the headers' length, which the captures confirm."""
     for links in report["links"].values():
         assert (links["eth0"]["mtu"], links["under"]["mtu"]) == (1400, 1400 + ADDED[name])
         assert links["eth0"]["linkinfo"]["info_kind"] == KIND.get(name, name)
@@ -74,7 +74,7 @@ def outside(name: str, report: Answer) -> None:
 
 
 def peers(name: str, state: State) -> None:
-    """Each end's tunnel is the other end's peer, in its own pair; where there are two tunnels, both are."""
+    """Check that each end's tunnel is the peer of the other end's, in its own pair; with two tunnels, check both."""
     interfaces = {(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
     for number in range(len(state.pairs)):
         for near, far, side in (("client", "server", 0), ("server", "client", 1)):

@@ -1,4 +1,4 @@
-"""Two lab VMs as two nodes, with a cable of labkit's between them."""
+"""Two lab VMs as two nodes, joined by labkit's cable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sandbox import Sandbox, clean_sandbox
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
 
 ACROSS = "topology=veth_bridge,macvlan_bridge,ipvlan_l2"
-MEASURED = ("ok", "invalid")  # on a loaded machine flows may not run together for long enough to count
+MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 RATE_BPS = 1e8
 
 
@@ -32,7 +32,7 @@ def test_line_rate_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
         assert row["peer_cpu_s"] > 0
     measured_bps = [row["throughput_bps"] for row in rows if row["status"] == "ok"]
     assert measured_bps, [row["reason"] for row in rows]
-    # What is in the switch's buffer when the window begins may come on top of 100 Mbit/s.
+    # Packets in the switch's buffer at the start of the window may add to 100 Mbit/s.
     assert max(measured_bps) < RATE_BPS * 1.1
     assert max(measured_bps) > RATE_BPS / 2
 

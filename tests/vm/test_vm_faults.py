@@ -1,4 +1,4 @@
-"""What goes wrong with a lab VM ends in one sentence in time; finished rows are kept, and nothing is left."""
+"""Faults of a lab VM end in one sentence within a time limit. Finished rows are kept, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from labkit.system.qemu import console
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
 
 SHORT = ("topology=veth", "duration_s=2", "omit_s=0")
-PATIENCE_S = 300  # on a machine that does much else, an emulated boot may take a minute
+PATIENCE_S = 300  # on a busy machine, an emulated boot may take a minute
 
 
 @contextmanager
 def measuring(
     where: str, folder: Path, rounds: int = 30
 ) -> Iterator[tuple[Sandbox, subprocess.Popen[str], Path]]:
-    """A run in a lab VM that has finished its first row, and has more to do."""
+    """Start a run in a lab VM that has finished its first row and still has points to measure."""
     with sandbox(folder, user=False) as machine:
         run = folder / "run"
         process = machine.start(
@@ -74,7 +74,7 @@ def test_hanging_vm(lab_kernel: str, tmp_path: Path) -> None:
 
 
 def test_killed_run_and_resume(lab_kernel: str, tmp_path: Path) -> None:
-    """The kill -9 of the command line leaves no process; the same command measures only what is missing."""
+    """After kill -9 of the command line no process is left. The same command measures only what is missing."""
     with measuring(f"vm:{lab_kernel}", tmp_path, rounds=3) as (machine, process, run):
         process.kill()
         process.communicate()
@@ -100,7 +100,7 @@ def test_kernel_panic(lab_kernel: str) -> None:
 
 
 def test_machine_files_are_read_only(full_kernel: str) -> None:
-    """Not in the guest's own view, which is a copy, but in what virtiofsd serves: there is no other way to the disk."""
+    """This concerns what virtiofsd serves, the only way to the disk. The guest's own view is a copy."""
     script = "mount -t virtiofs root /mnt && cat /mnt/etc/os-release >/dev/null && touch /mnt/var/tmp/labkit-was-here"
     with live.build("veth", where=f"vm:{full_kernel},profile=tracing,modules=ipvlan") as net:
         assert net.client0.run("uname", "-r").strip() == full_kernel
@@ -110,7 +110,7 @@ def test_machine_files_are_read_only(full_kernel: str) -> None:
 
 
 def test_guest_out_of_memory(lab_kernel: str) -> None:
-    """The kernel of the guest kills what takes too much: a program at an endpoint, or the experiment itself."""
+    """The guest's kernel kills what takes too much memory: a program at an endpoint, or the experiment itself."""
     hog = "import os; hogs = []\nwhile True: hogs.append(os.urandom(1 << 22))"
     with live.build("veth", where=f"vm:{lab_kernel},memory_mib=512") as net:
         with pytest.raises(Failed, match="SIGKILL"):

@@ -1,4 +1,4 @@
-"""A lab VM ends with whoever booted it, serves a whole sweep, and needs no root."""
+"""A lab VM ends with the process that booted it, serves a whole sweep, and needs no root."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.needs("user namespaces", "qemu", "lab kernel")
 
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 ONE = ("duration_s=2", "omit_s=0")
-MEASURED = ("ok", "invalid")  # on a loaded machine flows may not run together for long enough to count
+MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 PATIENCE_S = 300
 
 
 def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
-    """Whatever is killed while it boots, measures or ends: nothing of it is left."""
+    """Nothing is left when any process is killed while the lab VM boots, measures or ends."""
     print(f"LABKIT_TEST_SEED={SEED}")
     rng = random.Random(SEED)
     with sandbox(tmp_path, user=False) as machine:
@@ -39,7 +39,7 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
 
 @pytest.mark.smoke
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
-    """In a user namespace, where nothing but its own files belongs to this user."""
+    """In a user namespace this user owns nothing but their own files."""
     with sandbox(tmp_path) as machine:
         [row] = machine.rows("topology=ipvlan_l2", *ONE, f"where=vm:{lab_kernel}")
     assert row["status"] in MEASURED
@@ -76,7 +76,7 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path, fresh: str, bo
 
 
 def test_sweep_over_kernels_survives_a_killed_vm(lab_kernel: str, tmp_path: Path) -> None:
-    """The point goes on in a lab VM that is booted anew; ratios of both kernels stand side by side in the report."""
+    """The point continues in a newly booted lab VM. The report shows the ratios of both kernels side by side."""
     parameters = {
         "topology": ["veth", "veth_bridge"],
         "duration_s": 2,

@@ -1,7 +1,11 @@
-"""Sends datagrams over two topologies while function_graph watches, and tells what it saw: a program, run as an
-experiment's process is. The kept calls and what was told of them, as a JSON object by topology on standard output.
+"""Send datagrams over two topologies while function_graph traces, and report its result.
 
-All sockets are made before the tracer is armed: programs start slowly on an emulated kernel that traces all it does."""
+The tests run this as a program, like an experiment's process. Standard output gets a JSON object with the kept calls
+and the reported numbers of each topology.
+
+All sockets are created before the tracer is armed, because programs start slowly on an emulated kernel that traces
+them.
+"""
 
 from __future__ import annotations
 

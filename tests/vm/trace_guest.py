@@ -1,6 +1,8 @@
-"""Sends pings between two ends that share a guest while the guest's kernel is traced, and while its counters are read,
-as an experiment's profiles do, and tells what was seen: a program, run as an experiment's process is. Arguments: the
-guest's word, a folder; a JSON object on standard output. One boot."""
+"""Send pings between two ends that share a guest while its kernel is traced and its counters are read, as in profiles.
+
+The tests run this as a program, like an experiment's process. Arguments: the guest's parameters, and a folder. Standard
+output gets a JSON object. It boots one guest.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ STATE = ("current_tracer", "set_ftrace_filter", "tracing_on")
 
 
 def received_count(end: Any) -> int:
-    """How many packets IP has received at an end (InReceives: each that comes to ip_rcv)."""
+    """Return how many packets IP has received at an end (InReceives counts each packet that reaches ip_rcv)."""
     names, values = [line.split() for line in end.box.open("/proc/net/snmp").read().splitlines()[:2]]
     return int(values[names.index("InReceives")])
 
 
 def refused(parameters: DatapathParameters, topology: Any) -> str:
-    """The sentence of the survey about functions that are not there."""
+    """Return the survey's sentence about functions that do not exist."""
     try:
         registry.check_topology(parameters, topology)
     except BadInput as error:
@@ -53,7 +55,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))
             _arm, row = profiled_runs._observed(parameters, live[0], OBSERVER, folder, "1-p0")
-            if row["status"] == "ok" and row["sent_count"]:  # ping was not ended before its time was over
+            if row["status"] == "ok" and row["sent_count"]:  # the time limit did not end ping
                 break
         received = sum(map(received_count, ends)) - before
         _arm, counted = profiled_runs._observed(parameters, live[0], "counters", folder, "1-p1")

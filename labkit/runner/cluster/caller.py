@@ -1,7 +1,7 @@
-"""The command line's part of --dask: give points to workers, one at a time to each, and receive their folders.
+"""Distribute points to Dask workers for --dask, one at a time to each, and receive their folders.
 
-This process keeps the order, not the scheduler. So it knows which point runs where, workers that appear later get
-points, and the point of a lost worker is known.
+This process schedules the points, not Dask's scheduler. So it knows which point runs where, workers that appear later
+get points, and the point of a lost worker is known.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Workers = dict[str, dict[str, Any]]
 def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     """Measure points on the workers of the Dask cluster at `address`, and put their folders into the sweep's.
 
-    Raises BadInput when no worker can serve, what a point failed with, and Failed in one sentence when the scheduler
-    does not answer or goes away, or when one point has lost too many workers.
+    Raises BadInput when no worker can serve, the error of a failed point, and Failed when the scheduler does not answer
+    or disappears, or when one point has lost too many workers.
     """
     # What the library logs is part of labkit's own messages.
     for name in (
@@ -99,12 +99,12 @@ class _Running:
     event: dict[str, Any] = field(default_factory=dict)
 
     def what(self) -> str:
-        """Return what it is doing, or why it waits."""
+        """Return what the worker is doing, or why it waits."""
         lines = self.event.get("text")
         return f"{self.point.name}, {lines}" if lines else str(self.event.get("what", self.point.name))
 
     def give_up(self) -> None:
-        """Cancel the point; a living worker notices and ends it."""
+        """Cancel the point. A living worker notices this and ends the measurement."""
         self.answer.cancel()
         self.future.release()
 
@@ -143,7 +143,7 @@ class _Handing:
             self._collect()
 
     async def let_go(self) -> None:
-        """Keep what has finished meanwhile; the rest is not wanted any more, and its workers end it."""
+        """Keep the results that have arrived, and cancel the rest, so that its workers end it."""
         self.bar.stop()
         finished = [one.answer for one in self.running.values() if one.future.done()]
         if finished:
@@ -183,7 +183,7 @@ class _Handing:
                 self._hand(self.waiting.popleft(), address)
 
     def _alone(self, workers: Workers) -> None:
-        """Raise an error if no worker can serve: at once if that will not change, else after WORKER_S."""
+        """Raise an error if no worker can serve: at once if that will not change, otherwise after WORKER_S."""
         how = f'start one with: dask worker {self.address} --resources "labkit=1" --nthreads 2'
         if workers and not self.lost:
             address = next(iter(workers))
@@ -239,7 +239,7 @@ class _Handing:
         )
 
     def _collect(self) -> None:
-        """Take every answer that is there. Raises the first failure when all are taken."""
+        """Process every answer that has arrived, then raise the first failure."""
         failures = []
         for running in [one for one in self.running.values() if one.answer.done()]:
             try:
@@ -253,7 +253,7 @@ class _Handing:
         error = CancelledError() if running.answer.cancelled() else running.answer.exception()
         if isinstance(
             error, CancelledError
-        ):  # not cancelled by us: the connection broke, and the library took the point back, or not
+        ):  # not cancelled by us: the connection broke, whether or not Dask cancelled the point
             raise self._worker_lost()
         if isinstance(error, KilledWorker):
             self._take_back(running)

@@ -1,4 +1,4 @@
-"""Return a point's folder: pack it where it was measured, unpack it atomically at its destination."""
+"""Return a point's folder: pack it where it was measured, and unpack it atomically at its destination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import Failed
 
-MOST_BYTES = 1 << 30  # of a packed point, which is in memory as a whole on both sides
+MOST_BYTES = 1 << 30  # of a packed point, which both sides hold in memory as a whole
 MOST_UNPACKED_BYTES = 4 << 30
 PLACING = ".placed-"
 _ended: set[Path] = set()  # the finished attempts of this process
@@ -23,7 +23,7 @@ _ended: set[Path] = set()  # the finished attempts of this process
 def attempt(root: Path) -> Iterator[Path]:
     """Create a folder below `root` for one attempt to measure a point; remove it at the end.
 
-    Leftovers of killed workers, and of notebooks that ended late, are removed first.
+    This first removes leftovers of killed workers and of notebooks that ended late.
     """
     with ExitStack() as stack:
         with run_folder.write_errors(root):
@@ -55,10 +55,10 @@ def pack(folder: Path) -> bytes:
 
 
 def place(packed: bytes, folder: Path, was: str) -> None:
-    """Unpack into `folder`, replacing its content; on failure the old content stays.
+    """Unpack into `folder`, replacing its content. On failure the old content stays.
 
     In notebooks, the original folder path `was` is replaced by that of `folder`. Raises Failed if the disk is full, or
-    the archive holds anything but files below the folder.
+    the archive contains anything but files below the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -84,7 +84,7 @@ def place_file(packed: bytes, name: str, folder: Path, was: str) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a caller that was killed had begun to unpack in a sweep's folder."""
+    """Remove the incomplete folders of a killed caller from a sweep's folder."""
     safe_files.remove_left(folder, PLACING)
 
 

@@ -1,4 +1,4 @@
-"""What is sent to a worker: one point of a sweep as data. Only the notebook's own text is ever executed."""
+"""Describe one point of a sweep as data for a worker. The only code in it is the notebook's own text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def source_digest() -> str:
-    """Return a digest of labkit's Python files, because two labkits of one version may differ."""
+    """Return a digest of labkit's Python files, because two copies of one version may differ."""
     top = Path(labkit.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(top.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What runs on a Dask worker: a separate process for the point; it relays progress and returns the folder.
+"""Run on a Dask worker: start a separate process for the point, relay its progress, and return the folder.
 
 The worker's own process is unsuitable: executing a notebook changes its environment and current folder, it may have
 started before labkit was updated, and its threads cannot be ended.
@@ -25,10 +25,10 @@ OFTEN_S = 1.0  # seconds between two events, and between two checks whether the 
 
 
 def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
-    """Measure the point of a Request (as JSON), and tell of it on a topic of the scheduler's.
+    """Measure the point of a Request (as JSON), and report progress on a topic of the scheduler.
 
-    Returns `kind`: done, refused (a sentence in `text`: this worker cannot serve this caller), BadInput or Failed (the
-    point's sentence); and, when there is a folder, `packed`, all its files, and `folder`, its path here.
+    Returns `kind`: done, refused (this worker cannot serve this caller; `text` says why), BadInput or Failed (with the
+    point's message in `text`). If there is a folder, `packed` has all its files and `folder` its path here.
     """
     try:
         with folders.attempt(run_folder.data_root()) as top:

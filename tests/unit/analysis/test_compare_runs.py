@@ -1,4 +1,4 @@
-"""Two runs point by point: drift cancels where there is a common baseline, and what is not comparable is refused."""
+"""Two runs compared point by point: a common baseline cancels drift, and incomparable runs are rejected."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ALONE = {"veth_bridge": 1.0}
 
 
 def drifted(some: list[Row], factor: float) -> list[Row]:
-    """The same rows on a machine that is `factor` times as fast today."""
+    """Return the same rows on a machine that is `factor` times as fast today."""
     return [row | {"throughput_bps": row["throughput_bps"] * factor} for row in some]
 
 
 def compared(tmp_path: Path, left: list[Row], right: list[Row]) -> tuple[Any, str]:
-    """The comparison by topology, and all doubts as one text."""
+    """Return the comparison by topology, and all doubts as one text."""
     table, doubts = compare(save(tmp_path / "monday", left), save(tmp_path / "tuesday", right))
     return table.set_index("topology"), "\n".join(doubts)
 
@@ -40,7 +40,7 @@ def test_common_baseline_cancels_drift(tmp_path: Path) -> None:
         " macvlan_bridge to veth_bridge in tuesday and in monday: ratio "
     )
     assert arm["how"] == "Welch's t over 8 and 8 set-ups"
-    assert baseline["word"] == "no evidence"  # 5 % is what drift does
+    assert baseline["word"] == "no evidence"  # drift alone can cause 5 %
     assert math.isnan(baseline["relative_ratio"])
     assert (baseline["left_setups_count"], baseline["method"]) == (8, "slice")
     assert baseline["left_median"] == pytest.approx(1e10, rel=0.01)
@@ -87,7 +87,8 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
 
 
 def test_false_alarm_rate(tmp_path: Path) -> None:
-    """60 comparisons, set-ups that differ by 5 %, a drift of 4 %: 3 false alarms are expected of either kind."""
+    """In 60 comparisons with set-ups that vary by 5 % and a drift of 4 %, 3 false alarms of either kind are
+    expected."""
     rng, both = np.random.default_rng(7), []
     for seed, drift in ((1, 1.0), (2, 1.04)):
         some: list[Row] = []

@@ -1,4 +1,4 @@
-"""Doubts about the machine itself: whether it was busy before anything was measured."""
+"""Doubts about the machine itself: whether it was busy before the measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit.analysis import verdicts
 
 
 def test_busy_machine_is_reported_once() -> None:
-    """By what it did before the first run of each machine: later ones begin while the kernel clears up after others."""
+    """Only the first run of each machine counts: before later ones, the kernel still cleans up after earlier runs."""
     early, late, in_vm = ({"time": f"2026-11-21T{hour}:00:00Z"} for hour in ("07", "08", "06"))
     words = "a busy machine: in the half second before the first run 1.2 of its 2 CPUs were busy"
 

@@ -1,4 +1,4 @@
-"""Drawings of made states: the text of DOT and Mermaid, and where the boxes and lines of a figure are."""
+"""Drawings of made-up states: DOT and Mermaid text, and the positions of a figure's boxes and lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def overlap(one: TextBox, other: TextBox) -> bool:
 
 
 def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
-    """Whether a line runs through the inside of a box, looked at closely."""
+    """Return whether a line crosses the inside of a box, checked at many points."""
     steps = [step / 200 for step in range(201)]
     for (x0, y0), (x1, y1) in itertools.pairwise(line):
         for at in steps:
@@ -198,6 +198,6 @@ def test_figure_counts_omitted_pairs() -> None:
 
 
 def test_figure_needs_no_pandas() -> None:
-    """An emulated machine takes half a minute for it."""
+    """An emulated machine takes half a minute to import it."""
     code = "import sys; from labkit.analysis.drawing import figure; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Kinds of ends: which pairs are fair, what the boundary makes of a difference, and what the report has published."""
+"""Kinds of endpoints: fair pairs, the effect of the boundary on a difference, and the report's published numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATIOS = {
 
 
 def table(tmp_path: Path, ratios: dict[str, float] = RATIOS, **of_guest: Any) -> pd.DataFrame:
-    """Rows of all kinds of ends; `of_guest` is what guests with an end each have otherwise."""
+    """Return rows of all kinds of endpoints. `of_guest` changes those of guests with one endpoint each."""
     made = rows(
         ratios,
         slices=0,
@@ -69,7 +69,7 @@ def test_fair_pair_uses_its_own_baseline(tmp_path: Path) -> None:
     assert verdict["low"] < 0.2 < verdict["high"]
     usual = verdicts.verdicts(endpoint_kinds.usual(result))
     assert set(usual["topology"]) == {"veth_bridge/container", "veth_bridge/guest"}
-    assert set(result.loc[fair.index, "role"]) == {"variant"}  # the table itself is as it was
+    assert set(result.loc[fair.index, "role"]) == {"variant"}  # the table itself is unchanged
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_unfair_pair_names_the_difference(tmp_path: Path, differs: dict[str, Any
 
 def test_emulation_thread_count_makes_a_pair_unfair(tmp_path: Path) -> None:
     result = table(tmp_path, guest_threads_count=1)
-    assert len(endpoint_kinds.fair(result))  # older rows do not say
+    assert len(endpoint_kinds.fair(result))  # older rows lack the number
     result.loc[result["endpoint"].eq("shared_guest"), "guest_threads_count"] = 1
     assert not len(endpoint_kinds.fair(result))
     [lines] = endpoint_kinds.fair_pair_sentences(result, "shared_guest", "guest")
@@ -147,7 +147,7 @@ def test_sentences(tmp_path: Path) -> None:
 def test_published_comparison() -> None:
     result = endpoint_kinds.published()
     container, guest = result[result["default"]].sort_values("endpoint").to_dict("records")
-    assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # bits by datagrams
+    assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # from bits and packets
     assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
     assert guest["received_pps"] == pytest.approx(861, abs=1)
     lines = list(container_vs_vm.objections(endpoint_kinds.published()))
@@ -216,7 +216,7 @@ ROOTS = ("net_rx_action", "udp_sendmsg")
 
 
 def traced(folder: Path, **of_container: Any) -> Path:
-    """A run whose ends are namespaces and containers, with the calls of one packet in each."""
+    """Write a run whose endpoints are namespaces and containers, with the calls of one packet in each."""
     with open(TRACE) as lines:
         trees = list(call_trees.Reader(ROOTS).read(lines))
     report = {"trees": [{"root": root, "part": 0.5} for root in ROOTS], "shortest_s": 1e-6,
@@ -281,7 +281,7 @@ def test_unused_parameters_are_refused() -> None:
 
 
 def test_control_profiles_are_not_compared() -> None:
-    """An arm's own profile may have failed, and that of its second measurement not."""
+    """An arm's own profile may have failed while that of its control has not."""
     arms = [("guest", "veth_bridge/guest"), ("shared_guest", "veth_bridge/shared_guest (again)")]
     point = pd.DataFrame(arms, columns=["endpoint", "arm"])
     assert container_vs_vm._compared(point) == []

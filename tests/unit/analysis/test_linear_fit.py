@@ -1,5 +1,5 @@
-"""Straight lines through simulated rounds: intervals cover what was planted as often as they say, a cost per byte that
-was planted is found, and points that lie on no line are told."""
+"""Linear fits of simulated rounds: intervals reach their nominal coverage, a planted cost per byte is found, and points
+that lie on no line are detected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rounds(
     noise: float = 0.04,
     mood: float = 0.05,
 ) -> linear_fit.Floats:
-    """Rounds of an expected cost: the noise grows with the cost, and each round has a mood of its own."""
+    """Return rounds with this expected cost. Noise grows with the cost, and each round has its own common factor."""
     each = 1 + mood * rng.standard_normal((count, 1)) + noise * rng.standard_normal((count, expected.size))
     return expected * each
 
@@ -41,7 +41,7 @@ def test_interval_coverage() -> None:
 
 def test_lack_of_fit_false_alarm_rate() -> None:
     rng, trials = np.random.default_rng(8), 600
-    bent = FIXED + BYTE * SIZES + 1.2e-6 * (SIZES < 100)  # small ones are dearer
+    bent = FIXED + BYTE * SIZES + 1.2e-6 * (SIZES < 100)  # small ones cost more
     alarms = sum(linear_fit.fit(LINE, rounds(rng, FIXED + BYTE * SIZES)).misfits for _ in range(trials))
     seen = sum(linear_fit.fit(LINE, rounds(rng, bent)).misfits for _ in range(100))
     assert alarms <= 14, "1 % of 600 are 6"
@@ -49,7 +49,7 @@ def test_lack_of_fit_false_alarm_rate() -> None:
 
 
 def test_planted_cost_per_byte_is_found() -> None:
-    """0.5 ns a byte more of 0.3; and where nothing was planted, nothing is found in 95 %."""
+    """A planted 0.5 ns more per byte, on 0.3, is found. Without a planted cost, nothing is found in 95 %."""
     rng, result, false = np.random.default_rng(9), 0, 0
     for _ in range(200):
         one, same, dear = (
@@ -64,7 +64,7 @@ def test_planted_cost_per_byte_is_found() -> None:
 
 
 def test_weights_balance_large_and_small_values() -> None:
-    """With 4 % of noise at every size, 65507 bytes scatter by more than all that 16 bytes cost."""
+    """With 4 % noise at every size, 65507 bytes scatter by more than the whole cost of 16 bytes."""
     rng = np.random.default_rng(10)
     sizes = np.array([16.0, 400, 1472, 9000, 65507])
     design = np.column_stack([np.ones_like(sizes), sizes])

@@ -64,7 +64,7 @@ def test_rate_intervals_over_searches() -> None:
     result = loss_rates.rates(ROWS).set_index(["arm", "loss_goal_ratio"])
     ndr = result.loc[("ovs", 0.0)]
     assert ndr["median_pps"] == 200e3
-    # Student's t of three on logarithms: 199,833 times exp(± 4.303 · 0.0500 / √3)
+    # Student's t of three values on logarithms: 199,833 times exp(± 4.303 · 0.0500 / √3)
     assert (ndr["low_pps"], ndr["high_pps"]) == (
         pytest.approx(176.4e3, rel=0.01),
         pytest.approx(226.4e3, rel=0.01),

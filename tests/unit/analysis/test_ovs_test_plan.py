@@ -1,4 +1,4 @@
-"""Findings and figures of the OVS test plan, from rows whose factors are known."""
+"""Findings and figures of the OVS test plan, from rows with known factors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.findings import ovs_test_plan, registry
 from labkit.analysis.findings.ovs_test_plan import by_vm, factors, published, rates
 
-NOISE = (0.99, 1.0, 1.01)  # of three rounds
-AGAIN = (1.03, 0.98, 1.0)  # the control in them, against the baseline
+NOISE = (0.99, 1.0, 1.01)  # of the three rounds
+AGAIN = (1.03, 0.98, 1.0)  # the control relative to the baseline in these rounds
 FRAMES = {"64": 1.0, "1514": 0.8}
 USE_CASES = {"net_to_vm": 1.0, "vm_to_vm": 0.9}
 RULES = {"l2": 1.0, "l3": 0.5}
@@ -131,7 +131,7 @@ def test_figure_of_use_cases() -> None:
     [star] = [trace for trace in figure.data if trace.legendgroup == "published" and trace.showlegend]
     assert list(star.y) == [28.319e6]
     assert "namespace of this machine" in figure.layout.title.subtitle.text
-    # The panel names the case, so one switch looks alike in all: packets and bits of two cases.
+    # The panel names the case, so a switch has the same style in all panels: packets and bits of two cases.
     _, _, points, _ = (trace for trace in figure.data if trace.name == "ovs_netdev")
     assert points.xaxis == "x3"
     assert list(points.x) == [64, 1514]
@@ -172,7 +172,7 @@ def test_sentences_in_the_terminal() -> None:
 
 
 def test_two_switches_are_compared_by_ndr_and_pdr_with_the_control() -> None:
-    """What `labkit run throughput topology=A,B` and this experiment end with."""
+    """`labkit run throughput topology=A,B` and this experiment end with this comparison."""
     table = verdict_tables.verdicts(ROWS)
     some = table[table["topology"].eq("ovs_netdev+case=net_to_vm+rules=l3") & table["frame"].eq("64")]
     assert set(some["loss_goal_ratio"]) == {0.0, 0.005}
@@ -182,7 +182,7 @@ def test_two_switches_are_compared_by_ndr_and_pdr_with_the_control() -> None:
 
 
 def test_headline_of_a_search(tmp_path: Path) -> None:
-    """Its parameters have no protocol of a load: it sends frames."""
+    """A search has no load with a protocol parameter, because it sends frames."""
     parameters = {"mtu_bytes": 1500, "frame_bytes": ["64"]}
     folder = save(
         tmp_path / "run",

@@ -1,4 +1,4 @@
-"""Doubts about profiles: told in notebooks, for each observer and arm, and nothing that is not the observer's."""
+"""Doubts about profiles appear in notebooks for each observer and arm, and only if the observer causes them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_doubts_by_host() -> None:
 
 
 def test_times_by_bpf_are_doubted() -> None:
-    """Its bins are coarse, and it does not tell what it lost; whether `observed` is an object or its text."""
+    """BPF's bins are coarse, and it does not report losses. `observed` may be an object or its text."""
     seen = [
         profile(0, "function_times", observed={"tracer": "bpf", "functions": {}}),
         profile(1, "function_times", observed='{"tracer": "bpf", "functions": {}}'),
@@ -100,7 +100,7 @@ BOOT = "client0 did not boot in time"
 
 
 def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
-    """Profiles of one arm, whose last round failed before any observer ran."""
+    """Return profiles of one arm whose last round failed before any observer ran."""
     seen = [profile(number, observer) for number in range(rounds) for observer in (None, "perf_record")]
     return [*seen, profile(rounds, None, status="failed", reason=BOOT)]
 

@@ -1,4 +1,4 @@
-"""A report is read as the text that a browser gets: what is in it, what is escaped, and that nothing is fetched."""
+"""Reports, read as the text that a browser gets: their content, escaping, and that they fetch nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_folder(folder: Path, run: dict[str, Any] = RUN, environment: dict[str, A
 
 
 def reported(folder: Path, document: nbformat.NotebookNode) -> str:
-    """The page without plotly.js."""
+    """Return the page without plotly.js."""
     nbformat.write(document, folder / "notebook.ipynb")
     page = report.html(folder / "notebook.ipynb", folder / "report.html").read_text()
     assert page.count(get_plotlyjs()) == 1
@@ -102,7 +102,7 @@ def test_content_security_policy(page: str) -> None:
 
 
 def test_external_text_is_escaped(page: str) -> None:
-    """In a parameter, an error, a traceback, computed prose, standard error, and in a figure's data."""
+    """This covers parameters, errors, tracebacks, computed prose, standard error, and a figure's data."""
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert "red &lt;b&gt;bold&lt;/b&gt;" in page
@@ -148,7 +148,7 @@ def test_outputs_cannot_navigate(html: str, tmp_path: Path) -> None:
     page = reported(tmp_path, v4.new_notebook(cells=cells))
     result = re.findall(r"<[^>]*example\.net[^>]*>", page)
     assert result == []
-    for tag in ("meta", "link", "base"):  # as many as the page itself has
+    for tag in ("meta", "link", "base"):  # only those of the page itself
         assert len(re.findall(f"(?i)<{tag}", page)) == {"meta": 4, "link": 1, "base": 0}[tag]
 
 

@@ -1,4 +1,4 @@
-"""Rows of several kernels and machines: side by side in tables and figures, never pooled, never compared by speed."""
+"""Rows of several kernels and machines appear side by side, and are never pooled or compared in speed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ WITH_IPVLAN = PREPARED | {"ipvlan_l2": 0.9}
 
 
 def report(**given: Any) -> pd.DataFrame:
-    """Rows of all hosts with what figures want beside throughput."""
+    """Return rows of all hosts with the columns that figures need beside throughput."""
     table = load.complete(pd.DataFrame(on_hosts(whole=1, **given)))
     received = table["throughput_bps"] * table["window_s"] / 8
     return table.assign(received_bytes=received, cpu_s=0.1, softirq_s=0.05)
 
 
 def sweep(folder: Path, *names: str, **changes: Any) -> Path:
-    """A sweep with a point for each host."""
+    """Write a sweep with a point for each host."""
     for name in names:
         parameters = {"protocol": "tcp", "mtu_bytes": 1500, "where": HOSTS[name].get("where", "here")}
         some = on_hosts(name, whole=1, ratios=WITH_IPVLAN, **changes)
@@ -60,7 +60,7 @@ def test_host_names_and_order() -> None:
         "Linux 6.1.0, emulated, vm:a",
         "Linux 6.1.0, emulated, vm:b",
     ]
-    builds = rows(kernel_build=None) + rows(kernel_build="#2 SMP")  # a row without is an older one
+    builds = rows(kernel_build=None) + rows(kernel_build="#2 SMP")  # older rows have no build
     names = ["Linux 6.1.0, build #2 SMP", "Linux 6.1.0, unknown build"]
     assert [name for name, _ in load.hosts(load.complete(pd.DataFrame(builds)))] == names
     kernels = ["6.9.1", None, "6.12.0-rc1", "6.12.0"]
@@ -71,7 +71,8 @@ def test_host_names_and_order() -> None:
 
 @pytest.mark.parametrize("name", HOST)
 def test_hosts_are_judged_separately(name: str) -> None:
-    """Each with its own rows alone, although all have one `where`, as a fleet's have, and speeds far apart."""
+    """Each verdict uses only its host's rows, although all have the same `where`, as in a fleet, and speeds far
+    apart."""
     another: dict[str, Any] = {name: "another"}
     left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
     judged = [verdict_tables.verdicts(pd.DataFrame(some)) for some in (left + right, left, right)]
@@ -126,7 +127,7 @@ def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def panels(figure: go.Figure) -> dict[str, tuple[str, list[float]]]:
-    """By y axis: its title, and every y that is drawn on it."""
+    """Return the title and all drawn y values of each y axis."""
     result: dict[str, tuple[str, list[float]]] = {}
     for trace in figure.data:
         axis = figure.layout[f"yaxis{trace.yaxis.removeprefix('y')}"]
@@ -139,7 +140,8 @@ def panels(figure: go.Figure) -> dict[str, tuple[str, list[float]]]:
 
 @pytest.mark.parametrize("name", ["throughput", "cpu_per_gigabyte", "slices", "forest", "kernels"])
 def test_axes_by_host(name: str) -> None:
-    """Hosts are a factor of 1,000 apart, arms of one host less than 3: an axis that spans more would mix them."""
+    """Hosts differ by a factor of 1,000 and the arms of one host by less than 3. An axis that spans more would mix
+    hosts."""
     table = report()
     draw = getattr(figures, name)
     figure = draw(verdict_tables.verdicts(table) if name in ("forest", "kernels") else table)
@@ -247,7 +249,7 @@ def test_sweeps_compared_by_kernel(tmp_path: Path) -> None:
     assert (table["left_host"] == table["right_host"]).all()
     assert table.groupby("left_host").size().tolist() == [3, 3]
     assert table["ratio"].notna().all()
-    # the same, after this machine's kernel and the lab VM's have become newer: `where` tells which is which
+    # The same after newer kernels on this machine and in the lab VM: `where` identifies each.
     right = sweep(tmp_path / "newer", "here", "vm:6.1", kernel="7.0")
     table, _ = compare(left, right)
     assert {tuple(pair) for pair in table[["left_host", "right_host"]].to_numpy()} == {
@@ -278,7 +280,7 @@ def test_headline_names_every_host(tmp_path: Path) -> None:
 def test_kernel_that_did_not_boot(
     others: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a row of its own: the report and the tables name it, and everything else stays as it is."""
+    """It is a row of its own. The report and the tables name it, and everything else is unchanged."""
     folder = sweep(tmp_path / "s", "here", *others)
     alone = verdict_tables.verdicts(load.load(folder))
     for name in ("vm:old", "vm:older"):
@@ -328,7 +330,7 @@ def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_finding_is_listed_once() -> None:
-    """A comparison without evidence has its reason in its only line; equal reasons share one."""
+    """For a comparison without evidence, the only line has the reason. Equal reasons share a line."""
     about = "no evidence about macvlan against veth: "
     lines = pd.DataFrame(
         {
@@ -361,5 +363,5 @@ def test_kernel_figure_condition() -> None:
     assert several is not None
     assert "kernel" in several.layout.title.text
     assert Part("", pd.DataFrame(rows())).kernels() is None
-    # two machines of a fleet that shared the work: nothing to put side by side
+    # Two machines of a fleet shared the work, so there is nothing to show side by side.
     assert Part("", pd.DataFrame(rows() + rows(machine="m2", pairs=8))).kernels() is None

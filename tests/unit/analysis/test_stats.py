@@ -1,4 +1,5 @@
-"""Verdicts on data with a known effect and with none, counted; on normal noise and on recorded, heavy-tailed noise."""
+"""Error rates of verdicts on data with and without a known effect, with normal noise and with recorded, heavy-tailed
+noise."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def rng() -> np.random.Generator:
 
 @functools.cache
 def recorded(slice_s: float) -> tuple[Floats, Floats]:
-    """Log-ratios of the recorded slices: (macvlan_bridge to veth_bridge, veth_bridge to itself)."""
+    """Return log-ratios of the recorded slices: (macvlan_bridge to veth_bridge, veth_bridge to itself)."""
     table = pd.read_csv(ROOT / "tests" / "samples" / "noise_slices.csv", comment="#")
     some = table[table["slice_s"] == slice_s]
     m, a1, a2 = (some[f"{name}_Gbps"].to_numpy(float) for name in ("m", "a1", "a2"))
@@ -41,16 +42,17 @@ def recorded(slice_s: float) -> tuple[Floats, Floats]:
 
 
 def normal_rounds(rng: np.random.Generator, rounds: int, noise: float, ratio: float) -> tuple[Floats, Floats]:
-    """Log-ratios of arms with independent log-normal noise, the arm `ratio` times the baseline."""
+    """Return log-ratios of arms with independent log-normal noise; the arm is `ratio` times the baseline."""
     arm, baseline, control = np.exp(rng.normal(0, noise, (3, rounds)))
     return stats.log_ratios(ratio * arm, baseline, control)
 
 
 def resampled(rng: np.random.Generator, slice_s: float, setups: int, slices: int) -> tuple[Floats, Floats]:
-    """Log-ratios of `setups` blocks of consecutive recorded slices, made a true null: no effect, and heavy tails.
+    """Return log-ratios of `setups` blocks of consecutive recorded slices without an effect, but with heavy tails.
 
-    Without effect the labels of what is compared mean nothing, so each slice's are swapped at random (the sign of the
-    log-ratio, after macvlan's own effect is taken away). Blocks keep what neighbours have in common.
+    Without an effect, the labels of the compared arms are exchangeable. So each slice's labels are swapped at random:
+    macvlan's own effect is subtracted and the sign of the log-ratio is random. Blocks keep the correlation of
+    neighbours.
     """
     arm, control = recorded(slice_s)
     starts = rng.integers(0, arm.size - slices, setups)
@@ -83,7 +85,8 @@ def test_power_for_ten_percent_under_three_percent_noise(rng: np.random.Generato
 
 
 def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
-    """The reason for CONTROL_CONFIDENCE: with the same noise a veto at 95 % takes away 5 % of all findings."""
+    """This is the reason for CONTROL_CONFIDENCE: with the same noise, a veto at 95 % would remove 5 % of all
+    findings."""
     controls = [stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1]) for _ in range(COUNT)]
     assert sum(stats.vetoes(control) for control in controls) / COUNT < 0.02
     assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
@@ -99,7 +102,7 @@ def test_false_alarm_rate_on_recorded_noise(rng: np.random.Generator, slice_s: f
 
 @pytest.mark.parametrize("rounds", [5, 10, 20, 40])
 def test_t_interval_coverage_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
-    """Heavy tails make Student's t cautious, not bold, also for 15 rounds and more: it needs no replacement there."""
+    """Heavy tails make Student's t conservative, also with 15 rounds and more. It needs no replacement there."""
     effects = [stats.effect(resampled(rng, 0.2, rounds, 1)[0]) for _ in range(COUNT)]
     assert 0.02 <= sum(not holds_one(effect) for effect in effects) / COUNT <= 0.065
 
@@ -124,7 +127,7 @@ def test_recorded_effect_in_words() -> None:
 def setups_effects(
     rng: np.random.Generator, setups: int, between: float, count: int
 ) -> Iterator[tuple[Effect, Effect]]:
-    """Effects of 12 recorded slices a set-up, with a standard deviation between set-ups: (with labels, without)."""
+    """Yield effects of 12 recorded slices per set-up, with this deviation between set-ups: (with labels, without)."""
     labels = np.repeat(np.arange(setups), 12)
     for _ in range(count):
         x = resampled(rng, 0.1, 1, setups * 12)[0] + rng.normal(0, between, setups)[labels]
@@ -136,13 +139,13 @@ def test_different_set_ups_do_not_decide(rng: np.random.Generator, setups: int) 
     result = list(setups_effects(rng, setups, 0.05, 800))
     alarms, pooled = (np.mean([not holds_one(pair[which]) for pair in result]) for which in (0, 1))
     assert alarms < 0.08
-    assert pooled > 0.1  # what it would be if set-ups were not looked at
+    assert pooled > 0.1  # the rate without regard to set-ups
     report = [effect for effect, _ in result if effect.disagree]
     assert all(f"Student's t over {setups} set-ups, which disagree, of" in effect.how for effect in report)
 
 
 def regimes() -> tuple[list[Floats], list[Floats]]:
-    """75 set-ups of one recorded UDP flow in two regimes: log-ratios macvlan to bridge, and bridge to itself."""
+    """Return 75 set-ups of one recorded UDP flow in two regimes: log-ratios macvlan to bridge, and bridge to itself."""
     table = pd.read_csv(ROOT / "tests/samples/udp_one_pair_slices.csv.gz")
     speeds = table.pivot_table("throughput_bps", ["round", "slice"], "arm").dropna()
     arm, control = stats.log_ratios(
@@ -156,7 +159,8 @@ def regimes() -> tuple[list[Floats], list[Floats]]:
 
 @pytest.mark.parametrize(("setups", "least"), [(5, 0.88), (10, 0.93), (20, 0.95)])
 def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: float) -> None:
-    """Set-ups drawn at random: the interval has the ratio of the whole series as often as it promises, nearly."""
+    """With set-ups drawn at random, the interval covers the ratio of the whole series nearly as often as its
+    confidence."""
     series, control = regimes()
     truth = float(np.mean([stats.centre(one) for one in series]))
     labels = np.repeat(np.arange(setups), 12).tolist()
@@ -187,7 +191,7 @@ def holds_one(effect: Effect) -> bool:
 
 @pytest.mark.parametrize("n", [8, 11, 30, 50, 51, 200])
 def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: int) -> None:
-    """Just inside the interval Wilcoxon's test (scipy's) does not reject at 5 %, just outside it does."""
+    """Wilcoxon's test (scipy's) does not reject at 5 % just inside the interval, and rejects just outside it."""
     x = 0.2 * rng.standard_t(3, n) + 0.1
     result = stats.effect(x, slices=True)
     assert result.low
@@ -205,7 +209,7 @@ def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: 
 def test_disagreement_agrees_with_kruskal_wallis(rng: np.random.Generator) -> None:
     seen = set()
     for _ in range(50):
-        groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded: with ties
+        groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded, so with ties
         seen.add(disagree := stats.setups_disagree(groups))
         assert disagree == (kruskal(*groups).pvalue < stats.DISAGREE_BELOW)
     assert seen == {True, False}
@@ -213,7 +217,7 @@ def test_disagreement_agrees_with_kruskal_wallis(rng: np.random.Generator) -> No
 
 
 def test_hodges_lehmann_by_hand() -> None:
-    assert stats.centre(np.array([1.0, 2.0, 6.0])) == 2.75  # of 1, 1.5, 2, 3.5, 4, 6
+    assert stats.centre(np.array([1.0, 2.0, 6.0])) == 2.75  # the median of 1, 1.5, 2, 3.5, 4, 6
     assert stats.centre(np.array([3.0])) == 3
 
 
@@ -335,7 +339,7 @@ def test_percent(share: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("ratio", "band", "word"),
     [
-        (1.07, (0.9, 1.12), "no evidence"),  # sure by itself, but the baseline differs from itself by as much
+        (1.07, (0.9, 1.12), "no evidence"),  # significant, but the baseline differs from itself by as much
         (1.07, (0.95, 1.06), "faster"),
         (0.94, (0.93, 1.05), "no evidence"),
         (0.94, (0.96, 1.05), "slower"),

@@ -1,4 +1,4 @@
-"""What holds of every figure: its looks come from the template, and nothing that is missing is missing silently."""
+"""Properties of every figure: its style comes from the template, and missing data is always visible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labkit.analysis.figures import endpoint_kinds, function_costs, line_chart
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance, WCAG 2.2."""
+    """Return the relative luminance (WCAG 2.2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -59,7 +59,7 @@ def test_arm_style_is_stable() -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_template_styles(name: str) -> None:
-    """Beside the template there is no font and no background, and no colour but those of the arms."""
+    """Figures set no font, no background, and no colour beside the template, except those of the arms."""
     figure = FIGURES[name](synthetic_report.rows())
     assert figure.layout.template.layout.colorway == theme.PALETTE
     drawn = json.loads(figure.to_json())
@@ -141,11 +141,11 @@ def test_external_text_is_not_markup(name: str) -> None:
     figure = FIGURES[name](rows)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in synthetic_report.notes(figure)
     for path, value in synthetic_report.leaves(json.loads(figure.to_json())):
-        if not path.endswith("legendgroup"):  # is not shown
+        if not path.endswith("legendgroup"):  # not shown
             assert not re.search(r"<script|<a |<b>z", str(value)), path
 
 
-# --- seen by everybody, at any width ---
+# --- accessible to everyone, at any width ---
 
 DEUTERANOPIA = np.array(  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
     [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
@@ -154,7 +154,7 @@ XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1
 
 
 def seen_lab(colour: str) -> NDArray[np.float64]:
-    """A colour as deuteranopes see it, in CIELAB (D65)."""
+    """Return a colour as deuteranopes see it, in CIELAB (D65)."""
     parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     ratios = XYZ @ np.clip(DEUTERANOPIA @ linear, 0, 1) / np.array([0.9505, 1.0, 1.089])

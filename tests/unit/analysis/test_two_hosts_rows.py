@@ -1,4 +1,4 @@
-"""Rows of two nodes: the servers' host is told apart, and doubted, as the clients' host is."""
+"""Rows of two nodes: the servers' host is identified and doubted like the clients' host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer that cannot be used on a machine does not keep the loads from being measured; a row says why."""
+"""If a machine cannot run an observer, the loads are still measured, and a row has the reason."""
 
 from __future__ import annotations
 

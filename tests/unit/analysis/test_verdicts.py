@@ -21,7 +21,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
 def verdict(some: list[Row], **given: Any) -> Any:
-    """The only verdict of some rows."""
+    """Return the only verdict of these rows."""
     result = verdicts.verdicts(pd.DataFrame(some), **given)
     assert len(result) == 1
     return result.iloc[0]
@@ -304,7 +304,7 @@ def test_empty_folder_is_refused(tmp_path: Path) -> None:
 
 
 def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: float = 0.0) -> list[Row]:
-    """The rows with next to nothing in the first so many slices of an arm."""
+    """Return the rows with almost no traffic in the first slices of an arm."""
     own = [row for row in some if row["arm"] == arm]
     for row in own[:count]:
         row["throughput_bps"] = value
@@ -314,8 +314,8 @@ def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: floa
 @pytest.mark.parametrize("value", [0.0, 168e3])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
-    """Of few set-ups, whose interval is Student's t, as well: a slice in which one datagram arrived made of it
-    [2e-47, 5e+36]."""
+    """This includes few set-ups, whose interval is Student's t. A slice with one datagram used to make it [2e-47,
+    5e+36]."""
     result = verdict(starve(rows(rounds=rounds, slices=6), 1, value=value))
     assert 1.1 < result["ratio"] < 1.25
     assert result["low"] is None or math.isnan(result["low"]) or 0.5 < result["low"] < result["high"] < 2.5
@@ -350,8 +350,10 @@ def test_starved_whole_runs() -> None:
 
 
 def test_contradicting_medians_are_explained() -> None:
-    """The machine halves its speed for most of the arm's rounds, in which the baseline was hardly measured: medians say
-    faster, pairs say slower."""
+    """The machine runs at half speed in most of the arm's rounds, in which the baseline has few measurements.
+
+    So the medians say faster, and the pairs say slower.
+    """
     some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
     assert verdicts.medians_apart(pd.DataFrame(some)) == []
     for row in some:
@@ -365,7 +367,7 @@ def test_contradicting_medians_are_explained() -> None:
 
 
 def recorded_regimes(rounds: range) -> list[Row]:
-    """Rows of a recorded comparison of one UDP flow: bridge, bridge again and macvlan, twelve slices a round."""
+    """Return rows of a recorded comparison of one UDP flow: bridge, bridge again and macvlan, twelve slices a round."""
     table = pd.read_csv(ROOT / "tests/samples/udp_one_pair_slices.csv.gz")
     of_arm = {"veth_bridge": "baseline", "veth_bridge_again": "control", "macvlan_bridge": "variant"}
     return [

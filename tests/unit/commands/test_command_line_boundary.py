@@ -1,4 +1,4 @@
-"""What the surroundings of the command line may do to it: every failure is one sentence and an exit code."""
+"""The command line in unusual surroundings: every failure is one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyP
 
 
 def finished_run(folder: Path) -> Path:
-    """A run folder that is finished, of an experiment without rows."""
+    """Create the folder of a finished run of an experiment without rows."""
     described = {
         "experiment": "datapaths",
         "run": "x",
@@ -213,7 +213,7 @@ def test_no_more_namespaces() -> None:
 
 
 def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their last words are compared with those that unshare writes in English."""
+    """labkit compares the last messages with unshare's English ones."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     talk = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
     assert list(talk.lines()) == [b"C.UTF-8\n"]

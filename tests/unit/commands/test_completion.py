@@ -1,4 +1,4 @@
-"""Completion scripts: bash is asked what it would complete."""
+"""The completion script, tested with bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASK = 'source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_labk
 
 
 def completed(*words: str) -> set[str]:
-    """What bash would complete the last word to."""
+    """Return bash's completions of the last word."""
     asked = subprocess.run(
         ["bash", "--norc", "-c", ASK, "bash", "labkit", *words],
         input=completion.script("bash"), capture_output=True, text=True, check=True,

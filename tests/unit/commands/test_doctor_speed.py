@@ -1,4 +1,4 @@
-"""Programs that the doctor asks for their version run while it probes; a process starts while the machine is read."""
+"""The doctor probes while programs report their versions, and starts a process while it reads the machine."""
 
 from __future__ import annotations
 

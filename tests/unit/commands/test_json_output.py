@@ -1,4 +1,4 @@
-"""What commands print with --json has exactly the fields that docs/COMMANDS.md explains."""
+"""The output of --json has exactly the fields that docs/COMMANDS.md explains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 def fields_of(command: str, field: str) -> set[str]:
-    """The names that the meaning of a field has in backquotes; an ending … stands for several."""
+    """Return the field names in backquotes in an explanation. An ending … stands for several."""
     return set(re.findall(r"`(\w+…?)`", json_output.FIELDS[command][field]))
 
 

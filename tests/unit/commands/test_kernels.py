@@ -1,4 +1,4 @@
-"""Kernels by name: what of made folders can be booted, in which order, and what a name that is none says."""
+"""Kernels by name: bootable kernels in made-up folders, their order, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[..., Path]
 
 
 def image(release: str) -> bytes:
-    """The beginning of a bzImage: the magic, and where the version stands behind it (as in Debian's 6.1)."""
+    """Return the beginning of a bzImage: the magic, and the version at its place behind that (as in Debian's 6.1)."""
     head = bytearray(0x4000)
     head[0x202:0x206] = b"HdrS"
     head[0x20E:0x210] = (0x3100).to_bytes(2, "little")
@@ -35,7 +35,7 @@ def image(release: str) -> bytes:
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes a kernel with modules in a /boot or a store of this test's own; returns its image."""
+    """Create a kernel with modules in the test's own /boot or store; return its image."""
     monkeypatch.setattr(kernels, "BOOT", tmp_path / "boot")
     monkeypatch.setattr(kernels, "MODULES", tmp_path / "lib/modules")
     monkeypatch.setattr(kernels, "ARCHITECTURE", "amd64")
@@ -160,7 +160,7 @@ def test_invalid_image_is_named(make: Make, tmp_path: Path, content: bytes, sent
 
 
 def test_missing_image(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "fifo")  # would be waited for, if it were opened
+    os.mkfifo(tmp_path / "fifo")  # opening it would block
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(BadInput, match=f"{path} is not a regular file"):
             kernels.find(str(path))
@@ -298,5 +298,5 @@ def test_changed_meaning_of_debian_is_reported(
     )
     assert capsys.readouterr().err == f"labkit: {lines}\n"
     there[:] = there[:1]
-    assert cli.main(["kernels", "get", "6.1.0-56-amd64"]) == 0  # it was there
+    assert cli.main(["kernels", "get", "6.1.0-56-amd64"]) == 0  # it was in the store
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md is what the parsers say, and its commands are commands."""
+"""docs/COMMANDS.md equals the parsers' output, and its examples are valid commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_page_has_every_command_and_parameter() -> None:
 
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_example_is_a_command(words: str) -> None:
-    """The parser takes the example, and its experiment takes the parameters."""
+    """The parser accepts the example, and its experiment accepts the parameters."""
     given = arguments.parsed(shlex.split(words))
     if given.command == "run":
         values = arguments.name_value_pairs(given.parameters)

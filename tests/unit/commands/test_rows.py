@@ -1,4 +1,4 @@
-"""`labkit rows`: Parquet with units and meanings, CSV and JSON, for runs and sweeps."""
+"""`labkit rows` writes Parquet with units and meanings, CSV and JSON, for runs and sweeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of rows, of other machines and of errors: no character that a terminal would obey."""
+"""Text from rows, other machines and errors is printed without any terminal control character."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 from labkit.runner.progress import Bar
 
-# Colours, the title of the window, the clipboard, an 8-bit CSI, a bell, backspaces, a turned direction of writing.
+# Colours, the window title, the clipboard, an 8-bit CSI, a bell, backspaces, a reversed text direction.
 ATTACK = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b31m\x08\x08\r\u202egnp.exe\x7f"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
@@ -92,10 +92,10 @@ def test_progress_messages(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_time_left_runs_down(factor: float) -> None:
-    """A sweep of eight points that takes `factor` times what was planned: no new point begins with the plan again."""
+    """The estimate of a sweep of eight points that takes `factor` times the plan does not restart at each new point."""
     now, planned_s, points = 0.0, 40.0, 8
     bar = Bar(clock=lambda: now)
-    shown: list[tuple[float, float]] = []  # when, and the seconds that were left then
+    shown: list[tuple[float, float]] = []  # time, and the seconds left at that time
     for number in range(points):
         bar.before_s, bar.after_s = number * planned_s, (points - 1 - number) * planned_s
         for done_s in range(0, 40, 4):

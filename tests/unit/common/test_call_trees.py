@@ -1,4 +1,4 @@
-"""What function_graph prints, read into trees: real traces of 6.1 and 6.12, and what can be in their way."""
+"""Output of function_graph becomes call trees: real traces of 6.1 and 6.12, and their irregularities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read(name: str, roots: tuple[str, ...] = ROOTS) -> tuple[list[Tree], Reader]
 
 
 def short(*lines: str) -> list[str]:
-    """A trace of one process, of `DURATION|BODY` each."""
+    """Return a trace of one process with these `DURATION|BODY` lines."""
     return [f"{HEAD}|{line}\n" for line in lines]
 
 
@@ -76,8 +76,10 @@ def test_processes_sharing_a_cpu() -> None:
 
 
 def test_interrupts_in_trees() -> None:
-    """In the second call an interrupt came while the tracer had ended a call and had not yet left it: the kernel prints
-    what it ran as if it were within the call, deeper than anything that is open."""
+    """In the second call, an interrupt came after the tracer had ended a call and before it left it.
+
+    The kernel prints the interrupt's functions as if they were inside the call, deeper than any open one.
+    """
     trees, reader = read("6.12-interrupted")
     assert [(tree.disturbed, len(tree.calls)) for tree in trees] == [(True, 269)]
     assert reader.broken_count == 1
@@ -86,11 +88,11 @@ def test_interrupts_in_trees() -> None:
 def test_interleaved_processes_and_cpus() -> None:
     lines = [
         " 0)  a-1   |               |  f() {\n",
-        " 1)  b|c-2  |               |  f() {\n",  # a process may be called anything
+        " 1)  b|c-2  |               |  f() {\n",  # a process may have any name
         " 0)  a-1   |   1.000 us    |    g();\n",
         " 1)  b|c-2  |   2.000 us    |    g();\n",
         " 1)  b|c-2  | @ 3000000 us  |  } /* f */\n",
-        " 2)  a-1   | $ 4000000 us  |  }\n",  # it went on elsewhere
+        " 2)  a-1   | $ 4000000 us  |  }\n",  # continued on another CPU
     ]
     trees = list(Reader(["f"]).read(lines))
     assert [(tree.process, tree.root.total_ns, tree.root.self_ns) for tree in trees] == [

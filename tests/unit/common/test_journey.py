@@ -1,4 +1,4 @@
-"""Packets followed from hop to hop, and the files that they are in."""
+"""Packets are followed from hop to hop, and read from capture files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_requests_replies_and_sequence_numbers() -> None:
 
 
 def test_identical_packets() -> None:
-    """ARP asks again with the same bytes; the second question here is lost between a and b."""
+    """ARP repeats a request with the same bytes. Here the second one is lost between a and b."""
     parameters = ethernet(ARP, 0x0806)
     times = {"a:1": (0, 1000, 2000), "b:2": (1, 2001)}
     journeys = result(*(frame(parameters, hop, at) for hop, all_ in times.items() for at in all_))
@@ -123,7 +123,7 @@ def test_one_row_per_sighting() -> None:
 
 
 def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:
-    """A file with packets at two hops, and what is in it."""
+    """Write a file with packets at two hops; return it with its content."""
     named = [("a:1", packets.ETHERNET), ("b:2", packets.RAW_IP)]
     content = pcapng.header(named, snap_bytes)
     frames = []
@@ -145,7 +145,7 @@ def test_capture_file_round_trip() -> None:
 
 
 def test_truncated_capture_file() -> None:
-    """A killed recorder's, or that of a full disk."""
+    """The file is that of a killed recorder or of a full disk."""
     content, frames = written()
     seen = set()
     for size in range(len(pcapng.header([], 0)), len(content)):

@@ -1,4 +1,4 @@
-"""Frames as layers: made by hand for each kind of header, cut at every byte, and random."""
+"""Frames become layers: made by hand for each kind of header, cut at every byte, and random."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def test_headers(name: str) -> None:
     assert packets.stack(result) == stack
     assert [layer.header_bytes for layer in result] == header_bytes
     at = 0
-    for layer in result:  # each is as long as what is left: no frame of these is padded
+    for layer in result:  # no frame here is padded, so each layer is as long as the rest
         assert layer.length_bytes == len(frame) - at
         at += layer.header_bytes
 
 
 def test_header_lengths() -> None:
-    """What tcpdump said there of a ping of 84 bytes: GRE length 138, UDP length 106 (its payload)."""
+    """The lengths equal tcpdump's for a ping of 84 bytes: GRE length 138, UDP length 106 (its payload)."""
     lengths = {layer.text: layer.length_bytes for layer in packets.layers(SEED, ETHERNET, PORTS)}
     assert (lengths["GRE"], lengths["VXLAN 30"], lengths["UDP 4900"]) == (138, 106, 114)
     assert lengths["IP 20.0.0.1 > 20.0.0.3"] == 84
@@ -162,7 +162,7 @@ def test_frames_without_a_link_header() -> None:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_truncated_frames(name: str) -> None:
-    """However few bytes there are: the layers before stay what they are, and one that is not all there says so."""
+    """With any number of bytes, complete layers are unchanged, and an incomplete one is marked."""
     frame, _, header_bytes = FRAMES[name]
     whole = packets.layers(frame, ETHERNET, PORTS)
     for size in range(sum(header_bytes)):
@@ -188,7 +188,7 @@ def test_random_bytes() -> None:
 
 
 def test_recorded_tunnel_frames() -> None:
-    """Taken by tcpdump in a lab VM (6.12): two pings through each of four tunnels, and what they needed to begin."""
+    """tcpdump captured them in a lab VM (6.12): two pings through each of four tunnels, with the preceding exchange."""
     content, at, result = SAMPLE.read_bytes(), 24, []
     while at < len(content):
         size, length = struct.unpack_from("<II", content, at + 8)

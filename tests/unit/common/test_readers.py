@@ -1,7 +1,6 @@
-"""Readers of texts and files from outside: whatever is in them, the result is an answer or labkit's own error.
+"""Readers of external texts and files return an answer or raise labkit's own error, whatever the content.
 
-The mutants are drawn from a fixed seed. `LABKIT_FUZZ_S` is the budget in seconds of all of them together: 3, in a long
-test 60.
+The mutants come from a fixed seed. `LABKIT_FUZZ_S` is the total budget in seconds: 3, and 60 in a long test.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from labkit.system import machine, process
 from labkit.system.machine import interfaces, provenance, tracing_journal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-BUDGET_S = float(os.environ.get("LABKIT_FUZZ_S", "3")) / 24  # of each reader
+BUDGET_S = float(os.environ.get("LABKIT_FUZZ_S", "3")) / 24  # for each reader
 SEED = 12
 
 
@@ -102,7 +101,7 @@ WORDS = [
 
 
 def mutant(text: str, rng: random.Random) -> str:
-    """The text with a few things wrong."""
+    """Return the text with a few random faults."""
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(text) + 1)
         to = min(len(text), at + rng.choice([0, 1, 2, 8, 40]))
@@ -136,7 +135,7 @@ def test_texts_are_read_or_refused(name: str) -> None:
 
 
 def bytes_of(content: bytes, rng: random.Random) -> bytes:
-    """The bytes with a few of them wrong."""
+    """Return the bytes with a few of them changed."""
     changed = bytearray(content)
     for _ in range(rng.randrange(1, 6)):
         changed[rng.randrange(len(changed))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])

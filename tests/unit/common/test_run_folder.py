@@ -1,4 +1,4 @@
-"""Run folders: every file is whole or not there, and what cannot be read or written is told in a sentence."""
+"""Run folders: every file is complete or missing, and each read or write error is one sentence."""
 
 from __future__ import annotations
 

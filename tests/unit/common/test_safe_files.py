@@ -1,4 +1,4 @@
-"""What other users of a machine may prepare: links, folders with labkit's names, projects. None of it has an effect."""
+"""Links, folders with labkit's names, and projects that other users of a machine prepare have no effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file that somebody else wants to have overwritten."""
+    """Return a file that somebody else wants to have overwritten."""
     path = tmp_path / "victim"
     path.write_text("precious")
     path.chmod(0o600)
@@ -35,7 +35,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def killed(top: Path) -> Path:
-    """The folder that a process left that was killed."""
+    """Return the folder that a killed process left."""
     code = (
         "import os, pathlib, sys; from labkit.common import safe_files\n"
         f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as folder:\n"
@@ -160,7 +160,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_unproven_folder_is_kept(kind: str, tmp_path: Path) -> None:
     FOREIGN[kind](tmp_path)
-    for path in tmp_path.iterdir():  # however old it is, but for a marker of another boot
+    for path in tmp_path.iterdir():  # of any age, except with a marker of another boot
         os.utime(path, (0, 0), follow_symlinks=False)
     before = sorted(tmp_path.rglob("*"))
     with temporary_files.short_folder(PREFIX, tmp_path):
@@ -179,7 +179,7 @@ def test_old_folder_of_an_earlier_boot_is_removed(tmp_path: Path) -> None:
 def test_folder_of_another_user_is_kept(tmp_path: Path, need: Need) -> None:
     need("root")
     left = killed(tmp_path)
-    os.chown(left, NOBODY, NOBODY)  # as if nobody had taken over the name, with our marker in it
+    os.chown(left, NOBODY, NOBODY)  # as if another user had created the folder with our marker in it
     safe_files.remove_left(tmp_path, PREFIX)
     assert (left / "a").is_dir()
     os.chown(left, 0, 0)
@@ -233,7 +233,7 @@ def test_runtime_folder_of_another_user_is_not_used(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project, the current folder below it."""
+    """Create a project with the current folder below it."""
     folder = tmp_path / "shared" / "project"
     for name in ("notebooks", "params", "below"):
         (folder / name).mkdir(parents=True)
@@ -252,7 +252,7 @@ def test_private_project_is_found(project: Path) -> None:
 @pytest.mark.parametrize("place", ["", "notebooks", "params", "notebooks/01_datapaths.ipynb", ".."])
 def test_shared_writable_project_is_refused(place: str, bits: int, project: Path) -> None:
     (project / place).chmod(bits)
-    if place == ".." and bits & 0o1000:  # as /tmp: nobody else can replace what is this user's
+    if place == ".." and bits & 0o1000:  # like /tmp: nobody else can replace this user's files
         assert run_folder.notebooks() == project / "notebooks"
         return
     assert run_folder.project_root() == project / "below"
@@ -277,7 +277,7 @@ def test_sudo_caller_project_is_found(project: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_links_in_the_path_are_checked(project: Path, tmp_path: Path) -> None:
-    """A link in a folder that others can write may lead elsewhere in a moment."""
+    """A link in a folder that others can write may point elsewhere at any moment."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)

@@ -1,4 +1,5 @@
-"""The schema names every column of every row, with its type; docs/ROWS.md is made of it, and its examples run."""
+"""The schema describes every column of every row with its type. docs/ROWS.md is generated from it, and its examples
+run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from labkit.common import schema
 from labkit.measure.experiments import consistency, rows
 from labkit.measure.experiments.throughput_search import experiment as throughput
 
-# Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut
+# Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
 RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]
 PAGE = (ROOT / "docs/ROWS.md").read_text()
 KINDS: dict[str, tuple[type, ...]] = {
@@ -102,7 +103,7 @@ def test_page_is_made_of_the_schema() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder with the throughputs 1 to 4 of arm a and 7 of arm b, and what is to be left out."""
+    """Write a run with the throughputs 1 to 4 of arm a, 7 of arm b, and rows that must be left out."""
     (tmp_path / "rows").mkdir()
     known = {"status": "ok", "method": "slice"}
     lines: list[dict[str, Any]] = [known | {"arm": "a", "throughput_bps": value} for value in (4, 1, 2, 3)]

@@ -24,7 +24,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def completed(shell: InteractiveShell, line: str) -> list[str]:
-    """What the kernel offers at the end of a line: the words that it puts there."""
+    """Return the kernel's completions at the end of a line."""
     with provisionalcompleter():
         return [one.text for one in shell.Completer.completions(line, len(line))]
 

@@ -1,4 +1,4 @@
-"""Pages that share captures over a hub, and what a page may ask for."""
+"""Pages share captures over a hub, and a page may only request what the hub serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERFACES = ["client0:eth0", "server0:eth0"]
 
 
 class Fake:
-    """A monitor and what is watched, without packets."""
+    """A fake monitor, and the fake topology that it watches, without packets."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""`labkit.open`: a run as an object, and how its tables and figures are displayed."""
+"""`labkit.open` returns a run as an object that displays its tables and figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_import_stays_light() -> None:
-    """The measuring process imports labkit: it must not import pandas."""
+    """The measuring process imports labkit, so labkit must not import pandas."""
     program = "import labkit, sys; assert 'open' in dir(labkit); sys.exit('pandas' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
 

@@ -1,4 +1,4 @@
-"""The bar of a notebook: one output, updated in place, with what is measured, the time left and ratios so far."""
+"""A notebook's progress bar is one output, updated in place, with the current step, the time left and ratios so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernelspecs, what of a connection goes to the guest, and how Jupyter is told that there is none."""
+"""Kernelspecs, the connection data that the guest gets, and how Jupyter learns that a kernel has ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def specs(prefix: Path) -> KernelSpecManager:
 
 
 def test_installed_kernelspecs(tmp_path: Path) -> None:
-    """Without a name: this kernel, and the newest of each series, its full flavour where there is one."""
+    """Without a name: this kernel, and the newest one of each series, preferably its full flavour."""
     report = kernelspecs.install([], tmp_path)
     assert report == {
         "labkit": "labkit (this kernel)",
@@ -128,7 +128,7 @@ def test_unbootable_kernel_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
-    """Jupyter gives up after five of them; the process that boots the lab VM lives long before the kernel does."""
+    """Jupyter gives up after five restarts. The process that boots the lab VM lives long before its kernel does."""
     reads, writes = os.pipe()
     provisioner = LabProvisioner("vm:debian")
     provisioner._events = Events(reads)
@@ -138,8 +138,8 @@ def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
         pipe.write(b'"ready"}\n')
         assert provisioner.get_stable_start_time(10) == 10
         pipe.write(b'{"event":"error","text":"it has ended"}\n')
-    for _ in range(2):  # as a kernel manager asks again and again
-        assert asyncio.run(provisioner.poll()) == 0  # no process
+    for _ in range(2):  # a kernel manager polls again and again
+        assert asyncio.run(provisioner.poll()) == 0  # exit code of a missing process
     assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"
 
 

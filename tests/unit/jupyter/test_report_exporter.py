@@ -1,4 +1,4 @@
-"""The exporter of nbconvert: a notebook that was executed elsewhere, and one beside its run."""
+"""nbconvert's exporter of reports: a notebook that was executed elsewhere, and one beside its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters: what a command line or a notebook says, as typed values, or one sentence that says what there is."""
+"""Parameters from a command line or a notebook become typed values, or one sentence that lists the valid ones."""
 
 from __future__ import annotations
 
@@ -264,7 +264,8 @@ def test_none_means_no_observer() -> None:
 
 @pytest.mark.parametrize("name", experiments.TABLE)
 def test_no_parameter_hides_a_property(name: str) -> None:
-    """A parameter with the name of a property replaces its value: UDP rows of `overlay` had the length of its ping."""
+    """A parameter named like a property replaces its value. For example, UDP rows of `overlay` had the length of its
+    ping."""
     parameters = experiments.find(name).parameters
     properties = {
         one for base in parameters.__mro__ for one, it in vars(base).items() if isinstance(it, property)

@@ -1,4 +1,4 @@
-"""A point's folder that travels: what comes back is what was there, and nothing else gets in."""
+"""A packed point's folder arrives unchanged, and nothing else can be unpacked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labkit.runner.progress import Bar
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    """A folder as a point leaves it."""
+    """Create a folder like that of a measured point."""
     folder = tmp_path / "there" / "tcp"
     for name, text in {
         "notebook.ipynb": f'{{"folder": "{folder}"}}',

@@ -1,4 +1,4 @@
-"""A sweep's file, checked against its notebook and experiment before anything runs."""
+"""Sweep files are checked against their notebook and experiment before anything runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the real notebook, and params."""
+    """Create a folder with the real notebook and params."""
     (tmp_path / "params").mkdir()
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,8 @@ def test_folder_depends_on_the_content(project: Path) -> None:
 
 
 def test_folder_depends_on_the_kernel(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name like vm:debian means another kernel when a newer one, or another build of its release, has come."""
+    """A name like vm:debian stands for another kernel after a newer one, or another build of its release, was
+    installed."""
     content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
     folders = []
     for release, build in (("6.1.0-37-amd64", "one"), ("6.12.9-amd64", "one"), ("6.12.9-amd64", "another")):

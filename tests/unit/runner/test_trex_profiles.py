@@ -1,4 +1,5 @@
-"""Own profiles of TRex are code: they run for who names them, and not for a sweep's file without the flag."""
+"""User-defined profiles of TRex are code: they run for the user who names them, and for a sweep file only with the
+flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a person writes, or somebody else did: a sentence for whatever is in them."""
+"""YAML files by anyone: every error is one sentence, whatever the content."""
 
 from __future__ import annotations
 

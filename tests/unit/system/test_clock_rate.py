@@ -1,4 +1,4 @@
-"""The rate of the time stamp counter, which a lab VM's kernel is told."""
+"""The rate of the time stamp counter, which a lab VM's kernel gets as a parameter."""
 
 from __future__ import annotations
 

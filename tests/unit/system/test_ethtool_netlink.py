@@ -1,4 +1,4 @@
-"""The features of an interface by netlink, in ethtool's names."""
+"""The features of an interface, read by netlink and reported with ethtool's names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_group_is_on_where_one_of_its_features_is() -> None:
         "tcp-segmentation-offload": False,
         "tx-tcp-segmentation": False,
         "tx-tcp-ecn-segmentation": False,
-        "generic-receive-offload": True,  # a group of one stands for its feature
+        "generic-receive-offload": True,  # a group of one feature has that feature's value
         "tx-udp-segmentation": True,
         "rx-gro-list": False,
         "highdma": True,

@@ -1,4 +1,4 @@
-"""Copies of a process that do one thing beside it: told to stop, killed, orphaned."""
+"""Forked processes that run one function: stopped, killed, and orphaned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(forked):
 
 
 def program(text: str) -> str:
-    """What a program prints that begins as above. Not in this process: pytest's may have threads."""
+    """Return the output of a program that begins with BEGIN. It is not forked from pytest, which may have threads."""
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -78,7 +78,7 @@ def test_dies_with_its_parent() -> None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Also where nobody has waited for it yet."""
+    """Return whether a process has ended, even if its parent has not waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

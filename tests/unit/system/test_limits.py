@@ -1,4 +1,4 @@
-"""Too few open files and too few processes are one sentence with the way out."""
+"""Too low limits of open files or processes give one sentence with the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.agent import main as agent
 from labkit.system.process import limits, programs
 
-# Another user than root, with the right to read root's Python: limits of processes are not for root.
+# A non-root user who can read root's Python, because limits of processes do not apply to root.
 SOMEBODY = [
     *(
         "setpriv",
@@ -97,6 +97,6 @@ def test_the_process_that_measures(error: Exception, sentence: str, monkeypatch:
 
 
 def test_busy_is_no_limit() -> None:
-    """EAGAIN means something else where no process is started."""
+    """EAGAIN has another meaning when no process is being started."""
     assert limits.exhausted(OSError(errno.EAGAIN, "again")) is None
     assert limits.exhausted(RuntimeError("other")) is None

@@ -1,4 +1,5 @@
-"""machine, and what capabilities and doctor do without touching a kernel: parsers on saved output of the real tools."""
+"""The machine's properties, capabilities and doctor without touching a kernel: parsers on saved output of the real
+tools."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class TestCpuTime:
     def test_first_line_of_proc_stat(self) -> None:
         result = cpu_time.cpu_times_of("cpu  100 20 300 4000 50 6 70 8 90 9\n")
         hz = cpu_time.TICKS_PER_S
-        assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)  # guest time (90) is in user
+        # The user time includes the guest time (90).
+        assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)
 
     def test_real_proc_stat(self) -> None:
         result = cpu_time.cpu_times_of(sample("proc-stat-6.18.txt"))
@@ -112,7 +114,7 @@ class TestPrograms:
         assert result["no-such-program"] is None
 
     def test_slow_tool_has_a_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """On a busy machine a browser takes seconds for it."""
+        """On a busy machine, a browser takes seconds to print it."""
         slow = tmp_path / "slow"
         slow.write_text("#!/bin/sh\nsleep 2.1\necho slow 1.2\n")
         slow.chmod(0o755)
@@ -140,7 +142,7 @@ class TestAccelerator:
         [
             ({"Model name": "AMD EPYC 9654"}, "Supermicro", "none"),
             ({"Model name": "QEMU TCG CPU version 2.5+"}, None, "tcg"),
-            # Under TCG lscpu asks VMware's port, which QEMU answers.
+            # Under TCG, lscpu queries VMware's port, and QEMU answers.
             ({"Model name": "Intel Core Processor (Skylake)", "Hypervisor vendor": "VMware"}, "QEMU", "tcg"),
             ({"Model name": "QEMU Virtual CPU version 2.5+", "Hypervisor vendor": "KVM"}, "QEMU", "kvm"),
             ({"Model name": "Intel Xeon", "Hypervisor vendor": "VMware"}, "VMware, Inc.", "vmware"),

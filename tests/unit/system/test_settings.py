@@ -1,4 +1,4 @@
-"""What a run records of the machine's settings, and of other programs."""
+"""The record of the machine's settings, and of other programs, in a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_sysctl_names_and_values(tmp_path: Path) -> None:
 
 
 def test_settings_are_stable() -> None:
-    """A setting that differs by itself would be a suspect of every comparison."""
+    """Every comparison would report a setting that changes by itself."""
     first, second = settings.of_machine(), settings.of_machine()
     differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     assert not {name for name in differ if not name.startswith("BPF")}
@@ -55,7 +55,7 @@ def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_own_programs_are_left_out() -> None:
-    """A program that somebody else has started: its parent is not this process."""
+    """The other program counts as somebody else's because its parent is not this process."""
     orphan = "import os, time; os.fork() and os._exit(0); os.setsid(); end = time.time() + 3"
     code = f"{orphan}\nwhile time.time() < end: pass"
     watch = background.Background()

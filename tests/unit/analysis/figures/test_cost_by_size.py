@@ -1,5 +1,4 @@
-"""Figures of what encapsulation costs, read back from their traces: what is drawn, in which units, and what never is on
-one axis."""
+"""Figures of the cost of encapsulation, read back from their traces: content, units, and what never shares an axis."""
 
 from __future__ import annotations
 
@@ -22,11 +21,12 @@ LAYERS = {
     "vxlan": [("IPv4", 20), ("UDP", 8), ("VXLAN", 8), ("Ethernet", 14)],
     "vxlan_gre": [("IPv4", 20), ("GRE", 4), ("IPv4", 20), ("UDP", 8), ("VXLAN", 8), ("Ethernet", 14)],
 }
-PACKETS = 1000  # of a slice of veth
+PACKETS = 1000  # in a slice of veth
 
 
 def cost_rows(sizes: tuple[int, ...] = SIZES, **changes: Any) -> pd.DataFrame:
-    """Rows as a sweep over sizes has them, a run each; a slower arm takes as much CPU time, for fewer packets."""
+    """Return rows like a sweep's over sizes, one run for each. A slower arm takes as much CPU time for fewer
+    packets."""
     result = []
     for size in sizes:
         own = synthetic_rows.rows(
@@ -46,7 +46,7 @@ def cost_rows(sizes: tuple[int, ...] = SIZES, **changes: Any) -> pd.DataFrame:
 
 
 def header_rows(**changes: Any) -> pd.DataFrame:
-    """Rows of the part `headers`, in which one byte more was measured than computed."""
+    """Return rows of the part `headers` in which the measured size exceeds the computed one by a byte."""
     return pd.DataFrame(
         [
             {"part": "headers", "topology": name, "status": "ok", "computed_bytes": sum(size for _, size in layers)}

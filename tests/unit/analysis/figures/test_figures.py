@@ -1,4 +1,4 @@
-"""Figures over the number of pairs, read back from their traces: what is drawn, and in which units."""
+"""Figures over the number of pairs, read back from their traces: content and units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.analysis import figures
 
 
 def lines(figure: go.Figure) -> list[go.Scatter]:
-    """The traces with geometric means and intervals."""
+    """Return the traces with geometric means and intervals."""
     return [trace for trace in figure.data if trace.mode == "lines+markers"]
 
 

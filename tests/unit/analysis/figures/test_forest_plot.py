@@ -1,4 +1,4 @@
-"""The forest plot, read back from its traces, shapes and words."""
+"""The forest plot, read back from its traces, shapes and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures and tables of the experiment `overlay`, read back from what is drawn."""
+"""Figures and tables of the experiment `overlay`, read back from what is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folded stacks, their tree, the table that adds up, and what is said of profiles."""
+"""Folded stacks, their tree, the table that adds up, and the conclusions about profiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = "swapper;do_idle_[k];pv_native_safe_halt_[k]"
 
 
 def arm(name: str, *rounds: dict[str, int], event: str = "cpu-clock", **work: Any) -> flame.Arm:
-    """An arm with these stacks, whose rounds each brought 1,000 packets and took a second of CPU."""
+    """Return an arm with these stacks. Each round received 1,000 packets and took a second of CPU time."""
     known = {"received_count": 1000.0, "received_bytes": 64e3, "cpu_s": 1.0} | work
     return flame.Arm(name, [flame.Round(each, 0.001, **known) for each in rounds], event)
 
@@ -105,7 +105,7 @@ def test_function_table_adds_up() -> None:
 
 
 def test_sample_counts_of_both_sides() -> None:
-    """Not the control's; and of a whole difference of nothing no function has a share."""
+    """The control's samples do not count. If the total difference is zero, no function has a share."""
 
     def arm(name: str, count: int) -> flame.Arm:
         return flame.Arm(name, [flame.Round({"p;a": count, "p;b": 100}, 1e-9, 1)] * 3)
@@ -222,7 +222,7 @@ def test_external_text_cannot_end_the_script() -> None:
 
 
 def test_still_picture_has_the_frames() -> None:
-    """Without a script a notebook shows an image, in which a frame lies within the one that called it."""
+    """Without scripts a notebook shows an image, in which each frame lies within its caller."""
     one = flame.graph(arm("a", {"p;f_[k];<g>_[k]": 30, "p;f_[k]": 10, "p;h_[k]": 60}))
     coded = one.html().split("base64,")[1].split('"')[0]
     root = ElementTree.fromstring(base64.b64decode(coded))
@@ -246,7 +246,7 @@ def test_widget_has_the_same_data() -> None:
 
 
 def test_speedscope_file_is_valid(tmp_path: Path) -> None:
-    """Its own schema says so."""
+    """The file is valid by speedscope's own schema."""
     there = [made.arm(name, seed, rounds=2) for seed, name in enumerate(("a", "b"))]
     document = json.loads(speedscope.write(there, tmp_path / "x.speedscope.json").read_text())
     jsonschema.Draft7Validator(json.loads(SCHEMA.read_text())).validate(document)
@@ -294,7 +294,7 @@ def test_excluded_profiles_and_reasons() -> None:
 
 
 def profiled(name: str, **functions: int) -> flame.Arm:
-    """An arm of iperf3 and a foreign program, with slightly different rounds."""
+    """Return an arm with slightly different rounds of these stacks."""
     rounds = [
         {f"{path.replace('__', ';')}_[k]": count + number for path, count in functions.items()}
         for number in range(5)
@@ -322,7 +322,7 @@ def test_unknown_load_has_no_foreign_programs() -> None:
 
 
 def test_no_shares_of_an_insignificant_total() -> None:
-    """Two functions that differ in opposite ways made shares of -800 % of their sum."""
+    """Two functions that differ in opposite directions used to get shares of -800 % of their sum."""
     one = flame.difference(
         profiled("a", iperf3__f=1000, iperf3__g=2000), profiled("b", iperf3__f=2000, iperf3__g=1001)
     )

@@ -1,4 +1,4 @@
-"""The calls of one packet as a figure and as a table: from real traces, as the observer leaves them in a run."""
+"""The calls of one packet as a figure and as a table, from real traces in the form of a run's artefacts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TIMES = {"functions": {"ip_rcv": {"count": 9, "p50_s": 1.25e-5}, "tcp_v4_rcv": {
 
 
 def trees() -> list[Tree]:
-    """The receiver's and the sender's call."""
+    """Return the receiver's and the sender's call tree."""
     with open(SAMPLE) as lines:
         return list(call_trees.Reader(("udp_sendmsg", "net_rx_action")).read(lines))
 
 
 def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
-    """Rows as `loading.profiles` has them, of rounds that all saw the same."""
+    """Return rows like those of `loading.profiles`, with the same report in all rounds."""
     receiver, sender = trees()
     result = []
     for number in range(count):

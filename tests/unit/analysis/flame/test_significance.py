@@ -1,4 +1,5 @@
-"""What stands out between two sides: nothing of an arm against itself, and what was planted; with the numbers told."""
+"""Significance between two sides: nothing stands out of an arm against itself, planted causes do, and intervals
+hold."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from scipy.stats import false_discovery_control, ttest_ind
 from labkit.analysis import flame, stats
 from labkit.analysis.flame import significance
 
-BEFORE = made.PERIOD_S * 20_000 / made.PACKETS  # what a packet costs in the simulation, in seconds
+BEFORE = made.PERIOD_S * 20_000 / made.PACKETS  # cost of a packet in the simulation, in seconds
 PLACE = "process1;function3_[k];planted_[k]"
 AGAIN = 20
 
@@ -21,8 +22,10 @@ def coloured(one: flame.Difference) -> set[str]:
 
 @pytest.mark.parametrize("common", [0.05, 0.2])
 def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
-    """Of 20 comparisons of 2,000 frames under fresh noise 5 % may err: 4 or more would by chance in 2 %. One that errs
-    may colour many frames at once, where what errs is noise that all of them share."""
+    """Of 20 comparisons of 2,000 frames under fresh noise, 5 % may err; 4 or more would in 2 % by chance.
+
+    One error may colour many frames at once if it is noise that they all share.
+    """
     result = [
         flame.difference(made.arm("a", 2 * seed, common=common), made.arm("b", 2 * seed + 1, common=common))
         for seed in range(AGAIN)
@@ -34,8 +37,10 @@ def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
 def test_planted_cause_is_named_first(share: float) -> None:
-    """A function that costs so much of a packet's time more, in nearly all of 20 comparisons; and little else is
-    coloured but what is above it."""
+    """A planted cost, relative to a packet's time, is named first in nearly all of 20 comparisons.
+
+    Few frames other than its callers are coloured.
+    """
     first, others = 0, 0
     for seed in range(AGAIN):
         right = made.arm("b", 2 * seed + 1, planted={PLACE: share * BEFORE})
@@ -58,13 +63,13 @@ def test_planted_saving_stands_out() -> None:
 
 
 def test_interval_coverage() -> None:
-    """The 95 % interval of a planted cost of 5 % holds it in about 95 % of 60 comparisons."""
+    """The 95 % interval of a planted cost of 5 % contains the true cost in about 95 % of 60 comparisons."""
     held = 0
     for seed in range(60):
         right = made.arm("b", 2 * seed + 1, planted={PLACE: 0.05 * BEFORE}, frames=50)
         table = flame.difference(made.arm("a", 2 * seed, frames=50), right).functions(60)
         row = table[table["function"] == "planted"].iloc[0]
-        # noise of e^x with this deviation has a mean of so much more than 1
+        # log-normal noise with these deviations raises the mean by this factor
         truth = 0.05 * BEFORE * np.exp((0.05**2 + 0.1**2) / 2)
         held += row["difference_low_s"] <= truth <= row["difference_high_s"]
     assert held >= 52
@@ -91,7 +96,8 @@ def test_single_round_has_no_findings() -> None:
 
 
 def test_interval_by_hand() -> None:
-    """Many samples in every round: then the spread between rounds is all, and scipy's t test says the same."""
+    """With many samples in every round, only the spread between rounds matters, and scipy's t test gives the same
+    result."""
     chance = np.random.default_rng(5)
     left, right = (chance.poisson(1e6 * np.exp(chance.normal(0, 0.1, (40, 5)))) for _ in range(2))
     each = np.full(5, 1e-3)
@@ -106,7 +112,7 @@ def test_interval_by_hand() -> None:
 
 
 def test_significant_intervals_exclude_zero() -> None:
-    """Three rounds a side, of which one scatters ten times as much: Welch's interval would hold 0."""
+    """One of two sides with three rounds scatters ten times as much, so Welch's interval would contain 0."""
     sides = []
     for name, count, by in (("a", 20_000, 200), ("b", 22_000, 1_200)):
         each = [{"x;work_[k]": samples} for samples in (count - by, count, count + by)]
@@ -119,7 +125,7 @@ def test_significant_intervals_exclude_zero() -> None:
 
 
 def test_counting_noise_is_the_minimum_spread() -> None:
-    """Rounds that agree by chance do not make a frame of a few samples certain."""
+    """Rounds that agree by chance do not make a frame with few samples significant."""
     left, right = np.full((1, 5), 6), np.full((1, 5), 7)
     result = significance.compared(left, np.ones(5), right, np.ones(5))
     assert not result.stands_out[0]

@@ -1,4 +1,4 @@
-"""In which part of a datagram's cost arms differ: what was planted is found, and nothing is found where nothing was."""
+"""Which part of a datagram's cost differs between arms: planted differences are found, and no others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from labkit.analysis.packet_cost.cost_comparison import Comparison
 
 
 def reports(count: int, arms: dict[str, tuple[float, float, float]]) -> list[list[Comparison]]:
-    """What so many reports of five rounds of the same arms would compare."""
+    """Return the comparisons of this many reports, each with five rounds of the same arms."""
     parts = [
         synthetic_packet_sizes.rows(rounds=5, seed=seed, arms=arms, places=1, where=f"vm:{seed}")
         for seed in range(count)
     ]
-    # One cost: the other is the same numbers twice, for both CPUs are always busy.
+    # Keep one cost only. The other has the same numbers, because both CPUs are always busy.
     result = cost_model.curves(pd.concat(parts, ignore_index=True).assign(cpu_s=np.nan))
     by_report: dict[load.Key, list[cost_model.Curve]] = {}
     for curve in result:
@@ -28,7 +28,7 @@ def reports(count: int, arms: dict[str, tuple[float, float, float]]) -> list[lis
 
 
 def named(report: list[Comparison]) -> set[tuple[str, str]]:
-    """The arms and parts that are said to differ."""
+    """Return the arms and parts that are reported as different."""
     return {
         (one.curve.arm, part)
         for one in report
@@ -47,8 +47,8 @@ def test_false_alarm_rate_of_reports() -> None:
     result = reports(200, alike)
     assert sum(len(one.parts) for one in result[0]) == 2 * 4
     alarms_count = sum(bool(named(report)) for report in result)
-    # Of 400 seeds 26 alarm, 6.5 %. Of 5 % one in six hundred choices of seeds would lie outside; no alarm at all would
-    # be as wrong as many.
+    # 26 of 400 seeds raise an alarm, 6.5 %. With a true rate of 5 %, one in six hundred choices of seeds would be
+    # outside the bounds. No alarm at all would be as wrong as too many.
     assert 0.005 * len(result) < alarms_count <= 0.1 * len(result)
 
 
@@ -59,7 +59,7 @@ def test_planted_differences_are_found_in_five_rounds() -> None:
 
 
 def test_only_the_planted_part_differs() -> None:
-    """No step of fragments is taken for a cost of bytes, no cost of bytes for a fixed one."""
+    """A step at fragmentation is not taken for a cost per byte, nor a cost per byte for a fixed cost."""
     curves = cost_model.curves(synthetic_packet_sizes.rows(rounds=10))
     words = {
         (one.curve.arm, part): one.word(part)

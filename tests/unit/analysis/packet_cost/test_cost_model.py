@@ -1,4 +1,4 @@
-"""The cost of a datagram by its size, from rows with a known one: fits, differences, sentences, figures."""
+"""The cost of a datagram by its size, from rows with a known cost: fits, differences, sentences, figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def covers(one: Estimate | None, value: float) -> bool:
     [
         (16, 1500, 4, 1), (1472, 1500, 4, 1), (1473, 1500, 4, 2), (2952, 1500, 4, 2), (2953, 1500, 4, 3),
         (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1452, 1500, 6, 1), (1453, 1500, 6, 2),
-        # an MTU of which not all is of use to a fragment that is not the last (RFC 791: multiples of 8 bytes)
+        # a fragment other than the last cannot use the whole MTU (RFC 791: multiples of 8 bytes)
         (1398, 1426, 4, 1), (1399, 1426, 4, 2), (2798, 1426, 4, 2), (2799, 1426, 4, 3),
     ],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_fragmentation_and_segmentation_words() -> None:
     assert "At 30 points every datagram arrived: there the sender" in text
     text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
     assert "At 1 point every" in text
-    rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as if the NIC segmented
+    rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as with segmentation in the NIC
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
 
 

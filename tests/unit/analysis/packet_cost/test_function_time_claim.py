@@ -1,4 +1,4 @@
-"""How long functions took by size, and whether a claim about it is supported, contradicted, or undecided."""
+"""Function times by size, and whether they support, contradict, or do not decide a claim."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_untimed_functions_are_explained() -> None:
 
 
 def test_zero_median_has_no_ratio() -> None:
-    """Where the trace clock is jiffies, most calls take 0 ns."""
+    """If the trace clock is jiffies, most calls take 0 ns."""
     profiles = synthetic_packet_sizes.profiles({400: 0.0, 800: 10e-6})
     assert function_time_claim.judge_claim(function_time_claim.times(profiles)) == []
     [lines] = packet_size.functions(profiles)

@@ -1,4 +1,4 @@
-"""What a copy costs: found in made-up rounds whose cost is known, and withheld where it cannot be known."""
+"""The cost of a mirrored copy: found in made-up rounds with a known cost, and withheld where it cannot be known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(
 
 
 def rounds(count: int = 6, *, bend: float = 0.0, options: str = "", **given: Any) -> pd.DataFrame:
-    """Rounds that differ as set-ups do, with a little noise in every arm."""
+    """Return rounds that vary as set-ups do, with a little noise in every arm."""
     rng = np.random.default_rng(1)
     result = []
     for number in range(count):
@@ -72,7 +72,7 @@ def test_lack_of_fit_is_reported() -> None:
 
 
 def test_counted_copies_decide() -> None:
-    """Mirrors that copy only half of the packets make half of the copies, each at its own price."""
+    """Mirrors that copy only half of the packets make half of the copies. The cost is per copy."""
     table = rounds()
     halved = table.assign(
         copies_count=table["copies_count"] / 2, copies_expected_count=table["copies_count"] / 2

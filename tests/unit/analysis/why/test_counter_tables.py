@@ -1,4 +1,4 @@
-"""What `labkit why` says of counters, of loss, and of rounds in which nothing arrived."""
+"""`labkit why` about counters, about loss, and about rounds in which nothing arrived."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from labkit.common import run_folder
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
 def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
-    """What they hold is related to what arrived while they counted, of which the window of the row is a part: another
-    one on either side, which makes no difference."""
+    """Counters are divided by what arrived while they counted. The row's window is a part of that time.
+
+    The part differs between the two sides, which makes no difference to the result.
+    """
     for name, times_the_window in (("one", 2), ("two", 3)):
         arrived = 200_000 * times_the_window
         pair = {"sent_count": arrived, "lost_count": 0, "hops": []}
@@ -41,7 +43,7 @@ def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("received_count", [0, None])
 def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_path: Path) -> None:
-    """All of them, which leaves a page without costs; or one, which leaves the others as they were."""
+    """If all rounds are left out, the page has no costs. If one is left out, the others are unchanged."""
     folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
     run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
     text = words(why.page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
@@ -59,7 +61,8 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
 
 
 def test_loss_has_a_unit(tmp_path: Path) -> None:
-    """Fragments: the frames, and what the socket lost of datagrams; of frames alone, that sockets are not in it."""
+    """With fragments, frames and the socket's losses of datagrams are shown. With frames only, the text says that
+    losses at sockets are not included."""
     pair = observed("counters", 0, "")["loss"][0]
     frames = {"unit": "frames", "sent_count": 600_000, "lost_count": 6000, "unexplained_count": 0,
               "hops": [{"at": "client0:eth0 to server0:eth0", "lost_count": 6000}]}  # fmt: skip
@@ -100,7 +103,7 @@ def test_guest_counters(read: bool, tmp_path: Path) -> None:
 
 
 def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
-    """What a side does not have has no counter there: 0 packets against thousands is no finding."""
+    """A side without the interface has no counter of it. 0 packets against thousands would be no finding."""
     for name, interfaces in (("one", ["eth0"]), ("two", ["eth0", "vxlan0"])):
         counted = {"namespaces": {"client0": {"interfaces": {each: {"tx_packets": 200_000} for each in interfaces}}},
                    "loss": [{"unit": "datagrams", "received_count": 200_000}], "cpus": {}}  # fmt: skip
@@ -131,7 +134,7 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
 
 
 def test_kprobe_calls_by_process(tmp_path: Path) -> None:
-    """Calls are a mean of the rounds; processes and returned values are shares of the events that were kept."""
+    """Calls are a mean over rounds. Processes and returned values are shares of the recorded events."""
     folder = run(tmp_path / "one")
     rows = run_folder.read_rows(folder)
     for row in rows:

@@ -1,4 +1,4 @@
-"""`labkit why` of two points of a run: how they are named, what is no point, and what is concluded of them."""
+"""`labkit why` for two points of a run: their names, invalid points, and the conclusions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARM = "veth_bridge"
 
 
 def merged(folder: Path, of: dict[int, Path]) -> Path:
-    """One run of all sizes. The machine is faster in every round, for every size."""
+    """Merge the runs of all sizes into one. With each round the machine gets faster, for every size."""
     rows: list[dict[str, Any]] = []
     for size, there in of.items():
         shutil.copytree(there / "artefacts", folder / "artefacts" / str(size))
@@ -44,7 +44,7 @@ def merged(folder: Path, of: dict[int, Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 800 bytes the bridge costs something (planted), and there is no other arm."""
+    """Write a run in which the bridge has a planted cost at 800 bytes, and no other arm exists there."""
     top = tmp_path_factory.mktemp("data")
     small, large = run(top / "a", length_bytes=400), run(top / "b", {ARM: "variant"}, length_bytes=800)
     return merged(top / "sizes", {400: small, 800: large})
@@ -158,7 +158,7 @@ def test_points_of_two_runs_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_different_pair_counts(tmp_path: Path) -> None:
-    """Whole runs where only one side has slices as well; a round that one of them lacks is left out."""
+    """Only one side has slices beside whole runs. A round that one side lacks is left out."""
     arms = {ARM: 1.0, "macvlan_bridge": 1.0}
     few = synthetic_rows.rows(arms, slices=0, rounds=6, whole=6)
     many = synthetic_rows.rows(dict.fromkeys(arms, 3.0), whole=5, seed=4, pairs=8)

@@ -1,4 +1,4 @@
-"""`labkit why`: two arms of a made-up run on one page, and what is no question."""
+"""`labkit why` shows two arms of a made-up run on one page and rejects invalid questions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cycle_samples_scale_to_cpu_time(folder: Path) -> None:
-    """The kernel adapts how many cycles a sample stands for, so frequency_hz says nothing of them."""
+    """The kernel adapts the number of cycles per sample, so frequency_hz does not determine it."""
     rows = load.profiles(folder)
     rows = rows[rows["arm"].eq("veth_bridge") & rows["observer"].eq("perf_record")]
     rows = rows.assign(observed=[{"event": "cycles", "frequency_hz": 1}] * len(rows))
@@ -58,7 +58,8 @@ def test_cycle_samples_scale_to_cpu_time(folder: Path) -> None:
 
 
 def test_event_unit(folder: Path, tmp_path: Path) -> None:
-    """A segment of TCP has no fixed size: gigabytes; and 2.49 s are no 2 events, nor what was not counted 0."""
+    """A TCP segment has no fixed size, so the unit is gigabytes. 2.49 s are not 2 events, and an uncounted event is not
+    0."""
     several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
     for protocol in several:
         place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
@@ -82,7 +83,7 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
 def test_function_time_unit(
     tmp_path: Path, protocol: str, words: str, calls: float, unit: str, least: float
 ) -> None:
-    """Packets of TCP are counted as the interface has them, after GRO: nothing is told for one of them."""
+    """Packets of TCP are counted at the interface, after GRO, so there is no time for one packet."""
     work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
     place = run(tmp_path / "one", protocol=protocol, **work)
     [point] = selection.points(selection.select_sides(str(place), None))
@@ -103,7 +104,7 @@ def test_function_time_unit(
 
 
 def test_calls_per_tracing_time() -> None:
-    """It begins before the row's window, and ends after it; of pings none is outside of either."""
+    """Tracing begins before the row's window and ends after it. All pings are inside both."""
     one = {"count": 250, "total_s": 0.25, "mean_s": 1e-3, "p50_s": 1e-3, "p99_s": 1e-3}
     report = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
     for protocol, calls in (("udp", "2"), ("ping", "2.5")):
@@ -199,7 +200,7 @@ def test_invalid_question_is_one_sentence(
 
 
 def test_profile_doubts_are_shown(tmp_path: Path) -> None:
-    """In the section of its observer; not what the traffic without an observer has as well."""
+    """They appear in the section of their observer, without those that the unobserved traffic also has."""
     one = run(tmp_path / "one")
     own = {"perf_record": "perf lost 9 samples, of 99", "perf_stat": "events shared counters", "counters": "a stall",
            "function_times": "the trace buffer overflowed"}  # fmt: skip

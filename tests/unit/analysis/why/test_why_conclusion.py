@@ -1,4 +1,4 @@
-"""What `labkit why` concludes of made-up runs whose cause is known, and that it concludes nothing of nothing."""
+"""`labkit why` names the known cause of made-up runs, and claims no cause where there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOFTIRQ = (
 )
 RECEIVING = f"{SOFTIRQ};__netif_receive_skb_one_core_[k]"
 READING = "iperf3;read;do_syscall_64_[k];ksys_read_[k];sock_read_iter_[k];udp_recvmsg_[k]"
-# Seconds for each packet that passes, by stack.
+# Seconds for each delivered packet, by stack.
 USUAL = {
     SENDING: 3e-6,
     f"{SENDING};ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k]": 1e-6,
@@ -45,10 +45,13 @@ def run(
     folder: Path, seed: int, more: Mapping[str, float] | None = None, settings: Mapping[str, str] | None = None,
     lost: float = 0.2, foreign: float = 0.0, noise: float = 0.04, rounds: int = 5, **changes: Any,
 ) -> Path:  # fmt: skip
-    """A run of one arm. more: seconds for each packet of stacks; lost: share of packets that the socket loses; foreign:
-    share of two CPUs that others have."""
+    """Write a run of one arm.
+
+    more: additional seconds per packet for stacks. lost: share of packets that the socket loses. foreign: share of two
+    CPUs that other programs use.
+    """
     chance = np.random.default_rng(seed)
-    common = float(np.exp(chance.normal(0, 0.04)))  # what two runs of the same differ by
+    common = float(np.exp(chance.normal(0, 0.04)))  # the difference between two runs of the same arm
     rows = []
     for number in range(rounds):
         sent = int(ARRIVED / (1 - lost * float(np.exp(chance.normal(0, 0.05)))))
@@ -110,7 +113,7 @@ def test_sysctl_is_matched_with_its_code(usual: Path, tmp_path: Path) -> None:
 
 
 def test_foreign_load_is_the_only_cause(usual: Path, tmp_path: Path) -> None:
-    """Even where functions have become slower: it could be why."""
+    """This holds even if functions have become slower, because foreign load may be the cause."""
     right = run(tmp_path / "busy", 4, {stack: 1.6 * seconds for stack, seconds in USUAL.items()}, foreign=0.5)
     description = json.loads((right / "run.json").read_text())
     (right / "run.json").write_text(json.dumps(description | {"others": [{"name": "sh", "cpu_share": 0.5}]}))
@@ -139,7 +142,7 @@ def test_ineffective_setting_has_a_bound(usual: Path, tmp_path: Path) -> None:
 
 
 def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
-    """18 and 41 % lost, the same code: what is dearer is what was lost, of one run with two arms."""
+    """With 18 and 41 % lost and the same code, lost packets explain the higher cost."""
     few, many = (
         run(tmp_path / name, 7, lost=lost, noise=0.0) for lost, name in ((0.18, "few"), (0.41, "many"))
     )
@@ -237,7 +240,7 @@ def test_pair_and_interface_names_are_normalised() -> None:
 
 
 def one_run(folder: Path, more: Mapping[str, float], effects: list[dict[str, Any]], **changes: Any) -> Path:
-    """A run of two arms, the second of which has a change with these effects."""
+    """Write a run of two arms, the second of which has a change with these effects."""
     run(folder, 20)
     description = json.loads((folder / "run.json").read_text()) | {
         "parameters": {"topology": ["veth_bridge"]}
@@ -282,7 +285,7 @@ def test_change_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_ineffective_change_is_no_cause(tmp_path: Path) -> None:
-    """Not either where others left its arm less of the CPUs: rounds are interleaved."""
+    """This also holds if other programs left its arm less CPU time, because rounds are interleaved."""
     effects = [
         {
             "at": "both",

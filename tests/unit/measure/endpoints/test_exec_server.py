@@ -1,4 +1,5 @@
-"""The conversation with a box, in this machine's own user space: no container and no guest."""
+"""The protocol between labkit and an endpoint's box, in this machine's own user space without a container or a
+guest."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_program_ends_with_its_proxy(folder: str) -> None:
     assert there.exists()
     program.kill()
     program.ended()
-    with suppress(FileNotFoundError, ProcessLookupError):  # it is gone
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         assert until(lambda: "Z" in (there / "stat").read_text().split()[2], 20)
 
 

@@ -1,4 +1,4 @@
-"""What a guest is asked to be, and what it boots with; without booting any."""
+"""Parameters of guests and the files they boot with. No test boots a guest."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_guest_observers() -> None:
         1,
         16,
     )
-    for cpu in (0, 3, 63):  # whatever CPUs this machine has
+    for cpu in (0, 3, 63):  # on a machine with any number of CPUs
         words = {"endpoint": "guest", "guest": "debian,cpus=64", "affinity": f"{cpu}"}
         assert DatapathParameters.of(words).affinity == f"{cpu}"
 
@@ -128,7 +128,7 @@ def test_shared_guest_size_is_bounded() -> None:
 
 @pytest.mark.needs("busybox")
 def test_guest_files_are_complete(tmp_path: Path) -> None:
-    """Unpacked, they hold all that Python and the programs need: `inside` runs with them as its root."""
+    """The unpacked files contain all that Python and the programs need: `inside` runs with them as its root."""
     for content in (initramfs.packed(KERNEL, ()), initramfs.own(NIC, KERNEL, (), 16)):
         subprocess.run(
             ["busybox", "cpio", "-idmu"], input=content, cwd=tmp_path, check=True, capture_output=True

@@ -1,4 +1,4 @@
-"""Changes as data: their two forms, what is refused, and how tables name arms that differ by a change."""
+"""Changes as data: their two forms, rejected changes, and the names of arms that differ by a change."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_arm_labels_show_the_difference() -> None:
     result = load.complete(pd.DataFrame([plain, again, four]))
     assert list(result["topology"]) == ["veth", "veth", "four"]
     assert list(result["arm"]) == ["veth", "veth (again)", "four"]
-    assert list(result["streams"]) == [1, 1, 1]  # the point's, at which arms are compared
+    assert list(result["streams"]) == [1, 1, 1]  # the parameter of the point, at which arms are compared
     other = row("veth_bridge", topology="veth_bridge", changed=None)
     result = load.complete(load.complete(pd.DataFrame([plain, again, four, other])))
     assert list(result["topology"]) == ["veth", "veth", "veth+four", "veth_bridge"]

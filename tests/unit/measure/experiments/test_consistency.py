@@ -1,4 +1,4 @@
-"""A row whose numbers contradict each other is invalid, with the reason; one whose numbers agree is not."""
+"""A row whose numbers contradict each other is invalid, with the reason. A consistent row stays valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PING: dict[str, Any] = {
         UDP,
         PING,
         UDP | {"received_count": None, "received_bytes": None},  # rows of labkit 0.1 lack some
-        UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # a queue that was filled before
+        UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # datagrams were queued before
         UDP | {"link_rate_bps": 800_000},
         {
             "protocol": "tcp",
@@ -48,7 +48,7 @@ def test_consistent_row(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        # The row of the report: nothing in the kernel's window, 7,520 datagrams at iperf3's end.
+        # The row of the report: no packet in the kernel's window, but 7,520 datagrams at iperf3's end.
         (
             UDP | {"received_bytes": 0, "received_count": 7520, "throughput_bps": 0.0},
             "0 bytes were received in 7520 packets",

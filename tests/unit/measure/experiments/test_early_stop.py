@@ -1,4 +1,4 @@
-"""When to stop early: not before so many rounds, not without a comparison, only when every ratio is narrow enough."""
+"""Early stop: it needs a minimum of rounds, a comparison, and a narrow enough interval for every ratio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def made(
     arms: dict[str, float] = ARMS,
     metric: str = "throughput_bps",
 ) -> list[Row]:
-    """Rows whose log-ratios spread so much from slice to slice, and between rounds; one noise a row, by seed."""
+    """Return rows whose log-ratios vary this much between slices and between rounds. The seed fixes the noise of each
+    row."""
     noise = random.Random(1)
     rows = []
     for number in range(rounds):

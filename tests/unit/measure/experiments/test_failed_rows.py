@@ -1,4 +1,4 @@
-"""Failed rows: the same command measures them again, and its exit code tells as long as there are any."""
+"""The same command measures failed rows again, and its exit code reports remaining ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(arm: str, status: str = "ok", **more: Any) -> Row:
 
 @pytest.fixture
 def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """The requests that reach a host; each point that is asked for again is then measured well."""
+    """Record the requests that reach a host. Each point that is requested again succeeds."""
     sent: list[Row] = []
 
     def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
@@ -126,7 +126,7 @@ def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
 
 
 def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
-    """A sweep of two finished points, one of them with a failed row, and the names of what is executed."""
+    """Create a sweep of two finished points, one with a failed row. Return it with the names of executed points."""
     folder, executed = tmp_path / "sweep", list[str]()
     points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
     made = SimpleNamespace(
@@ -167,7 +167,7 @@ def test_unbootable_kernel_fails_its_point_only(
     made.points = [sweep.SweepPoint(name, {"where": f"vm:{name}"}) for name in ("old", "new")]
     run_folder.write_json(made.folder / "sweep.json", {"seed": 1, "points": ["old", "new"]})
     broken = {"vm:old"}
-    measures: list[bool] = []  # whether the notebook of the point measures, as real ones do
+    measures: list[bool] = []  # whether the point's notebook measures, as real ones do
     asked_for: list[Row] = []
 
     def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
@@ -228,7 +228,7 @@ def test_unbootable_kernel_fails_its_point_only(
 
 
 def test_sweep_uses_its_own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the one that the notebook was saved with: it may be a lab VM's, or one that is not there."""
+    """The kernel saved in the notebook may be a lab VM's, or one that does not exist here."""
     cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
     lab_vm = {"kernelspec": {"name": "labkit-vm-9.9", "display_name": "gone", "language": "python"}}
     written = nbformat.v4.new_notebook(cells=[cell], metadata=lab_vm)
@@ -261,7 +261,7 @@ def test_refused_run_leaves_no_folder(
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
 
 
-# A TRex server is reached from this machine alone, so its experiments need no kernel to boot.
+# Only this machine can reach a TRex server, so TRex experiments need no kernel to boot.
 @pytest.mark.parametrize("name", [one for one in experiments.TABLE if not one.startswith("trex")])
 def test_unbootable_kernel_of_each_experiment(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

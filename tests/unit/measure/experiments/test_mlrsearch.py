@@ -1,4 +1,4 @@
-"""The search on simulated devices: a known capacity, known loss, disturbance, a generator that ends early."""
+"""The search on simulated devices: known capacity, known loss, disturbance, and a generator that ends early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAST = mlrsearch.PRESETS["mlrsearch"]
 
 
 def trial(rate_pps: float, duration_s: float, received: float, offered: float | None = None) -> Trial:
-    """A trial whose device passed so many a second."""
+    """Return a trial whose device forwarded this many packets per second."""
     offered_count = round((rate_pps if offered is None else offered) * duration_s)
     return Trial(
         rate_pps=rate_pps,
@@ -48,7 +48,7 @@ def test_capacity_within_the_goal_width() -> None:
 
 @pytest.mark.parametrize("loss", [0.002, 0.01])
 def test_constant_loss_ratio(loss: float) -> None:
-    """0.2 % is above the NDR's goal at every load and below the PDR's; 1 % is above both."""
+    """0.2 % is above the NDR's goal at every load and below the PDR's. 1 % is above both."""
     result = searched(lambda rate, duration: (trial(rate, duration, rate * (1 - loss)), None), least=20e3)
     ndr, pdr = result.bounds
     assert ndr.rate_pps is None
@@ -110,7 +110,7 @@ def test_time_limit_keeps_the_bounds() -> None:
 
 
 def test_time_limit_in_words_is_the_whole_one() -> None:
-    """Also after the search began again, with a load that the generator can offer."""
+    """This also holds after the search has restarted with a load that the generator can offer."""
 
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
         time.sleep(0.2)
@@ -141,7 +141,7 @@ def conditions(**given: float) -> Conditions:
         ({}, 900, None),
         ({"wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
         ({"slip_s": 0.003}, 900, "the sender was late by 3.0 ms"),
-        ({"wait_s": 0.003, "slip_s": 0.003}, 1000, None),  # what lost nothing was not disturbed enough
+        ({"wait_s": 0.003, "slip_s": 0.003}, 1000, None),  # a trial without loss was not disturbed enough
         ({"wait_s": 0.001, "slip_s": 0.001}, 900, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which switches the OVS test plan compares, what is sent through each, and what is refused before anything runs."""
+"""Parameters of the OVS test plan: the compared switches, the load of each, and rejected values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.measure.traffic.packet_sender import Mix
 
 def test_the_plan_as_it_is() -> None:
     made = OvsTestPlan.of({})
-    assert len(made.arms) == 10  # three cases and, but for vm_to_vm, VXLAN: five, each with two sets of rules
+    assert len(made.arms) == 10  # three cases; VXLAN for all but vm_to_vm: five, each with two rule sets
     assert made.arms[0] == "ovs_netdev+case=net_to_vm"
     assert "ovs_netdev+case=vm_to_net+rules=l3+tunnel=vxlan" in made.arms
     assert (made.frame_bytes, made.flows, made.pairs) == (
@@ -79,5 +79,5 @@ recirc_id(0),in_port(3),packet_type(ns=0,id=0),eth(src=02:47:1b:00:00:02,dst=02:
 
 
 def test_masks_of_a_datapath() -> None:
-    """Recorded of Open vSwitch 3.1: ten bits, nine bits, and whole MAC addresses with eight bits of an IP address."""
+    """Recorded from Open vSwitch 3.1: ten bits, nine bits, and whole MAC addresses with eight bits of an IP address."""
     assert len(masks(DUMP)) == 3

@@ -1,4 +1,4 @@
-"""What an observer left of an arm's throughput, and of which it is said that it disturbed."""
+"""How much of an arm's throughput remains under an observer, and which observers are reported as disturbing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE, OTHER = Arm("veth", "baseline"), Arm("veth_bridge", "variant")
 
 
 def ran(observer: str | None, speed: float, status: str = "ok", **more: Any) -> dict[str, Any]:
-    """What a run measured, of datagrams or of pings."""
+    """Return the result of a run with datagrams or with pings."""
     return {
         "observer": observer,
         "status": status,
@@ -23,7 +23,7 @@ def ran(observer: str | None, speed: float, status: str = "ok", **more: Any) -> 
 
 
 def report(protocol: str) -> list[dict[str, Any]]:
-    """Runs of two arms, after they were told what observing cost."""
+    """Return the runs of two arms with the observer's overhead added."""
     result = [
         (ONE, ran("function_times", 50, doubts="loaded")),
         (ONE, ran(None, 100)),

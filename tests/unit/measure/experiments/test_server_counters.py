@@ -1,4 +1,4 @@
-"""The window of a whole run: what is told of it is of one time, however long guests take to answer."""
+"""All counters of a whole run cover the same window, however long guests take to answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLACK_S = 0.1  # on a loaded machine
 
 
 class Stat:
-    """/proc/stat of a guest whose one CPU is always busy, and which answers late."""
+    """/proc/stat of a guest that answers late and whose single CPU is always busy."""
 
     def read(self) -> str:
         time.sleep(SLOW_S / 2)
@@ -50,7 +50,8 @@ def test_cpu_time_of_the_window() -> None:
     here = with_guests()
     begun = time.monotonic()
     seen = here.window(begun + 1.0)
-    assert 1.0 - SLACK_S <= seen.window_s <= 1.0 + SLACK_S  # asking took nothing of it, nor added to it
+    # Reading the counters neither shortened nor extended it.
+    assert 1.0 - SLACK_S <= seen.window_s <= 1.0 + SLACK_S
     tick = 1 / TICKS_PER_S
     assert seen.cpu_s <= (os.cpu_count() or 1) * (seen.window_s + tick + SLACK_S)
     report = here.report()

@@ -1,4 +1,4 @@
-"""Which nodes of a network may stand in for each other."""
+"""Spine failures: which nodes of a network can replace each other, and how routes are restored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_failure_needs_ipv4() -> None:
 
 
 def test_restored_routes_have_no_state_flags() -> None:
-    """A route of two hops as the kernel tells of it while one has no carrier; the kernel takes no such flag."""
+    """The kernel reports state flags on a two-hop route while one hop has no carrier, but rejects them in requests."""
     report = bytearray(new_route("10.9.2.0/24", [(7, "10.1.2.1"), (8, "10.1.1.1")], metric=5).body)
     at = [
         report.index(bytes([16, 0, 0, 0, index, 0, 0, 0])) for index in (7, 8)

@@ -1,4 +1,4 @@
-"""What can be searched, and what is refused before anything runs."""
+"""Parameters of throughput searches: accepted values, and values that are rejected before anything runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def result(outcome: FoundRate, problem: str | None = None) -> Result:
             300e3,
             None,
             None,
-        ),  # that much was asked for, or fits on the line
+        ),  # 300 kpps was requested, or is the line rate
         (FoundRate(0, None, None, 1e3), None, None, "invalid", "even 1 kpps, the lowest load, lost more"),
         (
             FoundRate(0, None, 9e4, None),

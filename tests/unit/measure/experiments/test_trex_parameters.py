@@ -1,4 +1,4 @@
-"""Parameters of load tests with TRex: what cannot be is refused before anything is connected; the planned steps."""
+"""Parameters of TRex load tests: invalid ones are rejected before any connection, and the planned steps are right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_address() -> None:
 
 
 def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
-    """The published test: 1 Gbit/s and VLAN tags carry 1.42 Mpps of 64 bytes; a link used twice half of it."""
+    """In the published test, 1 Gbit/s with VLAN tags carries 1.42 Mpps of 64 bytes, and half of that if the link is
+    used twice."""
     parameters = Stateless.of(
         {
             "server": "host",

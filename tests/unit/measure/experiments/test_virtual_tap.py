@@ -1,4 +1,4 @@
-"""What the experiment `virtual_tap` may be asked for, and the arms and loads that come of it."""
+"""Parameters of the experiment `virtual_tap`, and its arms and loads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_mirror_options_in_arm_names() -> None:
     ],
 )
 def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
-    """One with a rate is a whole run: slices measure senders that send as fast as they can."""
+    """A load with a rate is a whole run. Slices measure senders at full speed."""
     result = VirtualTap.of({"loads": load}).of_load(load)
     assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
         protocol,
@@ -67,7 +67,7 @@ def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str)
 
 
 def test_paced_loads_are_whole_runs() -> None:
-    """A point holds every load, so that all switches stand once in a round."""
+    """A point holds every load, so that each round builds all switches once."""
     result = plan(VirtualTap.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
     assert [len(point.loads) for point in result.points] == [2, 2]
     assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in result.points[0].loads} == {

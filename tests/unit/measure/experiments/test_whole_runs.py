@@ -1,4 +1,5 @@
-"""What a whole run says of flows that did not run together: of one pair nothing that only several have."""
+"""What a whole run reports about flows that did not overlap. For one pair it reports nothing that only several can
+have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rights that QEMU and the server of a guest's folder do not have."""
+"""QEMU and the server of a guest's folder run without unneeded rights."""
 
 from __future__ import annotations
 

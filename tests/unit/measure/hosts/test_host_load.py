@@ -1,4 +1,4 @@
-"""A lab VM does not see how busy its host is: what the host adds to its rows."""
+"""The host adds its own load to a lab VM's rows, because the lab VM does not see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labkit.system.machine.host_load import HostTimes
 def test_shares_between_two_samples() -> None:
     before = HostTimes(10.0, 100.0, {1: 5.0}, {"7": 1.0}, {"7": 0.5})
     now = HostTimes(12.0, 103.0, {1: 5.5, 2: 0.5}, {"7": 1.6, "8": 0.3}, {"7": 0.7, "8": 0.1})
-    # 3 CPU-seconds were used and 1 of them by this command, of 2 s on 2 CPUs; QEMU ran 0.9 s and waited 0.3 s
+    # On 2 CPUs in 2 s: 3 CPU-seconds used, 1 of them by this command. QEMU ran 0.9 s and waited 0.3 s.
     assert host_load.shares(before, now, 2) == {"host_foreign_share": 0.5, "host_waiting_share": 0.25}
     unknown = HostTimes(12.0, 103.0, {1: 5.0})
     assert host_load.shares(before, unknown, 2)["host_waiting_share"] is None

@@ -1,4 +1,4 @@
-"""What a lab VM is asked to be, and what is started for it; without starting any."""
+"""Parameters of lab VMs and the programs that are started for them. No test boots a lab VM."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def words_of(parameters: str, folder: Path, **more: bool) -> list[str]:
     return command.argv(vm_spec.parse(parameters), folder / "vmlinuz", folder, shares, kvm=False, **more)  # type: ignore[arg-type]
 
 
-# What the x86-64 psABI's levels add to one another; QEMU's qemu64 has sse3, cx16 and lahf_lm of the second.
+# What each of the x86-64 psABI's levels adds. QEMU's qemu64 has sse3, cx16 and lahf_lm of the second level.
 LEVELS = {"X86_V2": {"+ssse3", "+sse4.1", "+sse4.2", "+popcnt"}}
 
 
 def test_emulated_cpu_runs_numpy(tmp_path: Path) -> None:
-    """numpy does not check what the CPU lacks of its baseline: an import would end by SIGILL."""
+    """numpy does not check whether the CPU supports its baseline. An import would end by SIGILL."""
     words = words_of("vm:x", tmp_path)
     model, *added = words[words.index("-cpu") + 1].split(",")
     assert model == "qemu64"
     assert __cpu_baseline__
-    for level in __cpu_baseline__:  # one that is not in LEVELS needs a larger CPU
+    for level in __cpu_baseline__:  # a level that is missing in LEVELS needs a larger CPU
         assert LEVELS[level] <= set(added)
 
 
@@ -104,7 +104,7 @@ def test_module_order(tmp_path: Path) -> None:
 
 @pytest.mark.needs("busybox")
 def test_initramfs_format(tmp_path: Path) -> None:
-    """GNU cpio is not asked: busybox, which is in there, has one."""
+    """The test uses busybox's cpio, which is in the initramfs, instead of GNU cpio."""
     names = {f"kernel/{name}.ko": "" for name in vm_initramfs.MODULES}
     kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
     folder = Path("/with space/and 'quote'")
@@ -165,7 +165,8 @@ def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `labkit kernels --ask`: modules may stay loaded, and arming tracers is safe with one thread for all CPUs."""
+    """This is as in `labkit kernels --ask`: modules may stay loaded, and one thread for all CPUs can safely arm
+    tracers."""
     parameters: list[object] = []
 
     def ask(where: str, request: dict[str, object], say: object) -> object:

@@ -1,4 +1,4 @@
-"""What is brought to another machine, what its name may be, and what a machine that means ill can send back."""
+"""Experiments over ssh: the copied files, valid host names, and hostile answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_accepted_versions(name: str, version: str | None, good: bool) -> None:
 
 
 def test_wheels_install_with_pip(tmp_path: Path) -> None:
-    """pip takes them, and an experiment's imports need nothing else."""
+    """pip installs the wheels, and an experiment's imports need nothing else."""
     wheels = [wheel.labkit_wheel(), *(wheel.installed_wheel(name) for name in wheel.NEEDS)]
     for one in wheels:
         content = one.content()
@@ -102,7 +102,7 @@ FOUND = {
 
 
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
-    """From now on ssh is a script that plays a machine, which says this to a request."""
+    """Replace ssh by a script that plays a machine and gives this answer to a request."""
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     words = {"found": json.dumps(FOUND), "version": labkit.__version__, "said": lines}
@@ -112,7 +112,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
 
 
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> list[dict[str, Any]]:
-    """What a machine's answers become that says this."""
+    """Return labkit's result for a machine that answers this."""
     play(tmp_path, monkeypatch, lines)
     request = {"do": "experiment", "folder": str(tmp_path / "data" / "run")}
     with hosts.conversation("ssh:lab", request, print) as talk:
@@ -164,7 +164,7 @@ def test_invalid_returned_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_silent_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be ssh's own connection that stands, and the machine behind it that does not."""
+    """ssh's own connection may work while the machine behind it is silent."""
     monkeypatch.setattr(ssh, "SILENCE_S", 0.5)
     play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
     with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as talk:

@@ -1,4 +1,4 @@
-"""A display filter's tshark that hangs, and tables of bounded size."""
+"""Display filters: a tshark that hangs, and tables of bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes and conversations of frames, and 10,000 mutants of frames through all that a monitor does with bytes."""
+"""Classes and conversations of frames, and 10,000 mutated frames through all code of a monitor that reads bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_conversations_are_bounded_and_none_is_lost() -> None:
 
 
 def mutants(count: int, seed: int) -> list[bytes]:
-    """Frames of real tunnels with bytes changed, cut off, put in or doubled."""
+    """Yield frames of real tunnels with bytes changed, cut off, inserted or doubled."""
     frames = [data for _length, data in overlay_checks.pcap(SAMPLE.read_bytes())]
     frames += [MACS + b"\x08\x00" + ip("10.0.0.1", "10.0.0.2", 17, b"<script>alert(1)</script>\x1b[2J")]
     draw = random.Random(seed)

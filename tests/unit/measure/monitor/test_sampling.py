@@ -1,4 +1,4 @@
-"""Samplers on packets of known times, lengths and flows."""
+"""Samplers on packets with known times, lengths and flows."""
 
 from __future__ import annotations
 

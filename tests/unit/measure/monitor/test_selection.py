@@ -1,4 +1,4 @@
-"""Expressions of the monitor's filter: what is built, what is refused, and what libpcap makes of it."""
+"""Filter expressions of the monitor: built expressions, rejected input, and libpcap's acceptance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding of perf script text: against inferno's own output, in blocks of any size, with what does not fit on disk."""
+"""Folding of perf script text: agreement with inferno's own output, blocks of any size, and a full disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.measure.observers.perf.fold_stacks import Folding
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 TEXT = (SAMPLES / "perf-script-6.1.txt").read_bytes()
-PERIODS = (50_000, 1_001_001)  # inferno counts nanoseconds of cpu-clock, of two recordings
+PERIODS = (50_000, 1_001_001)  # for two recordings; inferno counts nanoseconds of cpu-clock
 
 
 def stacks(lines: bytes) -> dict[str, int]:
@@ -31,7 +31,7 @@ def folded(*blocks: bytes) -> tuple[dict[str, int], Folding]:
 
 
 def test_stacks_agree_with_inferno() -> None:
-    """But for numbers 0 and -1: in a PID namespace perf gives everything outside of it a name that is not its own."""
+    """Numbers 0 and -1 differ: in a PID namespace, perf gives every process outside of it a wrong name."""
     own, result = folded(TEXT)
     theirs = stacks((SAMPLES / "inferno-0.12.8-folded.txt").read_bytes())
     processes = ("iperf3;", "perf;", "perf-exec;")
@@ -60,7 +60,8 @@ def test_idle_kernel_and_foreign_samples() -> None:
 
 
 def test_samples_weighted_by_period() -> None:
-    """As perf script writes `-F comm,pid,tid,period,ip,sym,dso`: a CPU that is seldom busy has as many samples."""
+    """perf script prints this for `-F comm,pid,tid,period,ip,sym,dso`. A rarely busy CPU has as many samples as
+    others."""
     text = b"".join(
         b"sh %d/%d %10d \n\tffffffff817554ea %b ([kernel.kallsyms])\n\n" % (number, number, period, name)
         for number in range(1, 101)

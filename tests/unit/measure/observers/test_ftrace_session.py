@@ -1,4 +1,4 @@
-"""The tracer's settings are put back as they were, and who cannot trace is told why."""
+"""ftrace sessions: the tracer's settings are restored, and errors say why tracing is not possible."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_setting_round_trip(name: str, text: str, written: str) -> None:
 
 
 def test_lost_events() -> None:
-    """What is left after all was read is lost as well."""
+    """Events that remain after reading everything count as lost."""
     stats = "entries: 5\noverrun: 10\ncommit overrun: 1\nbytes: 400\ndropped events: 3\nread events: 7\n"
     assert session.lost(stats) == 19
 
 
 @pytest.fixture
 def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for tracefs."""
+    """Create a folder that stands in for tracefs."""
     monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
     monkeypatch.setattr(tracing_journal, "JOURNAL", tmp_path / "journal")
     monkeypatch.setattr(tracing_journal, "PERF_TOOLS_LOCK", tmp_path / "lock")
@@ -55,7 +55,7 @@ def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
-    """A probe that is on is off before it is removed; options and the lock as well."""
+    """Active probes are disabled before they are removed. Options and the lock are restored as well."""
     with session.exclusive_tracefs() as top:
         (top / "events/kprobes").mkdir(parents=True)
         for name in ("events/kprobes/enable", "options/funcgraph-proc"):
@@ -78,7 +78,7 @@ def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
 
 
 def test_other_tracers_are_reported(tracing: Path) -> None:
-    """Another labkit is to be waited for: what it has changed is not to be put back by hand."""
+    """For another labkit the message says to wait, because its settings must not be restored by hand."""
     (tracing / "current_tracer").write_text("function_graph")
     with (
         tracing_journal.journal(),
@@ -107,7 +107,7 @@ def test_journal_with_an_invalid_line(tracing: Path) -> None:
     "way", ["tracing/../victim", "tracing/link", "tracing/folder/../../victim", "tracing", "victim"]
 )
 def test_journal_is_limited_to_tracing(tracing: Path, tmp_path: Path, way: str) -> None:
-    """Whoever could write the journal could else have root write any file."""
+    """Otherwise anyone who can write the journal could make root write any file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tracing / "folder").mkdir()
@@ -137,7 +137,7 @@ def test_kernel_without_function_tracer(tracing: Path) -> None:
 
 
 def test_unreadable_tracefs_gives_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uid 0 of a user namespace is not the machine's, to which tracefs is shut though it is mounted."""
+    """Uid 0 of a user namespace is not the machine's root, so it cannot read a mounted tracefs."""
     monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
     with pytest.raises(Unsupported, match="not mounted: as root, mount -t tracefs none "):
         session.place()

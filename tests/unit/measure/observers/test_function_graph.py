@@ -1,4 +1,4 @@
-"""Which calls function_graph keeps of a trace, and what it tells of them; the traces are real ones, of 6.1 and 6.12."""
+"""function_graph keeps and reports the right calls of a trace. The traces are real ones of 6.1 and 6.12."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = ROOT / "tests/samples"
 
 
 def report(folder: Path, trace: str, *roots: str) -> Observation:
-    """What the observer makes of a recorded trace."""
+    """Return the observer's report for a recorded trace."""
     folder.mkdir(exist_ok=True)
     shutil.copy(SAMPLES / f"function_graph-{trace}.txt", folder / "trace")
     graph = function_graph.Graph(session.Session(folder, folder), roots, folder / "deep" / "kept.txt")
@@ -57,7 +57,7 @@ def test_interrupted_calls_are_the_last_choice(tmp_path: Path) -> None:
 
 
 def test_ipv6_datagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a bridge in a lab VM (family=6); the functions of IPv4 are there as well, and are no roots."""
+    """The trace is from a bridge in a lab VM (family=6). IPv4 functions occur as well and are not roots."""
     [tree] = packet_calls.read(SAMPLES / "function_graph-6.12-ipv6.txt")
     there = {*tree.names(), "udp_sendmsg", "ip_rcv"}
     monkeypatch.setattr(session, "functions", lambda: sorted(there))
@@ -79,7 +79,7 @@ def test_ipv6_datagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trace(*durations: int, arrives: str = "") -> str:
-    """Calls of f that take so many µs; `arrives` is one that they call."""
+    """Return calls of f that take this many µs; `arrives` is a function that they call."""
     made = []
     for duration in durations:
         below = [f" 0)  a-1   |   0.500 us    |    {arrives}();"] if arrives else []

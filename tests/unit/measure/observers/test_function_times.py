@@ -1,4 +1,4 @@
-"""function_times reads what kernels wrote; names of functions; distributions."""
+"""function_times: reading the kernel's trace pages, names of functions, and distributions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert (
             one["cpus"]["0"]["count"] == sum(part["count"] for part in one["processes"].values()) == 2 * PINGS
         )
-    # each call of icmp_rcv is within one of ip_rcv, and both are counted as a whole
+    # each call of icmp_rcv is inside one of ip_rcv, and both times are inclusive
     assert report["ip_rcv"]["total_s"] > report["icmp_rcv"]["total_s"]
 
 
@@ -74,7 +74,7 @@ def test_truncated_page_is_refused() -> None:
 
 
 def test_random_pages_terminate() -> None:
-    """Whatever is in a page, it is read to an end or refused."""
+    """Whatever bytes a page contains, the reader finishes or rejects it."""
     of, rng = layout("6.12"), random.Random(4)
     for _ in range(200):
         page = bytearray(rng.randbytes(of.page_bytes))
@@ -135,7 +135,7 @@ def test_kernel_symbol_names() -> None:
     assert result == {
         "ip_rcv": ["ip_rcv"],
         "__netif_receive_skb_core": ["__netif_receive_skb_core.constprop.0"],
-        "tcp_ack": [],  # a part of a function is not that function
+        "tcp_ack": [],  # a compiler-generated part of a function is not that function
         "do": ["do.isra.0"],
     }
 
@@ -188,7 +188,7 @@ def test_bpftrace_counts() -> None:
 
 
 def test_bpftrace_idle_cpus() -> None:
-    """All idle tasks are number 0."""
+    """All idle tasks have pid 0."""
     text = bpftrace_times.script({"ip_rcv": ["ip_rcv"]}, "lk-")
     assert text.count("@s0[tid, (tid == 0 ? cpu : 0)]") == 4
     assert "@s0[tid]" not in text

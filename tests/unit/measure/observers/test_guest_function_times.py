@@ -1,4 +1,4 @@
-"""guest_function_times arms guests for what their kernels call the functions, and leaves none traced."""
+"""guest_function_times traces each guest by its kernel's own function names, and leaves none traced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THERE = "ip_rcv\n__netif_receive_skb_core.constprop.0\nbr_handle_frame [bridge]\
 
 
 class Folder:
-    """A folder that stands for a guest's tracefs."""
+    """A folder that stands in for a guest's tracefs."""
 
     prefix: tuple[str, ...] = ()
 
@@ -92,6 +92,6 @@ def test_untraceable_functions_are_refused_before_measuring(
     assert tried("ip_rcv") == ["veth_bridge/guest"]
     with pytest.raises(BadInput, match=r"client0 cannot trace ip_recv \(did you mean ip_rcv"):
         tried("ip_rcv", "ip_recv")
-    guest.report["guest_cpus_count"] = 2  # which is not traced: what else was asked for is measured
+    guest.report["guest_cpus_count"] = 2  # such a guest is not traced; everything else is measured
     assert tried("ip_recv") == ["veth_bridge/guest"]
     assert not (top / "current_tracer").exists()

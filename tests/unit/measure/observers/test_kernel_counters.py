@@ -1,4 +1,4 @@
-"""What perf stat and the kernel's files say, read from real ones, and from guests."""
+"""Reports of perf stat and of the kernel's files, read from real samples and from guests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_perf_stat_without_hardware_counters() -> None:
 
 
 def test_perf_stat_multiplexed_and_hybrid() -> None:
-    """As perf-stat(1) describes its columns; this machine has no counters to share."""
+    """The columns follow perf-stat(1), because this machine has no hardware counters to multiplex."""
     text = (
         "9000||cpu_core/cycles/|100|60.00||\n1000||cpu_atom/cycles/|100|40.00||\n"
         "<not counted>||branches|0|0.00||\n500||LLC-loads|50|25.00||\n"
@@ -102,7 +102,7 @@ def test_missing_perf_names_its_package(tmp_path: Path, monkeypatch: pytest.Monk
 def test_idle_target_is_not_missing_counters(
     idle: str, machine: str, event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When processes do nothing while they are asked for, the machine is asked."""
+    """If the requested processes are idle, the check uses the whole machine."""
 
     def report(argv: list[str], _patience_s: float) -> process.Ended:
         lines = machine if "-a" in argv else idle
@@ -114,7 +114,7 @@ def test_idle_target_is_not_missing_counters(
 
 
 def test_kernel_without_symbols(tmp_path: Path) -> None:
-    """Some first symbols are truly at 0: those of the per-CPU area."""
+    """Some of the first symbols really are at address 0: those of the per-CPU area."""
     path = tmp_path / "kallsyms"
     assert not control.has_symbols(path)
     path.write_text("0000000000000000 T startup_64\n" * 2000)
@@ -173,7 +173,7 @@ def test_only_changes_are_reported() -> None:
 
 
 class Inside:
-    """A guest's kernel, with counters of its own: `times` those of the samples."""
+    """A guest's kernel with its own counters; `times` are those of the samples."""
 
     def __init__(self) -> None:
         self.times = 1

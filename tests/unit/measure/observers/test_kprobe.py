@@ -1,4 +1,4 @@
-"""What kprobe of perf-tools prints is counted, and only names of functions reach it."""
+"""The output of perf-tools' kprobe is counted, and kprobe only ever gets function names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_output_without_header_is_refused() -> None:
     "probe", ["", "p:ip_rcv", "ip_rcv $retval", "ip_rcv;reboot", "$(reboot)", "ip_*", "-F", "ip_rcv:entry", "ip_rcv\n"]
 )  # fmt: skip
 def test_probe_is_a_name(probe: str) -> None:
-    """kprobe is a shell script, which evaluates parts of its arguments."""
+    """kprobe is a shell script that evaluates parts of its arguments."""
     with pytest.raises(BadInput, match="is not NAME or NAME:return"):
         perf_tools.KprobeParameters(probe=probe).check()
 

@@ -1,4 +1,4 @@
-"""Losses that add up, hop by hop, from counters."""
+"""Packet loss per hop, computed from counters, adds up to the total."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST = {"IP": 1, "sends": 2, "cable": 4, "bridge": 8, "port": 16, "last": 32, "t
 
 
 def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
-    """The counters of a pair that lost so many datagrams in each hop, beside a few frames of iperf3's TCP."""
+    """Return the counters of a pair that lost this many datagrams in each hop, beside a few frames of iperf3's TCP."""
     left, report = sent + others, iter(LOST.values())
     eth0 = left - next(report) - (drop := next(report))
     port0 = eth0 - next(report)
@@ -79,8 +79,10 @@ def test_foreign_losses_in_frames() -> None:
 
 
 def test_fragment_losses_in_datagrams() -> None:
-    """Of 1,000 of three fragments each, 2 miss one (a fragment that came alone is no datagram), the socket refuses 100,
-    and 8 are left unread."""
+    """Of 1,000 datagrams of three fragments each, 2 miss a fragment, the socket drops 100, and 8 are not read.
+
+    A fragment that arrives alone is not a datagram.
+    """
     mibs = {"Ip": {"InDelivers": 998 + 13, "ReasmFails": 2}, "Tcp": {"InSegs": 13},
             "Udp": {"InDatagrams": 890, "InErrors": 100, "RcvbufErrors": 100}}  # fmt: skip
     sender = {"Ip": {"FragCreates": 3000}, "Udp": {"OutDatagrams": 1000}}
@@ -116,7 +118,7 @@ def test_tunnel_datagrams_are_not_the_load() -> None:
 
 
 def test_losses_between_guests() -> None:
-    """What comes out of the client's cable is received by its tap; what the server is given is sent by its own."""
+    """The client's tap receives what leaves the client. The server's tap sends what the server receives."""
     answers = {"port0": {"tx_packets": 10}, "port1": {"rx_packets": 10}}
     counted = {"port0": {"rx_packets": 1000}, "port1": {"tx_packets": 900, "tx_dropped": 8}}
     ports = {name: {**counted[name], **answers[name]} for name in counted}

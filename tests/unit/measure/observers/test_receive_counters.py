@@ -1,4 +1,5 @@
-"""What counts as received where a tunnel ends beside the server: the kernel counts its datagrams as well."""
+"""Receive counters where a tunnel ends beside the server: the tunnel's own datagrams, which the kernel counts, are
+subtracted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
 
 
 def server(taken_out: Iterator[int]) -> Any:
-    """An end in whose namespace a tunnel has taken out so many packets, each time that it is asked."""
+    """Return an endpoint whose namespace has decapsulated these numbers of packets, one for each reading."""
     kernel = SimpleNamespace(counters=lambda _index: LinkCounters(0, next(taken_out)))
     return SimpleNamespace(namespace=SimpleNamespace(netlink=kernel))
 
@@ -27,8 +28,8 @@ def server(taken_out: Iterator[int]) -> Any:
     ("taken_out", "expected"),
     [
         ([60, 60], 40),
-        ([59, 60, 60, 60], 40),  # a packet came between; the next time none did
-        ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # they always do
+        ([59, 60, 60, 60], 40),  # a packet arrived between the readings, but not the next time
+        ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # packets always arrive between the readings
     ],
 )
 def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is read from the words of Open vSwitch 3.1 (userspace datapath here, kernel datapath of Debian 12)."""
+"""The output of Open vSwitch 3.1 is parsed (userspace datapath here, kernel datapath of Debian 12)."""
 
 from __future__ import annotations
 

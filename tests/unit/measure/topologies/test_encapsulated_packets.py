@@ -1,4 +1,4 @@
-"""Packets in packets: with what TTL they go, by a network that is long enough to use it up."""
+"""TTLs of encapsulated packets, on a network that is long enough to use them up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = 79
 
 
 def line(kind: str) -> Network:
-    """80 nodes in a row, and a tunnel from n40 to the last."""
+    """Return a network of 80 nodes in a row, with a tunnel from n40 to the last."""
 
     def address(number: int, end: int) -> str:
         return str(IPv4Address(f"10.0.{number}.{end}"))
@@ -41,7 +41,7 @@ def line(kind: str) -> Network:
 
 @pytest.mark.parametrize("kind", ["gre", "ipip", "gretap"])
 def test_inherited_ttl(kind: str) -> None:
-    """40 routers forward it before the tunnel: 24 are left, and 38 are inside the tunnel."""
+    """40 routers forward it before the tunnel, so a TTL of 24 is left. 38 more routers forward it inside the tunnel."""
     assert paths(line(kind), "n0", "172.16.0.2") == []
     assert no_path(line(kind), "n0", "172.16.0.2") == "the TTL is used up at n64"
 

@@ -1,4 +1,4 @@
-"""The headers of tunnels: their sizes against the RFCs and the kernel's own arithmetic."""
+"""Header sizes of tunnels agree with the RFCs and with the kernel's own arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways that a Network's description promises, held against what its author wrote down by hand."""
+"""The paths that a Network's description predicts agree with paths that its author wrote down by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from labkit.measure.topologies.network.parts import (
 
 VXLAN_OUTSIDE = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet"
 GRE_OUTSIDE = "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE"
-# From the report: which bridge a container is at, and what that bridge reaches.
+# From the report: the bridge of each container, and what that bridge reaches.
 BRIDGE = {"cs1": 1, "cs2": 1, "cs3": 2, "cs4": 2, "cs5": 3}
 CONTAINERS = list(BRIDGE)
 
@@ -51,7 +51,7 @@ def network(*parts: Part) -> Network:
 
 
 def test_overlay_ping_hop_by_hop() -> None:
-    """The headers and the sizes are those of the report's captures: 138 bytes of GRE, 106 of UDP."""
+    """The headers and sizes are those of the report's captures: 138 bytes of GRE, 106 of UDP."""
     path = only(paths(leaf_spine_overlay.seed(), "cs1", "cs5"))
     inner = "Ethernet / IP 20.0.0.1 > 20.0.0.3"
     inside = f"{VXLAN_OUTSIDE} / IP 20.0.0.1 > 20.0.0.3"
@@ -94,10 +94,10 @@ def test_full_reachability(source: str, target: str, routes: str, provider: str)
     result = paths(leaf_spine_overlay.seed(routes, provider=provider), source, target)
     one, other = BRIDGE[source], BRIDGE[target]
     crossings = sum(name.startswith("sc") for name in result[0].nodes)
-    # Bridges 1 and 3 are one subnet, whose gateway is on bridge 1: what leaves bridge 3 for another subnet goes there.
+    # Bridges 1 and 3 share a subnet whose gateway is on bridge 1. Packets from bridge 3 to another subnet go there.
     assert crossings == (0 if one == other else 2 if {one, other} == {2, 3} else 1)
     assert len(result) == len(set(result)) == (2**crossings if routes == "ecmp" else 1)
-    # Without a tunnel a spine is one router more for a packet that is not in VXLAN.
+    # Without a tunnel, a spine is one more router for a packet that is not in VXLAN.
     plain = int(provider == "routed")
     assert {path.ttl for path in result} == {64 if 2 not in (one, other) or one == other else 62 - plain}
     assert {path.nodes[0] for path in result} == {source}
@@ -127,7 +127,7 @@ def test_unnoticed_dead_link_stays_in_use() -> None:
     words = no_path(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"})
     assert words == "nobody answers for 26.0.0.1 at lc1:lc1_sc2"
     left = only(paths(leaf_spine_overlay.seed("ecmp"), "cs1", "cs5", without={"sc2"}))
-    assert "sc1" in left.nodes  # for a flow that is hashed to it
+    assert "sc1" in left.nodes  # for a flow whose hash selects it
 
 
 def test_node_that_ignores_dead_links() -> None:
@@ -138,11 +138,11 @@ def test_node_that_ignores_dead_links() -> None:
     )
     noticing = msgspec.structs.replace(made, parts=parts)
     assert "sc1" in only(paths(noticing, "cs1", "cs5", without={"sc2"})).nodes
-    assert paths(noticing, "cs5", "cs1", without={"sc2"}) == []  # lc2 does not
+    assert paths(noticing, "cs5", "cs1", without={"sc2"}) == []  # lc2 does not notice
 
 
 def star(*tunnels: Tunnel) -> Network:
-    """Three ends, each a bridge with a container, around a router."""
+    """Return three ends around a router, each a bridge with a container."""
     parts: list[Part] = router("hub")
     for number in (1, 2, 3):
         end, box = f"end{number}", f"box{number}"
@@ -180,7 +180,8 @@ def test_vxlan_with_three_endpoints(local: bool) -> None:
 
 @pytest.mark.parametrize("learning", [True, False])
 def test_vxlan_by_a_multicast_group(learning: bool) -> None:
-    """Once addresses are learned the outer packet goes to the other end, without learning always to the group."""
+    """Once addresses are learned, the outer packet goes to the other end. Without learning it always goes to the
+    group."""
     parts: list[Part] = [Node("net"), Bridge("net", "br0")]
     for number in (1, 2, 3):
         parts += [
@@ -251,7 +252,7 @@ def test_longest_prefix_and_bridge_addresses() -> None:
         Route("box", "default", via="10.0.1.2"), Route("box", "10.1.0.0/16", via="10.0.0.2"),
         Route("box", "10.1.0.9", via="10.0.1.2", metric=9), Route("two", "10.1.0.0/24", via="10.2.0.9"),
     )  # fmt: skip
-    # far has 10.1.0.9 by whichever interface a packet arrives (the weak host model)
+    # far accepts packets for 10.1.0.9 on any interface (the weak host model)
     path = only(paths(made, "box", "10.1.0.9"))
     assert (path.nodes, path.ttl) == (("box", "two", "far"), 63)
     path = only(paths(made, "box", "10.1.0.1"))

@@ -1,4 +1,4 @@
-"""Networks while they are built, where the kernel does not do what it should."""
+"""Networks on a kernel that fails to build a part as requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.measure.topologies.network import validate
 
 
 def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the kernel says is made up: of ports that are up a bridge carries."""
+    """The kernel's report is made up, because a real bridge forwards between ports that are up."""
     described, result = validate.check(example_networks.routed({"kind": "vxlan", "id": 30}))
     spaces: Any = {name: SimpleNamespace(netlink=name) for name in described.nodes}
     built = building._Building(described, result, spaces)

@@ -1,4 +1,5 @@
-"""What a Network cannot be, in one sentence each; and the MTU of every interface, through however many tunnels."""
+"""Invalid Networks are rejected with one sentence each, and every interface has the right MTU, through any number of
+tunnels."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ VXLAN = {"kind": "vxlan", "id": 30}
 
 
 def mtus(network: Network) -> dict[str, int]:
-    """The MTU of every interface, by `node:name`."""
+    """Return the MTU of every interface, by `node:name`."""
     described, result = validate.check(network)
     return {f"{one.at}:{one.name}": result.of(one) for one in described.interfaces.values()}
 
@@ -43,7 +44,7 @@ def refused(network: Network) -> str:
 
 
 def changed(network: Network, name: str, **fields: Any) -> Network:
-    """The network with other fields in the tunnels, nodes, bridges of this name."""
+    """Return the network with these fields changed in the tunnels, nodes and bridges of this name."""
     parts = [
         msgspec.structs.replace(part, **fields) if getattr(part, "name", None) == name else part
         for part in network.parts
@@ -162,7 +163,7 @@ def test_unreachable_remote() -> None:
     )
 
 
-# Each: what is added to two sites that VXLAN joins, and how the sentence begins.
+# Each entry: parts added to two sites that VXLAN joins, and how the error begins.
 ADDED: list[tuple[list[Any], str]] = [
     ([Node("n1")], "two nodes are called n1"),
     ([Node("a b")], "'a b' is not a valid node name: use at most 15 letters"),

@@ -1,4 +1,4 @@
-"""Networks of one's own as arms: the parameters that they decide, and one sentence for what cannot be measured."""
+"""User-defined networks as arms: the parameters that they set, and one sentence for what cannot be measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_network_is_an_arm_like_any_other(tmp_path: Path) -> None:
     assert (result.mtu_bytes, result.family) == (1450, 4)
     assert [arm.label for arm in survey.planned(result)] == ["routed", "routed (again)", "veth"]
     assert (result.described("routed"), result.described("veth")) == (ROUTED, "veth")
-    again = DatapathParameters.of(result.asdict())  # as run.json, a notebook and a lab VM have it
+    again = DatapathParameters.of(result.asdict())  # as in run.json, a notebook and a lab VM
     assert again == result
     assert again.topology[0].digest == ROUTED.digest  # type: ignore[union-attr]
     assert msgspec.structs.replace(ROUTED, mtu_bytes=1600).digest != ROUTED.digest

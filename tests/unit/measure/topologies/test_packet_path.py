@@ -1,4 +1,4 @@
-"""The ways between ends, interface by interface, in made states."""
+"""Paths between endpoints, interface by interface, in made-up states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_path_through_bridge_and_tunnel() -> None:
 
 
 def test_endpoint_of_another_kernel() -> None:
-    """As those within a shared guest are."""
+    """Endpoints in a shared guest are an example."""
     ends = [PairEnd(name, "shared", "eth0", "10.1.0.1") for name in ("client0", "server0")]
     state = bridged(1)
     (_, server), inside = state.pairs[0], Namespace("shared", [LO], [])

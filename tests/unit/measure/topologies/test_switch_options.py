@@ -1,4 +1,4 @@
-"""What a topology's name asks of an Open vSwitch, and the transaction that configures it."""
+"""Names of Open vSwitch topologies, their options, and the transaction that configures the switch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_invalid_options_are_refused(name: str, words: str) -> None:
     ],
 )
 def test_mirror_output(select: str, arriving: list[int], leaving: list[int]) -> None:
-    """A packet that a mirror selects where it comes in and where it goes out is copied once."""
+    """A mirror copies a packet once even if it selects both the input and the output port."""
     parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
     assert selected(parameters, topologies.Spec(pairs=2)) == (arriving, leaving)
 
@@ -90,7 +90,7 @@ def test_mirror_of_a_missing_endpoint() -> None:
 
 @pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
 def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
-    """GRE with a key, and the copy's own Ethernet header; a VLAN tag more where there are VLANs."""
+    """The overhead is GRE with a key and the copy's own Ethernet header, plus a tag where there are VLANs."""
     for vlans in (0, 2):
         result = tunnel_headers(SwitchOptions(mirrors=1, output=output, vlans=vlans))
         assert sum(header.length_bytes for header in result) == size + 4 * bool(vlans)

@@ -1,4 +1,4 @@
-"""The wildcard rules of the OVS test plan, as a classifier written for this test finds them."""
+"""Wildcard rules of the OVS test plan, checked with a classifier written for this test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number_of(text: str) -> int:
 
 
 def classifier(lines: list[str]) -> dict[int, list[tuple[int, int, int, str]]]:
-    """By input port: priority, value, mask and actions of each rule."""
+    """Return priority, value, mask and actions of each rule, by input port."""
     result: dict[int, list[tuple[int, int, int, str]]] = collections.defaultdict(list)
     for line in lines:
         parts = re.fullmatch(
@@ -37,7 +37,7 @@ def classifier(lines: list[str]) -> dict[int, list[tuple[int, int, int, str]]]:
 
 
 def matched(of: list[tuple[int, int, int, str]], value: int) -> list[tuple[int, int, int, str]]:
-    """The rules that match a value, the one that counts first. No two have the same priority."""
+    """Return the rules that match a value, highest priority first. No two have the same priority."""
     found = sorted((one for one in of if value & one[2] == one[1]), reverse=True)
     assert len({one[0] for one in found}) == len(found)
     return found

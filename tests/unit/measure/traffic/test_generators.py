@@ -1,4 +1,4 @@
-"""The interface of traffic generators: parameters choose one, and its capabilities say what it can be asked for."""
+"""Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
 from __future__ import annotations
 

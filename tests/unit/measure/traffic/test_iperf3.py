@@ -1,4 +1,4 @@
-"""iperf3's JSON, as the real one wrote it at both ends (3.12), becomes the columns of a row."""
+"""iperf3's JSON, recorded from version 3.12 at both ends, becomes the columns of a row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_tcp_report() -> None:
     assert row["retransmits_count"] == 2
     assert row["rtt_s"] == pytest.approx(1684e-6)
     assert row["sender_congestion"] == "bbr"
-    # 12.48 % of 1.94 s at the client, 13.18 % at the server, by iperf3's getrusage(2)
+    # 12.48 % of 1.94 s at the client, 13.18 % at the server, from iperf3's getrusage(2)
     assert row["client_cpu_s"] == pytest.approx(0.2423, abs=1e-3)
     assert row["server_cpu_s"] == pytest.approx(0.2559, abs=1e-3)
 
@@ -50,7 +50,7 @@ def test_udp_report() -> None:
     row = iperf3_json.metrics([both("udp")], "udp")
     received = end("udp", "server")["end"]["sum_received"]
     assert row["reported_received_count"] == received["bytes"] / 1472
-    # the server says 96395, which with what arrived is six more than were sent in the same seconds
+    # The server reports 96395. With the received datagrams that is six more than were sent in the same seconds.
     assert row["lost_count"] == 151410 - row["reported_received_count"] == 96389
     assert row["sent_count"] == 151410
     assert row["iperf3_bps"] == pytest.approx(received["bytes"] * 8 / received["seconds"])
@@ -60,7 +60,8 @@ def test_udp_report() -> None:
 
 
 def test_warm_up_losses_do_not_count() -> None:
-    """The client of 3.12 tells more lost datagrams than it sent when some seconds were omitted; the server is right."""
+    """With omitted seconds, the client of 3.12 reports more lost datagrams than it sent. The server's number is
+    right."""
     client = end("udp", "client")["end"]["sum_received"]
     assert client["lost_packets"] > client["packets"]
     row = iperf3_json.metrics([both("udp")], "udp")
@@ -97,7 +98,7 @@ def test_iperf3_error_messages() -> None:
 
 
 def test_received_and_lost_are_bounded_by_sent() -> None:
-    """The server leaves out the warm-up a little late: it has counted what was sent and lost before."""
+    """The server ends the warm-up a little late, so it has already counted some sent and lost datagrams."""
     page = both("udp")
     sent = page["client"]["end"]["sum_sent"]["packets"]
     page["server"]["end"]["sum_received"]["lost_packets"] += round(0.05 * sent)

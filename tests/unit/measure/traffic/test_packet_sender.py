@@ -1,4 +1,4 @@
-"""Frames of the packet generator: lengths, checksums, flows; rates and the arithmetic of the line."""
+"""Frames of the packet generator: lengths, checksums, flows, rates, and line rate arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V6 = Wire("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "fd00::1:1", "fd00::
 
 
 def frames(wire: Wire, mix: Mix) -> list[bytes]:
-    """The prepared frames, as they are sent (without FCS)."""
+    """Return the prepared frames as they are sent (without FCS)."""
     made, length, sizes = headers(wire, mix)
     starts = range(0, len(made), length)
     return [
@@ -27,7 +27,7 @@ def frames(wire: Wire, mix: Mix) -> list[bytes]:
 
 
 def ones_sum(data: bytes) -> int:
-    """The sum of RFC 1071 over data that contains its checksum: 0xffff where that is right."""
+    """Return the RFC 1071 sum over data that includes its checksum: 0xffff if that is right."""
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:

@@ -1,4 +1,4 @@
-"""ping's output, as the real one wrote it (iputils 20221126), becomes round-trip times in seconds."""
+"""ping's output, recorded from iputils 20221126, becomes round-trip times in seconds."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_ipv6_output() -> None:
 
 
 def test_duplicate_answers() -> None:
-    assert len(ping.round_trip_times(sample("duplicates"))) == 5  # of three requests to several hosts
+    assert len(ping.round_trip_times(sample("duplicates"))) == 5  # answers of several hosts to three requests
     doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
     assert len(ping.round_trip_times(doubled.rstrip() + " (DUP!)\n")) == 1
 
 
 @pytest.mark.parametrize(("printed", "is_lost"), [(2, True), (3, False), (4, False)])
 def test_lost_pings(printed: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that were queued may come together, and then ping prints more of them than were asked for."""
+    """Queued answers may arrive together. Then ping prints more of them than requested."""
     text = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * printed
     ended = process.Ended(argv=("ping",), returncode=0, stdout=text, stderr="", cpu_s=0.0)
     monkeypatch.setattr(process, "run", lambda _argv: ended)
@@ -51,7 +51,7 @@ def test_lost_pings(printed: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_unknown_sent_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was killed has sent pings as well; without them more would have arrived than was sent."""
+    """A killed ping has also sent requests. Ignoring them would give more answers than requests."""
     whole = sample("answered")
     cut = whole.partition("---")[0]
     assert ping._sent_by_all([whole, whole]) == 24

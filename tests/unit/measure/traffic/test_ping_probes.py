@@ -1,4 +1,4 @@
-"""Probes, read from what the real ping wrote (iputils 20221126); and the outage that they tell of."""
+"""Probes, read from recorded output of iputils 20221126, and the outage that they show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_probe_results(
     report = (result.sent_count, result.received_count, result.duplicates_count, result.errors_count)
     assert report == (sent, received, duplicates, errors)
     assert result.ttl == ttl
-    assert len(result.rtts_s) == received  # of a request that was answered twice, the first answer
+    assert len(result.rtts_s) == received  # if a request is answered twice, the first answer counts
 
 
 def test_row_columns() -> None:
@@ -61,7 +61,7 @@ def test_probe_send_times() -> None:
     assert [one.number for one in result] == list(range(1, 20))
     assert [one.number for one in result if one.rtt_s is None] == list(range(7, 13))
     assert result[5].sent_s == pytest.approx(1795309841.755112 - 52e-6)
-    assert result[7].sent_s == 1795309841.966626  # ping complains of 7 when it sends 8
+    assert result[7].sent_s == 1795309841.966626  # ping reports the error of probe 7 when it sends probe 8
     steps = [after.sent_s - before.sent_s for before, after in pairwise(result)]
     assert all(0.09 < step < 0.16 for step in steps), steps
 
@@ -74,7 +74,7 @@ def test_outage_duration() -> None:
 
 
 def test_late_answers_do_not_hide_an_outage() -> None:
-    """Nothing was lost: the requests waited for a neighbour's address, and all were answered at once, a second late."""
+    """Nothing was lost: the requests waited for a neighbour's address, and all were answered together a second late."""
     result = probes(sample("late"))
     assert all(one.rtt_s is not None for one in result)
     assert result[9].sent_s == pytest.approx(1795310020.702661, abs=1e-3)
@@ -83,7 +83,7 @@ def test_late_answers_do_not_hide_an_outage() -> None:
 
 def test_unfinished_outage() -> None:
     result = probes(sample("never-again"))
-    assert len(result) == 11  # the last one without a line of its own, but counted
+    assert len(result) == 11  # the last one has no line of its own but is counted
     assert result[-1].sent_s == 1795309844.250637
     gone = outage(result)
     assert not gone.over

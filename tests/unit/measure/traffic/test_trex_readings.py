@@ -1,4 +1,4 @@
-"""What TRex's counters mean, on the transcripts of a real server: each test is a way to conclude wrongly."""
+"""The meaning of TRex's counters, on transcripts of a real server. Each test covers one possible misreading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 
 
 def counters(name: str, port: int) -> list[dict[str, Any]]:
-    """The answers to `get_port_stats`, each with the time of the wire."""
+    """Return the answers to `get_port_stats`, each with its time in the transcript."""
     return [
         {**result, "time": t}
         for t, method, parameters, result in calls(name)
@@ -23,7 +23,7 @@ def counters(name: str, port: int) -> list[dict[str, Any]]:
 
 
 def started(name: str) -> list[tuple[float, float, float]]:
-    """When traffic was started, at which rate, and for how long."""
+    """Return when traffic was started, at which rate, and for how long."""
     return [
         (t, parameters["mul"]["value"], parameters["duration"])
         for t, method, parameters, _ in calls(name)
@@ -32,7 +32,7 @@ def started(name: str) -> list[tuple[float, float, float]]:
 
 
 def whole(name: str, after: float, before: float) -> Direction:
-    """The direction 0→1 between two times of a transcript, from rest to rest."""
+    """Return the counters of the direction 0→1 between two idle times of a transcript."""
 
     def reading(of: list[dict[str, Any]], at: int) -> dict[str, Any]:
         return of[at]
@@ -59,13 +59,13 @@ def last_latency(name: str, group: str = "5") -> ProbeLatency:
 
 
 def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
-    """1: asked for 400 kpps for 3 s, TRex took longer for fewer packets at a time."""
+    """1: With a request of 400 kpps for 3 s, TRex took longer and sent at a lower rate."""
     begun, requested_pps, duration_s = started("stl_ramp64_overload")[-1]
     assert (requested_pps, duration_s) == (400_000, 3)
     running = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun]
     assert (
         running[-1]["opackets"] - 330_002 == 1_200_000
-    )  # all that was asked for, and yet not at the asked rate
+    )  # all requested packets were sent, but not at the requested rate
     pps = readings.rate(running[0], running[2], "opackets", running[2]["time"] - running[0]["time"])
     assert pps == pytest.approx(318_000, rel=0.01)
     direction = whole("stl_ramp64_overload", begun - 0.05, 99)
@@ -74,7 +74,7 @@ def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
 
 
 def test_ring_drops_are_no_loss_of_the_device() -> None:
-    """2: `ierrors` of the receiving port were delivered by the device; the run is invalid."""
+    """2: The device delivered the packets that the receiving port counts as `ierrors`, so the run is invalid."""
     direction = whole("stl_ramp64_overload", 4.7, 8.334)
     final = counters("stl_ramp64_overload", 1)[-1]
     assert final["opackets"] == 0
@@ -88,7 +88,7 @@ def test_ring_drops_are_no_loss_of_the_device() -> None:
 
 
 def test_tx_pps_is_never_read() -> None:
-    """3: TRex's own rate is smoothed: a second after the start it is far too low, and the counters are right."""
+    """3: TRex smooths its own rate. A second after the start it is far too low, while the counters are right."""
     begun, requested_pps, _ = started("stl_ramp64_overload")[0]
     first, second = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun][:2]
     assert second["m_total_tx_pps"] < 0.6 * requested_pps
@@ -97,7 +97,7 @@ def test_tx_pps_is_never_read() -> None:
 
 
 def test_latency_streams_are_not_scaled() -> None:
-    """4: probes keep their 1,000 a second beside any load, so the requested rate counts them in."""
+    """4: Probes keep their 1,000 per second beside any load, so the requested rate includes them."""
     probes = last_latency("stl_latency_loss_hdrh")
     [(_, method_rate, seconds)] = [
         (t, parameters["mul"], parameters["duration"])
@@ -109,7 +109,7 @@ def test_latency_streams_are_not_scaled() -> None:
 
 
 def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
-    """4: a percentile is where its bucket ends, never above the greatest latency."""
+    """4: A percentile is the upper edge of its bucket, but never above the maximum latency."""
     latency = last_latency("stl_latency")
     assert latency.buckets[0] == 3
     assert sum(latency.buckets.values()) == latency.received_count == 4000
@@ -122,7 +122,7 @@ def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
 
 
 def test_hdr_histogram_gives_exact_percentiles() -> None:
-    """4: with `--hdrh` a percentile lies inside its bucket instead of at its edge."""
+    """4: With `--hdrh` a percentile lies inside its bucket instead of at its edge."""
     exact = last_latency("stl_latency_loss_hdrh")
     assert exact.hdr is not None
     coarse = ProbeLatency(**{**vars(exact), "hdr": None})
@@ -133,7 +133,7 @@ def test_hdr_histogram_gives_exact_percentiles() -> None:
 
 
 def test_lost_probes_include_those_at_the_end() -> None:
-    """5: `dropped` misses losses after the last probe that arrived; sent less received does not."""
+    """5: `dropped` misses losses after the last received probe. The difference of sent and received includes them."""
     answers = [
         result
         for _, method, _, result in calls("stl_latency_loss_hdrh")
@@ -145,7 +145,7 @@ def test_lost_probes_include_those_at_the_end() -> None:
 
 
 def test_off_by_one_and_more_than_sent_are_no_loss() -> None:
-    """5: a port receives ARP, and counts differ by one."""
+    """5: A port also receives ARP, and counters differ by one."""
     direction = whole("stl_ramp64", 1.0, 4.61)
     values = vars(direction)
     assert direction.lost_count == 0
@@ -155,7 +155,7 @@ def test_off_by_one_and_more_than_sent_are_no_loss() -> None:
 
 
 def test_frames_above_the_mtu_raise_only_oerrors() -> None:
-    """6: nothing fails, nothing is sent."""
+    """6: There is no error, but nothing is sent."""
     direction = whole("stl_ramp64", 1.0, 4.61)
     refused = Direction(**{**vars(direction), "refused_count": 3000, "sent_count": 0, "received_count": 0})
     problem = stateless.problem_of([refused], 1000, 3)
@@ -166,14 +166,14 @@ def test_frames_above_the_mtu_raise_only_oerrors() -> None:
 
 
 def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
-    """7: what port 0 sent is what port 1 received, and the error counter of other protocols counts the probes."""
+    """7: Port 1 received what port 0 sent, and the error counter of other protocols counts the probes."""
     answer = [result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats"][-1]
     to_one, to_zero = readings.stateful_latency(answer, 1, 0), readings.stateful_latency(answer, 0, 1)
     assert to_one is not None
     assert to_zero is not None
     assert (to_one.sent_count, to_one.received_count) == (5134, 5133)
     assert (to_zero.sent_count, to_zero.received_count) == (4377, 4377)
-    assert to_zero.min_s is None  # a constant of TRex's
+    assert to_zero.min_s is None  # it is a constant in TRex
     assert answer["data"]["port-0"]["hist"]["min_usec"] == answer["data"]["port-1"]["hist"]["min_usec"] == 10
     values = [result for _, method, _, result in calls("astf_http_own") if method == "get_counter_values"][-1]
     names = {
@@ -187,7 +187,7 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
 
 
 def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
-    """8: 64 bytes a frame, and a veth's nominal 10 Gbit/s is not the line."""
+    """8: A frame counts 64 bytes, and a veth's nominal 10 Gbit/s is not the line rate."""
     direction = whole("stl_ramp64", 1.0, 4.61)
     assert direction.sent_bytes == 64 * direction.sent_count
     system = next(result for _, method, _, result in calls("stl_ramp64") if method == "get_port_status")
