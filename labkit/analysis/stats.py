@@ -1,7 +1,7 @@
 """From paired log-ratios to a verdict: effect, interval, one of four words and a sentence.
 
-The choices were made by simulation on synthetic and on recorded noise; tests/unit/test_stats.py repeats it
-and counts. Sources: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to
+The choices were made by simulation on synthetic and on recorded noise; tests/unit/analysis/test_stats.py repeats
+it and counts. Sources: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to
 3.3 (signed ranks, Hodges-Lehmann) and 6.1 (Kruskal-Wallis); Welch, Biometrika 34 (1947) 28.
 """
 
@@ -30,12 +30,11 @@ CONFIDENCE = 0.95
 # hold: there the arm alone is found practically always (3 % on each arm make 0.03 * sqrt(1.5) in the paired
 # log-ratio, an interval of +-2.6 %; the effect is 9.5 %), and only the veto loses some: 1 % at 99 %.
 CONTROL_CONFIDENCE = 0.99
-# Set-ups disagree at p < 0.25, not 0.05: with 5 set-ups of 12 slices the test seldom sees a standard
-# deviation of 5 % between them, and the interval over all slices then alarms falsely in 13 to 17 %. At 0.25
-# that falls to 6 or 7 %; with nothing between set-ups the mean interval is a quarter too wide (10: a tenth).
+# Set-ups disagree at p < 0.25, not 0.05: with few set-ups the test seldom sees a standard deviation of 5 % between
+# them, and the interval over all slices then alarms falsely in 13 to 17 %.
 DISAGREE_BELOW = 0.25
 # With so many set-ups the interval is over set-ups, whatever a test says about their differences: of five consecutive
-# rounds of recorded UDP (benchmarks/coverage.py) a test often sees no difference that is there.
+# rounds of recorded UDP (tests/unit/analysis/test_stats.py) a test often sees no difference that is there.
 FEWEST_SETUPS = 5
 WIDE = 100  # an interval that spans more than such a factor says nothing
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is good enough

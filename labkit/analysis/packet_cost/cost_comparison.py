@@ -2,7 +2,7 @@
 
 A report compares every part of every cost of every arm, so at 95 % each a false "dearer" would stand in a third of all
 reports in which nothing differs. Of the p values (Student's t over rounds) those count that Benjamini and Hochberg's
-procedure keeps of all that were compared; tests/unit/test_contrasts.py counts how often that is a false alarm.
+procedure keeps of all that were compared. test_cost_comparison.py counts how often that is a false alarm.
 """
 
 from __future__ import annotations
