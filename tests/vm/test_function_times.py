@@ -172,7 +172,7 @@ def test_untraceable_functions_are_named(emulated: Machine) -> None:
 def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
     """The guard outside the experiment restores it. If that was killed too, the doctor does."""
     before = state(emulated)
-    emulated.start(*LABKIT, "run", "datapaths", "topology=veth", "observe=function_times", *SHORT[:2], "duration_s=60",
+    emulated.start(*LABKIT, "run", "datapaths", "topology=veth", "observe=function_times", *SHORT[:2], "duration_s=30",
                    "slices=1", "whole_runs=0", LABKIT_DATA="/tmp/killed")  # fmt: skip
     tracers = f"{TRACING}/current_tracer {TRACING}/instances/*/current_tracer"
     armed = lambda: "function_graph" in emulated.run("sh", "-c", f"cat {tracers}").stdout  # noqa: E731
