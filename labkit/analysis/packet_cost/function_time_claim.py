@@ -1,5 +1,4 @@
-"""Durations of kernel functions by datagram size (rows of the observer `function_times`), and the test of a claim about
-them."""
+"""Durations of kernel functions by datagram size (observer `function_times`), and a test of a claim about them."""
 
 from __future__ import annotations
 
