@@ -238,7 +238,7 @@ def _identity(folder: int) -> dict[str, Any]:
 
 
 def _is_left(folder: int, marker: int) -> bool:
-    """Return whether the marker proves that labkit created this folder for this user and that its owner has ended."""
+    """Return whether the locked marker proves that labkit created this folder for this user and left it behind."""
     state, own = os.fstat(marker), _identity(folder)
     if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
         return False
