@@ -37,13 +37,7 @@ if TYPE_CHECKING:
     from labkit.runner.sweep import Measure
 
 INTERRUPTED = 130
-UNWRITABLE = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.EBADF,
-)  # errors in writing to a stream
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # failed writes to a stream
 
 
 def main(argv: Sequence[str] | None = None) -> int:

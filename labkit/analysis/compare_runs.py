@@ -41,9 +41,7 @@ COLUMNS = [
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
     "relative_high", "how", "word", "sentence",
 ]  # fmt: skip
-REQUESTED = (
-    2  # the first columns of HOST, which describe the requested host; the others describe the actual one
-)
+REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
 
 

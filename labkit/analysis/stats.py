@@ -38,16 +38,13 @@ DISAGREE_BELOW = 0.25
 # (benchmarks/coverage.py) the test often misses a real difference between set-ups.
 FEWEST_SETUPS = 5
 WIDE = 100  # an interval that spans more than this factor is uninformative
-EXACT_UP_TO = (
-    50  # slices; above this the normal approximation of the signed-rank distribution is accurate enough
-)
+EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
 FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01), so Student's t is used
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio (exp of the centre of log-ratios) with its interval at `confidence`; without enough data the ends are
-    None.
+    """A ratio (exp of the centre of log-ratios) with its interval at `confidence`; the ends may be None.
 
     n_count: the number of log-ratios. how: the method in words. wide_low, wide_high: the interval at
     CONTROL_CONFIDENCE, which judges a control. setups_count: the number of fresh set-ups, None if unknown. disagree:

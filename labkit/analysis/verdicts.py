@@ -42,9 +42,7 @@ _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", 
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
 WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
-SURE = (
-    0.01  # p value for differences between set-ups, and for their correlation with a property of the machine
-)
+SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 

@@ -24,19 +24,17 @@ NUMBERS_PX, WORD_PX, RIGHT_PX = (
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
 ABOUT_LETTERS = 130
 LARGEST_RATIO = 999  # larger ratios are not printed as numbers
-_FEWEST, _MOST = (
-    0.001,
-    1000.0,
-)  # ratios beyond are cut off, because one very wide interval would hide all others
+# Ratios beyond are cut off, because one very wide interval would hide all others.
+_FEWEST, _MOST = 0.001, 1000.0
 
 
 def forest(
     verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "", reading: str | None = None
 ) -> go.Figure:
-    """Draw ratios to the baseline with intervals on a log axis, a line for each (topology, pairs), with panels by
-    group.
+    """Draw ratios to the baseline with intervals on a log axis, a line for each (topology, pairs).
 
-    `about` is prepended to the subtitle. `reading` goes into the title of each panel and says what right of 1 means.
+    Panels are by group. `about` is prepended to the subtitle. `reading` goes into the title of each panel and says
+    what right of 1 means.
     The shaded band is the interval of the baseline against itself (A/A control). A symbol is open if its interval
     contains 1. An arm without any ratio in a panel has one line with its word. The optional columns `accelerator` and
     `peer_accelerator` mark emulated rows.

@@ -178,9 +178,7 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
         titles[place] for row in places for place in row if place in titles
     ]  # plotly expects a title for each existing plot only
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
-    figure.update_annotations(
-        font=None
-    )  # plotly sets its own font size for these titles; use the template's instead
+    figure.update_annotations(font=None)  # removes plotly's own font size, so that the template's applies
     return figure
 
 

@@ -13,19 +13,10 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.overlay.notes import Rows, finish, micro, ok
 
-HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = (
-    30,
-    1.9,
-    60,
-    8,
-)  # the height of a hop; the distance between packets, in hops
+HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = 30, 1.9, 60, 8  # height of a hop; between packets, in hops
 LEFT_PX, RIGHT_PX = 182, 176  # left of the bars: node and interface; right: three columns of numbers
 NODE_PX = -LEFT_PX + 10
-COLUMNS_PX = {
-    "frame": 52,
-    "since first": 116,
-    "step": 166,
-}  # right ends of the columns, from the right end of the bars
+COLUMNS_PX = {"frame": 52, "since first": 116, "step": 166}  # right ends, right of the bars
 WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # width of the bars in a figure for a report
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
 SHRUNK = 0.7  # least factor by which a text may shrink; longer texts are rotated
