@@ -1,8 +1,7 @@
-"""labkit: which Linux virtual-network datapath is faster, by how much, and why.
+"""labkit: compare Linux virtual-network datapaths: which is faster, by how much, and why.
 
-`labkit.open("data/…")` opens a run. `labkit.panel("datapaths")` is a panel of its parameters, and
-`%load_ext labkit` loads the magics. They are imported when they are first used, because the measuring process imports
-labkit, too, and has to be light.
+`labkit.open("data/…")` opens a run. `labkit.panel("datapaths")` returns a panel of parameters, and `%load_ext labkit`
+loads the magics. They are imported on first use, because the measuring process also imports labkit and must stay small.
 """
 
 from __future__ import annotations

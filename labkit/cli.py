@@ -1,5 +1,7 @@
-"""The command line. Results go to standard output, everything else to standard error. An error is one sentence, with
-exit code 2."""
+"""The command line. Results go to standard output, everything else to standard error.
+
+An error is one sentence, with exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from labkit.runner.sweep import Measure
 
 INTERRUPTED = 130
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # writing to a stream failed
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # failed writes to a stream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     try:
         _standard_streams()
         _current_folder()
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # the reader of our output, such as head(1), has closed the pipe
+        _drop_output()  # the reader of our output, for example head(1), has closed the pipe
         return 0
     except OSError as error:
         return _sorry(_what_failed(error))
@@ -70,8 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _standard_streams() -> None:
-    """Make the standard streams safe to use: characters that the terminal's encoding lacks are replaced, and a closed
-    stream is opened on /dev/null, because the next opened file would otherwise get its number."""
+    """Make the standard streams safe to use.
+
+    Characters that the terminal's encoding lacks are replaced. A closed stream is opened on /dev/null, because the next
+    opened file would otherwise get its number.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
@@ -88,7 +93,7 @@ def _current_folder() -> None:
 
 
 def _temporary_folder() -> None:
-    """Raise BadInput if the programs that labkit starts could not write into $TMPDIR."""
+    """Raise BadInput if the programs that labkit starts cannot write into $TMPDIR."""
     given = os.environ.get("TMPDIR")
     if not given:
         return
@@ -126,15 +131,15 @@ def _sorry(text: str) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    # The import of the console library takes as long as the probes: do both at the same time.
+    # The import of the console library takes as long as the probes, so both run at the same time.
     reading = threading.Thread(target=importlib.import_module, args=("labkit.commands.doctor",))
     reading.start()
 
     try:
         where, request = given.where, dict[str, Any](do="doctor")
         if where.startswith("vm:"):
-            # The lab VM is discarded afterwards, so loaded modules may stay. Its CPUs share one emulation thread in
-            # this profile, in which arming tracers is safe.
+            # The lab VM is discarded afterwards, so loaded modules may stay. In this profile one thread emulates all
+            # CPUs, which makes it safe to arm tracers.
             where += "" if ",profile=" in where else ",profile=tracing"
             request |= {"alone": True}
         events = run.ask(where, request, _note)
@@ -142,7 +147,7 @@ def _doctor(given: argparse.Namespace) -> int:
     except Failed as error:
         if given.where != "here":
             raise
-        # The doctor is needed most where no namespace can be created: then it probes without one.
+        # The doctor is needed most if no namespace can be created, so it then probes without one.
         _note(str(error))
         answer = next(agent_main.doctor({}))
     del answer["event"]
@@ -191,7 +196,7 @@ def _say_limits(bar: Bar) -> None:
 
 
 def _judge(rows: list[run_folder.Row]) -> int:
-    """Return the exit code: 0, or 2 with the first reason when a row failed or nothing could be measured."""
+    """Return the exit code: 0, or 2 if a row failed or nothing could be measured. The first reason is reported."""
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
@@ -228,7 +233,7 @@ def _sweep(given: argparse.Namespace) -> int:
 
 
 def _judge_sweep(folder: Path) -> int:
-    """Return the exit code for all rows, as `_judge`; 2 with a sentence for each point that could not be measured."""
+    """Return the exit code for all rows, like `_judge`; 2 with a sentence for each point that could not be measured."""
     from labkit.runner import sweep, unmeasured_point
 
     failed = sweep.failed(folder)
@@ -241,7 +246,7 @@ def _judge_sweep(folder: Path) -> int:
 def _fleet(address: str) -> Measure:
     """Return the function that measures the points of a sweep on a Dask cluster."""
     try:
-        from labkit.runner.cluster import caller  # half a second of imports, and only for this
+        from labkit.runner.cluster import caller  # imported here, because it takes half a second
     except ModuleNotFoundError as error:
         if error.name != "distributed":
             raise

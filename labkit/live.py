@@ -1,6 +1,10 @@
-"""A live topology in a notebook: `net = live.build("veth_bridge", pairs=2)`, then `net.client0.run("ping", "-c1",
-net.server0.address)`. As the last expression of a cell `net` shows its drawing. The packets that pass during `with
-net.capture() as seen:` are in `seen.packets`.
+"""Live topologies in a notebook.
+
+    net = live.build("veth_bridge", pairs=2)
+    net.client0.run("ping", "-c1", net.server0.address)
+
+As the last expression of a cell, `net` shows its drawing. The packets that pass during `with net.capture() as seen:`
+are in `seen.packets`.
 
 The topology belongs to a separate labkit process, on the kernel that `where` names. When it is closed, or the
 notebook's kernel ends for any reason, the operating system removes all of it.
@@ -35,14 +39,16 @@ from labkit.measure.topologies import Network, State
 from labkit.runner import run
 
 PATIENCE_S = 60.0
-STOP_S = 2.0  # for a program to end after SIGTERM
-SLOW_S = 600.0  # for requests that run no program, on an emulated CPU
+STOP_S = 2.0  # time for a program to end after SIGTERM
+SLOW_S = 600.0  # time limit for requests that run no program, on an emulated CPU
 GRACE_S = 30.0  # added to the time of a request before the caller gives up
 
 
 class Endpoint:
-    """An endpoint or namespace of a live topology, in which programs run. address: of the interface that carries the
-    load; None for a namespace that is not an endpoint."""
+    """An endpoint or namespace of a live topology, in which programs run.
+
+    address: of the interface that carries the load; None for a namespace that is not an endpoint.
+    """
 
     def __init__(self, topology: LiveTopology, name: str, address: str | None) -> None:
         self._topology = topology
@@ -50,16 +56,21 @@ class Endpoint:
         self.address = address
 
     def run(self, *argv: str, timeout_s: float = PATIENCE_S) -> str:
-        """Run a program and return its standard output. Raises Failed with its message unless it exits with 0 within
-        `timeout_s` seconds. After that time, or when the cell is interrupted, the program is killed."""
+        """Run a program and return its standard output.
+
+        Raises Failed with the program's message unless it exits with 0 within `timeout_s` seconds. After that time, or
+        when the cell is interrupted, the program is killed.
+        """
         ended = self._topology._ask("run", at=self.name, argv=_checked(argv), timeout_s=timeout_s)
         if ended["returncode"] != 0:
             raise Failed(ended["words"])
         return str(ended["stdout"])
 
     def start(self, *argv: str) -> Program:
-        """Start a program in the background, for example a server. It runs until it exits, until `Program.stop`, or
-        until the topology is closed."""
+        """Start a program in the background, for example a server.
+
+        It runs until it exits, until `Program.stop`, or until the topology is closed.
+        """
         number = self._topology._ask("start", at=self.name, argv=_checked(argv))["number"]
         return Program(self._topology, number, argv)
 
@@ -68,7 +79,7 @@ class Endpoint:
 
 
 def _checked(argv: Sequence[Any]) -> list[str]:
-    """Return the words of a command. Raises BadInput for what execve(2) or the request cannot hold."""
+    """Return the words of a command. Raises BadInput for words that execve(2) or the request cannot hold."""
     example = "write each word as a text of its own, for example run('ip', 'addr')"
     if not argv:
         raise BadInput(f"there is no program to run: {example}")
@@ -81,24 +92,27 @@ def _checked(argv: Sequence[Any]) -> list[str]:
 
 
 class Program:
-    """A program that runs in the background of a live topology."""
+    """A background program of a live topology."""
 
     def __init__(self, topology: LiveTopology, number: int, argv: Sequence[str]) -> None:
         self._topology, self._number, self.argv = topology, number, tuple(argv)
 
     @property
     def output(self) -> str:
-        """The standard output so far."""
+        """Return the standard output so far."""
         return str(self._ask("output")["stdout"])
 
     @property
     def is_running(self) -> bool:
-        """Whether the program is running."""
+        """Return whether the program is running."""
         return bool(self._ask("output")["running"])
 
     def wait(self, timeout_s: float = PATIENCE_S) -> str:
-        """Wait for the program to end, and return its standard output. Raises Failed with its message unless it exits
-        with 0, and when it is still running after `timeout_s` seconds; it then continues to run."""
+        """Wait for the program to end, and return its standard output.
+
+        Raises Failed with the program's message unless it exits with 0. Also raises Failed if it is still running after
+        `timeout_s` seconds; it then continues to run.
+        """
         ended = self._ask("wait", timeout_s=timeout_s)
         if ended["event"] == "running":
             raise Failed(f"{self.argv[0]} still runs after {timeout_s:g} s: wait longer, or stop it")
@@ -107,8 +121,10 @@ class Program:
         return str(ended["stdout"])
 
     def stop(self, patience_s: float = STOP_S) -> str:
-        """End the program (SIGTERM, then SIGKILL after `patience_s` seconds), and return its standard output. If it has
-        ended already, only return the output."""
+        """End the program (SIGTERM, then SIGKILL after `patience_s` seconds), and return its standard output.
+
+        If the program has already ended, only the output is returned.
+        """
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._ask("kill", signal=int(number))
             if (ended := self._ask("wait", timeout_s=patience_s))["event"] != "running":
@@ -153,8 +169,10 @@ class CapturedPackets:
 
 
 class LiveTopology:
-    """A topology that exists until it is closed. Its endpoints and namespaces are attributes with their names. Several
-    threads may use it at the same time."""
+    """A topology that exists until it is closed. Its endpoints and namespaces are attributes with their names.
+
+    Several threads may use it at the same time.
+    """
 
     def __init__(self, where: str, request: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
@@ -165,7 +183,7 @@ class LiveTopology:
         with ExitStack() as stack:
             with _block_interrupts():
                 self._talk = stack.enter_context(hosts.conversation(where, request, _say))
-            # Answers arrive in any order, so one thread receives them all and passes each to the caller that waits.
+            # Answers arrive in any order, so one thread receives them and passes each to the waiting caller.
             self._listener = threading.Thread(target=self._listen, daemon=True, name="labkit live")
             self._listener.start()
             stack.callback(self._end)
@@ -178,7 +196,7 @@ class LiveTopology:
 
     @property
     def state(self) -> State:
-        """The current state, as the kernel reports it."""
+        """Return the current state, as the kernel reports it."""
         return self._state(self._ask("state"))
 
     @contextmanager
@@ -190,10 +208,10 @@ class LiveTopology:
         total_bytes: int = 4 << 20,
         settle_s: float = SETTLE_S,
     ) -> Iterator[CapturedPackets]:
-        """Capture the packets at these interfaces (`"client0:eth0"`), or at all if none is named, during the block.
+        """Capture the packets at these interfaces (`"client0:eth0"`), by default at all, during the block.
 
         At most the first `snap_bytes` of each packet, `rate_pps` packets per second and interface, and `total_bytes` in
-        total are kept. At the end the capture waits up to `settle_s` seconds for packets in flight. Raises as
+        total are kept. At the end, the capture waits up to `settle_s` seconds for packets in flight. Raises like
         `labkit.measure.observers.capture.capture`.
         """
         check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
@@ -225,13 +243,15 @@ class LiveTopology:
         snap_bytes: int = SNAP_BYTES,
         display: str | None = None,
     ) -> LiveMonitor:
-        """Monitor an interface (`"mirror0"`, or `"client0:eth0"` where several have the name) from now on.
+        """Monitor an interface from now on: `"mirror0"`, or `"client0:eth0"` if several have the same name.
 
         The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
-        the tunnel `inside` which the addresses are, and an `expression` in libpcap's syntax. `sample` then chooses:
-        `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`. Memory holds the last `keep_count` of those,
-        `snap_bytes` of each; with `display`, a filter in Wireshark's syntax, only of those that tshark lets through.
-        The monitor ends with `close`, with its block, or with the topology. Raises BadInput for what cannot be.
+        and an `expression` in libpcap's syntax. With a tunnel `inside`, the addresses are those of the inner packet.
+        `sample` then selects further: `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`.
+
+        The memory holds the last `keep_count` selected packets, `snap_bytes` of each. With `display`, a filter in
+        Wireshark's syntax, it holds only those that tshark accepts. The monitor ends with `close`, with its block, or
+        with the topology. Raises BadInput for impossible values.
         """
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         return LiveMonitor(
@@ -271,8 +291,10 @@ class LiveTopology:
         return shown | {"text/plain": drawing.tree(state).rstrip()}
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        """Send one request and return its answer. Raises the error of the topology's process, and Failed when it
-        ended."""
+        """Send one request and return its answer.
+
+        Raises the error of the topology's process, and Failed if the process has ended.
+        """
         number = next(self._numbers)
         with self._lock:
             if not self._open:
@@ -291,8 +313,10 @@ class LiveTopology:
             self._talk.tell(msgspec.json.encode(request).decode())
 
     def _answer(self, number: int | None, patience_s: float) -> dict[str, Any]:
-        """Wait for the answer with this number. Raises the error that it contains, and Failed when it does not come in
-        time."""
+        """Wait for the answer with this number.
+
+        Raises the error that the answer contains, and Failed if it does not arrive in time.
+        """
         try:
             event = self._answers[number].result(None if math.isinf(patience_s) else patience_s)
         except TimeoutError:
@@ -305,7 +329,7 @@ class LiveTopology:
         return event
 
     def _listen(self) -> None:
-        """Pass each answer to the caller that waits for it. After the last answer every waiting caller gets Failed."""
+        """Pass each answer to the caller that waits for it. After the last answer, every waiting caller gets Failed."""
         words = ""
         try:
             for event in self._events():
@@ -313,10 +337,10 @@ class LiveTopology:
                     waiting = self._answers.get(event.get("number"))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(event)
-                elif event.get("event") == "error":  # it ends now
+                elif event.get("event") == "error":  # the process ends after this event
                     words = f"the topology's process failed: {event.get('text')}; build the topology again"
             words = words or f"the topology's process {self._talk.words()}; build the topology again"
-        except (LabkitError, OSError, ValueError) as error:  # it was closed during the read
+        except (LabkitError, OSError, ValueError) as error:  # closed during the read
             words = str(error)
         with self._lock:
             if self._open:
@@ -328,7 +352,7 @@ class LiveTopology:
                 waiting.set_exception(Failed(words))
 
     def _end(self) -> None:
-        """Ask the process to end, and wait until it has: the listener still reads its pipes."""
+        """Ask the process to end, and wait for that; meanwhile the listener still reads its pipes."""
         with self._lock:
             self._open = False
         self._send({"do": "end"})
@@ -349,20 +373,20 @@ class LiveTopology:
 
 
 def build(topology: str | Network, where: str = "here", **parameters: Any) -> LiveTopology:
-    """Build a live topology: a name with the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`),
-    or a Network that consists of your own parts.
+    """Build a live topology from a name or from a Network of your own parts.
 
-    Raises BadInput for impossible parameters, Unsupported when the kernel lacks a feature, Isolated when the datapath
-    isolates the endpoints.
+    A name takes the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`). Raises BadInput for
+    impossible parameters, Unsupported if the kernel lacks a feature, and Isolated if the datapath isolates the
+    endpoints.
     """
     request = run.one_topology(topology, {"where": where, **parameters})
     return LiveTopology(where, {"do": "live", **request})
 
 
 def machine(where: str = "here") -> LiveTopology:
-    """This machine's own interfaces, or those of another host, in the place of a topology: to monitor and capture.
+    """Return the existing interfaces of this machine or another host as a live topology, to monitor and capture.
 
-    Nothing is built and nothing removed. Raises Unsupported without privilege.
+    Nothing is built or removed. Raises Unsupported without privileges.
     """
     hosts.check(where)
     return LiveTopology(where, {"do": "live", "machine_interfaces": True, "parameters": {"where": where}})
@@ -370,8 +394,11 @@ def machine(where: str = "here") -> LiveTopology:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Block SIGINT in the processes that are started in this block. Jupyter sends the interrupt to the kernel's whole
-    process group; it must end the program that a cell runs, not the connection. A signal stays blocked in execve(2)."""
+    """Block SIGINT in the processes that are started in this block.
+
+    Jupyter sends an interrupt to the kernel's whole process group. It must end the program that a cell runs, not the
+    connection. A blocked signal stays blocked across execve(2).
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,12 +1,11 @@
-"""`%load_ext labkit`: labkit's commands in the cells of a notebook.
+"""Labkit's commands in the cells of a notebook, after `%load_ext labkit`.
 
     %labkit run datapaths topology=veth,veth_bridge rounds=5
     %labkit open data/datapaths/RUN
     %labkit doctor
 
-The first two return a `Run` (labkit.open). Other commands print what they print in a terminal. `%%labkit run
-EXPERIMENT` reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and
-their values.
+The first two return a `Run` (labkit.open). Other commands print the same as in a terminal. `%%labkit run EXPERIMENT`
+reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and their values.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from labkit.measure.traffic import registry as traffic
 
 OPEN = "open"
 COMMANDS = [OPEN, *(name for name in arguments.COMMANDS if name not in ("shell", "completion"))]
-# What may stand behind the = of a parameter; of True and False the types of the parameters tell.
+# Completions after the = of a parameter. For flags they follow from the type of the parameter.
 VALUES: dict[str, Iterable[str]] = {
     "topology": topologies.TABLE,
     "endpoint": topologies.ENDPOINTS,
@@ -83,7 +82,7 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | None:
 
 
 def _of_cell(cell: str | None) -> dict[str, Any]:
-    """The parameters in the YAML of a cell."""
+    """Return the parameters from the YAML of a cell. Raises BadInput unless it is a mapping."""
     try:
         content = yaml.safe_load(cell or "")
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
@@ -96,7 +95,7 @@ def _of_cell(cell: str | None) -> dict[str, Any]:
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
-    """What the word before the cursor may become."""
+    """Return the completions of the word before the cursor."""
     words, symbol = event.line.split()[1:], event.symbol
     last = words.pop() if words and not event.line.endswith(" ") else ""
     if not words:
@@ -122,13 +121,13 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 
 def _folders(last: str) -> list[Path]:
-    """The folders that a path may become."""
+    """Return the folders that complete a path."""
     head = Path(last) if last.endswith("/") else Path(last).parent
     return sorted(path for path in head.glob("*") if path.is_dir() and str(path).startswith(last))
 
 
 def values(parameters: type[experiments.Parameters], name: str) -> list[str]:
-    """Return the values that a parameter is known to take; none for numbers and free texts."""
+    """Return the known values of a parameter; empty for numbers and free texts."""
     if name in VALUES:
         return list(VALUES[name])
     kind = get_type_hints(parameters).get(name)

@@ -1,4 +1,4 @@
-"""The functions that all notebooks share: measure or show a run, and explain its numbers in sentences."""
+"""Functions for all notebooks: measure or show a run, and explain its numbers in sentences."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from labkit.measure.observers import registry
 from labkit.measure.topologies import State
 from labkit.runner import run as running
 
-LARGE = 3.0  # from this ratio on a change is written as a factor, below it in per cent
+LARGE = 3.0  # from this ratio on, a change is written as a factor instead of in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
 class Part:
-    """The measurements on one node, or those on two nodes: `rows` and their `verdicts`."""
+    """The measurements on one node or on two nodes: `rows` and their `verdicts`."""
 
     def __init__(self, heading: str, rows: pd.DataFrame) -> None:
         self.heading = heading
@@ -42,8 +42,7 @@ class Part:
         self.verdicts = verdict_tables.verdicts(rows)
 
     def kernels(self) -> go.Figure | None:
-        """Return the figure that compares the ratios of several kernels; None when no point has more than one
-        kernel."""
+        """Return the figure that compares the ratios of several kernels; None if every point has a single kernel."""
         parameters = [name for name in load.GROUP if name not in load.HOST]
         several = any(
             len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
@@ -51,8 +50,10 @@ class Part:
         return figures.kernels(self.verdicts) if several else None
 
     def show(self, *drawn: go.Figure | None) -> None:
-        """Show figures under the part's heading. None is left out; a figure without data is shown only if no other
-        has."""
+        """Show figures under the part's heading.
+
+        None is skipped. A figure without data is shown only if no other figure has data.
+        """
         if self.heading:
             display(Markdown(f"## {self.heading}"))
         existing = [figure for figure in drawn if figure is not None]
@@ -65,7 +66,7 @@ class Part:
 class Run:
     """The results of a run or a sweep: tables, figures, and findings in sentences. Each has a display in a notebook.
 
-    folder: the run folder. all: a DataFrame with a row for each measurement. rows: those that are compared.
+    folder: the run folder. all: a DataFrame with a row for each measurement. rows: the compared rows.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,22 +75,22 @@ class Run:
         self.rows = displays.Rows.of(self.part("cost"))
 
     def part(self, name: str) -> pd.DataFrame:
-        """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers, cost."""
+        """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers and cost."""
         return self.all[self.all["part"].fillna("cost").eq(name)]
 
     @functools.cached_property
     def profiles(self) -> displays.Profiles:
-        """The rows that were measured with an observer (`load.profiles`)."""
+        """Return the rows that were measured with an observer (`load.profiles`)."""
         return displays.Profiles.of(load.profiles(self.folder))
 
     @functools.cached_property
     def verdicts(self) -> displays.Verdicts:
-        """What is faster, by how much, for each topology and point (`verdicts.verdicts`)."""
+        """Return the verdicts for each topology and point: what is faster, and by how much (`verdicts.verdicts`)."""
         return displays.Verdicts.of(verdict_tables.verdicts(self.rows))
 
     @functools.cached_property
     def figures(self) -> displays.Figures:
-        """The figures of every experiment, drawn when they are used: `run.figures.forest`."""
+        """Return the figures of every experiment, drawn on first use: `run.figures.forest`."""
         made: dict[str, Any] = {}
         for part in self.parts():
             rows, of_part = part.rows, part.verdicts
@@ -105,8 +106,8 @@ class Run:
     def why(self, arm: str = "", against: str | None = None) -> why_page.Explanation:
         """Explain why an arm differs from another one, by default from the baseline: `run.why("macvlan_bridge")`.
 
-        Both name what `labkit why` names behind RUN: and may contain values, for example `veth,pairs=8`. Without an arm
-        the only variant is explained. Raises BadInput when the run has no profiles of both.
+        Both arguments are written as after RUN: in `labkit why` and may contain values, for example `veth,pairs=8`.
+        Without an arm, the only variant is explained. Raises BadInput if the run lacks profiles of either arm.
         """
         left, right = against or self._baseline(), arm or self._variant()
         return why_page.explain(f"{self.folder}:{left}", right)
@@ -202,8 +203,10 @@ class Run:
         return drawings.topology(state)
 
     def parts(self) -> list[Part]:
-        """Return the two parts of the paper, local (one node) and switched (two nodes), as far as they were measured.
-        Local alone has no heading."""
+        """Return the two parts of the paper, as far as they were measured: local (one node) and switched (two nodes).
+
+        If only the local part was measured, it has no heading.
+        """
         result = dict(tuple(self.rows.groupby("nodes", sort=True)))
         headed = set(result) - {"one"}
         return [
@@ -213,7 +216,7 @@ class Run:
         ]
 
     def _stops(self) -> list[str]:
-        """Return why the runs stopped, each reason once."""
+        """Return the reasons why the runs stopped, without duplicates."""
         result: dict[str, dict[str, None]] = {}
         for path in sorted(self.folder.rglob("run.json")):
             run = run_folder.read_json(path)
@@ -230,8 +233,10 @@ class Run:
         ]
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """Return the verdicts as sentences: for each host, protocol and MTU what is faster, by how much, for which
-        numbers of pairs; then what could not be measured."""
+        """Return the verdicts as sentences, then what could not be measured.
+
+        For each host, protocol and MTU they tell what is faster, by how much, and for which numbers of pairs.
+        """
         if not len(verdicts):
             return Markdown("Only one topology was measured, so nothing can be compared.")
         lines = []
@@ -244,8 +249,11 @@ class Run:
         return Markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
-        """Return what each change changed: a line for each arm and setting, with the kernel's values before and after
-        and the number of places; and the reason for each arm that was not measured."""
+        """Return what each change changed: a row for each arm and setting, and the reason for each arm that was not
+        measured.
+
+        A row has the kernel's values before and after the change and the number of places.
+        """
         changed = self.all[self.all["change"].notna()] if "changed" in self.all else self.all.iloc[:0]
         lines = []
         for arm, rows in changed.groupby("arm", sort=False):
@@ -267,7 +275,7 @@ class Run:
 
 
 def measure(experiment: str, names: Mapping[str, Any]) -> Run:
-    """Measure with the parameters that `names` (a notebook's globals()) contains, or load the finished run or sweep in
+    """Measure with the parameters in `names` (a notebook's globals()), or load the finished run or sweep in
     names["folder"]."""
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not (folder / "sweep.json").exists():
@@ -280,8 +288,10 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Run:
 def run_experiment(
     experiment: str, parameters: Mapping[str, Any], folder: Path | None = None, keep_failed: bool = False
 ) -> Run:
-    """Measure, or resume the run in `folder`, and return the run. In a notebook a bar shows the progress. Raises as
-    `runner.run.measure`."""
+    """Measure, or resume the run in `folder`, and return the run. In a notebook, a bar shows the progress.
+
+    Raises like `runner.run.measure`.
+    """
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel") or os.environ.get(running.PROGRESS):
         return Run(running.measure(experiment, parameters, folder, None, keep_failed))
@@ -297,8 +307,7 @@ def run_experiment(
 
 
 def possible_observers(names: str | Sequence[str]) -> list[str]:
-    """Return those of the observers that can be used on this kernel by this user, and display the reason for each
-    other one."""
+    """Return the observers that this user can use on this kernel, and display the reason for each other one."""
     possible = []
     for name in experiments.DatapathParameters.of({"observe": names}).observe:
         try:
@@ -310,13 +319,16 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open the folder of a run or a sweep: `run = labkit.open("data/datapaths/…")`, then `run.rows`, `run.verdicts`,
-    `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. Raises BadInput when it is none."""
+    """Open the folder of a run or a sweep: `run = labkit.open("data/datapaths/…")`.
+
+    Then use `run.rows`, `run.verdicts`, `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. Raises BadInput if
+    it is not such a folder.
+    """
     return Run(Path(folder))
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
-    """Return the description of a host from one of its rows; why it was not measured if it did not start."""
+    """Return the description of a host from one of its rows; if it did not start, the reason."""
     if pd.isna(row["kernel"]) and row["status"] == "failed":
         return f"Not measured: {row['reason']}."
     emulated = " **Emulated CPU: speeds are not those of hardware.**" if load.emulated(row) else ""
@@ -331,7 +343,7 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
 def _findings(verdicts: pd.DataFrame) -> list[str]:
     """Return a line for each topology and each combination of the other parameters, for one host.
 
-    Numbers of pairs share a line.
+    All numbers of pairs are in the same line.
     """
     lines = []
     known = verdicts[verdicts["ratio"].notna()]
@@ -355,13 +367,15 @@ def _list(words: list[str]) -> str:
 
 
 def _claims(topology: str, lines: pd.DataFrame) -> str:
-    """Return the verdicts about a topology at one protocol and MTU. Numbers of pairs with the same verdict, or with the
-    same reason for no evidence, are grouped."""
+    """Return the verdicts about a topology at one protocol and MTU.
+
+    Numbers of pairs with the same verdict, or with the same reason for no evidence, are grouped.
+    """
     claims, reasons = [], dict[str, list[str]]()
     for word, same in lines.sort_values("pairs").groupby("word", sort=False):
         if word == "no evidence":
             for _, line in same.iterrows():
-                # The sentence begins with "no evidence about ARM against BASELINE: ", which the head says already.
+                # The sentence begins with "no evidence about ARM against BASELINE: ", which the head already says.
                 reasons.setdefault(line["sentence"].split(": ", 1)[-1], []).append(f"{line['pairs']:g}")
             continue
         each = []

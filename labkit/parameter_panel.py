@@ -1,5 +1,8 @@
-"""A panel with the parameters of an experiment: choose, see at once what cannot be and how long it takes, start, stop,
-resume. `labkit.panel("datapaths")` in a notebook; the finished run is `panel.run`."""
+"""A panel for the parameters of an experiment: `labkit.panel("datapaths")` in a notebook.
+
+The panel checks the parameters while they are edited, estimates the duration, and starts, stops and resumes a run. The
+finished run is `panel.run`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ WIDE = {"description_width": "10em"}
 
 
 class _Bar(NotebookBar):
-    """Shows progress in the widgets of a panel, and ends the run at the next event after `stop`."""
+    """Shows the progress in the widgets of a panel, and ends the run at the first event after `stop`."""
 
     def __init__(self, share: ipywidgets.FloatProgress, text: ipywidgets.HTML, stop: threading.Event) -> None:
         super().__init__()
@@ -84,7 +87,7 @@ class Panel:
         }
 
     def _check(self, _change: Any = None) -> None:
-        """Say what cannot be, or how long it takes."""
+        """Show why the parameters are invalid, or how long the run takes."""
         try:
             parameters = self._experiment.parameters.of(
                 yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())
@@ -99,7 +102,7 @@ class Panel:
 
     def _start(self, _button: Any) -> None:
         given = self.given()
-        if self._begun is None or self._begun[0] != given:  # other parameters are another run
+        if self._begun is None or self._begun[0] != given:  # changed parameters need a new run folder
             self._begun = given, run_folder.new_run(self._name)
         self._ending.clear()
         self.start.disabled, self.stop.disabled = True, False

@@ -1,11 +1,13 @@
-"""The entry point of the command `labkit`. An interrupt during the imports, which take half a second, prints no
-traceback."""
+"""The entry point of the command `labkit`.
+
+An interrupt during the imports, which take half a second, prints no traceback.
+"""
 
 from __future__ import annotations
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     try:
         from labkit import cli
 

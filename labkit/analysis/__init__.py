@@ -1,1 +1,1 @@
-"""The analysis wing: read rows and profiles, judge them, draw them. It imports nothing from labkit.measure."""
+"""The analysis: read rows and profiles, judge them, draw them. It imports nothing from labkit.measure."""

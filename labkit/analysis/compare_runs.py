@@ -1,9 +1,9 @@
-"""`labkit compare`: compare two runs, or two sweeps, point by point.
+"""Compare two runs, or two sweeps, point by point (`labkit compare`).
 
 Two runs are not interleaved, so a plain ratio of one to the other includes the drift of the machine between them (2 to
-5 % without any change). If both measured the same baseline, their ratios to it are compared instead: the drift that arm
-and baseline share cancels out (a difference of differences of logarithms). Each fresh set-up counts as one number, with
-Welch's t interval, because measurements within a set-up are not independent.
+5 % without any change). If both measured the same baseline, their ratios to it are compared instead. The drift that arm
+and baseline share then cancels out (a difference of differences of logarithms). Each fresh set-up counts as one number,
+with Welch's t interval, because measurements within a set-up are not independent.
 
 If the points are from two hosts (another kernel, accelerator or machine), only ratios to a common baseline are
 compared.
@@ -35,19 +35,19 @@ from labkit.analysis.load import (
 from labkit.common import units
 from labkit.common.errors import BadInput
 
-DRIFT = 0.05  # two runs may differ by this much without any change (METHOD rule 2)
+DRIFT = 0.05  # drift between two runs without any change (METHOD rule 2)
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
     "relative_high", "how", "word", "sentence",
 ]  # fmt: skip
-REQUESTED = 2  # the first columns of HOST: the hosts as requested, the others describe what they were
+REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
 
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two runs: its name, all rows, the valid rows (also by group), and paired ratios by group."""
+    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios by group."""
 
     name: str
     rows: pd.DataFrame
@@ -58,8 +58,7 @@ class RunSide:
 
 @dataclass(frozen=True)
 class Common:
-    """A topology at a point that both runs measured: the group on each side, and the names of the sides in
-    sentences."""
+    """A topology at a point that both runs measured: the group on each side, and the names of the two sides."""
 
     topology: str
     sides: tuple[RunSide, RunSide]
@@ -73,12 +72,13 @@ class Common:
 
     @property
     def group(self) -> dict[str, Any]:
-        """The columns of GROUP, None where the two hosts differ."""
+        """Return the columns of GROUP, with None where the two hosts differ."""
         both = zip(GROUP, *self.keys, strict=True)
         return {name: one if one == other else None for name, one, other in both}
 
     def tables(self, which: str) -> list[pd.DataFrame]:
-        """Return both sides' rows ("points") or paired ratios ("ratios") in the group; empty if there are none."""
+        """Return both sides' rows ("points") or paired ratios ("ratios") in the group; empty tables if there are
+        none."""
         tables = [getattr(side, which) for side in self.sides]
         return [table.get(key, pd.DataFrame()) for table, key in zip(tables, self.keys, strict=True)]
 
@@ -86,14 +86,15 @@ class Common:
 def compare(
     left_path: str | Path, right_path: str | Path, margin: float = 0.05
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Compare the right run with the left one. Returns a line for each group and topology that both measured, and a
-    sentence for each doubt.
+    """Compare the right run with the left one.
 
-    Columns GROUP and COLUMNS. ratio, low, high: of the metric, right to left, without an allowance for drift.
-    relative_...: of the ratio to the baseline, NaN without a common baseline. word and sentence belong to the relative
-    ratio, or if there is none to the plain ratio with its interval widened by DRIFT. Between two hosts there is only
-    the relative ratio, and the columns of HOST in which they differ are null. Raises BadInput, naming the difference,
-    when the runs are not comparable.
+    Returns a table with a row for each group and topology that both measured, and a sentence for each doubt. The
+    columns are GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
+    relative_...: the same for the ratio to the baseline, NaN without a common baseline. word and sentence refer to the
+    relative ratio if there is one, else to the plain ratio with its interval widened by DRIFT.
+
+    Between two hosts there is only the relative ratio, and the columns of HOST that differ are null. Raises BadInput if
+    the runs are not comparable, with the reason.
     """
     names = [Path(path).name for path in (left_path, right_path)]
     if names[0] == names[1]:
@@ -126,7 +127,7 @@ def _refuse(left: RunSide, right: RunSide) -> None:
 
 
 def _common(left: RunSide, right: RunSide) -> list[Common]:
-    """Return every point that both have: on the same host; or else on hosts of the same name; or else on any hosts."""
+    """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
     names = _host_names(left, right)
     common = []
     for equal_counts in ((len(HOST), REQUESTED), (0,)):
@@ -150,8 +151,11 @@ def _common(left: RunSide, right: RunSide) -> list[Common]:
 
 
 def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
-    """Yield pairs of groups that differ only in their hosts. The hosts are equal in the first number of columns of HOST
-    for which there is a pair."""
+    """Yield pairs of groups that differ only in their hosts.
+
+    The hosts must agree in the first columns of HOST. Of the numbers in `equal_counts`, the first that yields a pair is
+    used.
+    """
     for one in left.points:
         candidates = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
         tiers = ([other for other in candidates if other[:count] == one[:count]] for count in equal_counts)
@@ -170,7 +174,10 @@ def _nothing(common: list[Common]) -> str:
 
 
 def _line(one: Common, margin: float) -> dict[str, Any] | None:
-    """One point; None if there is nothing to compare: slices here and whole runs there, or two hosts and no ratios."""
+    """Return the row of one point.
+
+    It is None if nothing is comparable: slices against whole runs, or two hosts without ratios.
+    """
     arms = [rows[rows["topology"].eq(one.topology)] for rows in one.tables("points")]
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
@@ -201,7 +208,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
 
 
 def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
-    """Return one number for each fresh set-up: the Hodges-Lehmann estimate, because slices have heavy tails."""
+    """Return one number for each fresh set-up: the Hodges-Lehmann estimate, because slices are heavy-tailed."""
     return np.array(
         [stats.centre(some[column].to_numpy(float)) for _, some in rows.groupby("setup", sort=False)]
     )
@@ -251,7 +258,7 @@ def _verdict(
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)
-    # The controls of both runs were checked above, and a plain ratio is widened already: only drift remains.
+    # The controls of both runs have been checked, and a plain ratio has been widened already. Only drift remains.
     drift = stats.Effect(1.0, 1 / (1 + DRIFT), 1 + DRIFT, 2, "drift between runs")
     higher = METRIC[one.group["protocol"]][1]
     return stats.verdict(effect, drift, margin, higher, arm=arm, baseline=f"in {left}")

@@ -1,5 +1,4 @@
-"""Doubts about the condition of the machines: steal time of the hypervisor, emulated CPUs, and other load before a
-run."""
+"""Doubts about the condition of the machines: steal time, emulated CPUs, and other load before a run."""
 
 from __future__ import annotations
 

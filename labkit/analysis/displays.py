@@ -1,6 +1,6 @@
-"""Tables of a run as a notebook displays them: DataFrames whose HTML shows what a reader looks for first.
+"""Tables of a run for notebooks: DataFrames whose HTML shows the most important information first.
 
-Whatever is computed from one of them (a selection, a group, a copy) is a plain DataFrame.
+Selections, groups and copies of such a table are plain DataFrames.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pandas as pd
 from labkit.analysis import load, stats
 from labkit.common import schema, units
 
-MOST_ROWS = 10  # of a table of rows
+MOST_ROWS = 10  # rows shown in a table
 _POINT = [name for name in load.GROUP if name not in load.HOST]
 
 
 class _Displayed(pd.DataFrame):
-    """A DataFrame with a display of its own."""
+    """A DataFrame with its own HTML display."""
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> Self:
-        """Return the table with this display, and with its `attrs`."""
+        """Return the table as this class, with its `attrs`."""
         made = cls(table)
         made.attrs = dict(table.attrs)
         return made
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
-        """Return what the display consists of: a line above, a table, and sentences below."""
+        """Return the parts of the display: a line above, a table, and sentences below."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -39,7 +39,7 @@ class _Displayed(pd.DataFrame):
 
 
 class Rows(_Displayed):
-    """Measurements, a row each. The display shows the first rows, with units, and only columns that vary."""
+    """Measurements, one per row. The display shows the first rows, with units, and only columns that vary."""
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
         roles = ("identifies", "parametrises", "measures")
@@ -65,7 +65,7 @@ class Rows(_Displayed):
 
 
 class Verdicts(_Displayed):
-    """Verdicts, a line for each topology and point. The display shows ratios with intervals, and reasons."""
+    """Verdicts, a row for each topology and point. The display shows ratios with intervals, and reasons."""
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
         varying = [name for name in (*load.HOST, *_POINT) if self[name].nunique(dropna=False) > 1]
@@ -83,7 +83,7 @@ class Verdicts(_Displayed):
 
 
 class Profiles(_Displayed):
-    """Measurements beside observers. The display shows for each arm and observer how many there are, and their cost."""
+    """Measurements beside observers. The display shows the number and the cost for each arm and observer."""
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
         observed = self[self["observer"].notna()] if len(self) else self
@@ -108,9 +108,9 @@ def _head(column: schema.Column) -> str:
 
 
 class Figures:
-    """The figures of a run by their names: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
+    """The figures of a run by name: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
 
-    made: for each name the function that draws it; a figure is drawn when it is first used.
+    made maps each name to the function that draws the figure. A figure is drawn on first use.
     """
 
     def __init__(self, made: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
-"""Kinds of ends (namespaces, containers, guests): what else than the boundary between machines differs between two of
-them, the fair pair where nothing else does, and what a report has published.
+"""Compare kinds of endpoints (namespaces, containers, guests).
+
+The module tells whether two kinds form a fair pair, which differs only in the boundary between machines, and names
+other differences. It also reads the measurements that an earlier report published.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from labkit.common import run_folder
 
 SHARED, APART = "shared_guest", "guest"
 ENDPOINTS = ("namespace", "container", APART, SHARED)
-ALIKE = [*HOST, "pairs", "guest"]  # kinds of ends are a pair only where these are the same
+ALIKE = [*HOST, "pairs", "guest"]  # two kinds are compared only if these columns are equal
 NAMES = {
     "namespace": "namespaces",
     "container": "containers",
@@ -27,8 +29,10 @@ PUBLISHED = "container_vs_vm.csv"
 
 @dataclass(frozen=True)
 class EndpointKind:
-    """What the programs of one kind of ends ran on: a kernel, whether its CPUs are emulated, how many there are in
-    all, and how many of this machine's threads run those of guests."""
+    """The environment of the programs at one kind of endpoint.
+
+    cpus_count is the total over all guests. threads_count is the number of host threads that run these CPUs.
+    """
 
     endpoint: str
     kernel: str
@@ -38,7 +42,7 @@ class EndpointKind:
 
     @property
     def words(self) -> str:
-        """`Linux 6.12.1, 2 emulated CPUs`"""
+        """Return a description such as `Linux 6.12.1, 2 emulated CPUs`."""
         kind = "emulated CPU" if self.emulated else "CPU"
         lines = f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
         if self.threads_count == self.cpus_count:
@@ -47,7 +51,7 @@ class EndpointKind:
 
 
 def endpoint_kinds(rows: pd.DataFrame) -> list[EndpointKind]:
-    """The kinds of ends that were measured, in the order of ENDPOINTS; on several hosts one may be there twice."""
+    """Return the measured kinds of endpoints in the order of ENDPOINTS. A kind may occur once per host."""
     ok = rows[rows["status"].isin(["ok", "invalid"])]
     columns = ["endpoint", "kernel", "accelerator", "pairs", "cpus_count", "guest_kernel", "guest_cpus_count"]
     columns += ["guest_accelerator", "guest_threads_count"]
@@ -61,14 +65,14 @@ def _side(endpoint: str, row: pd.Series[Any]) -> EndpointKind:
         return EndpointKind(endpoint, str(row["kernel"]), bool(emulated(row)), cpus, cpus)
     guests = 2 * int(row["pairs"]) if endpoint == APART else 1
     cpus, threads = row["guest_cpus_count"], row["guest_threads_count"]
-    threads = cpus if pd.isna(threads) else threads  # older rows do not say
+    threads = cpus if pd.isna(threads) else threads  # older rows lack this column
     return EndpointKind(
         endpoint, str(row["guest_kernel"]), bool(emulated(row)), guests * int(cpus), guests * int(threads)
     )
 
 
 def machines(rows: pd.DataFrame) -> list[str]:
-    """What each kind of ends ran on, a line for all that are alike: `namespaces, containers: Linux …`."""
+    """Return a line for each distinct environment: `namespaces, containers: Linux …`."""
     alike: dict[str, list[str]] = {}
     for side in endpoint_kinds(rows):
         alike.setdefault(side.words, []).append(NAMES[side.endpoint])
@@ -76,7 +80,7 @@ def machines(rows: pd.DataFrame) -> list[str]:
 
 
 def differences(one: EndpointKind, other: EndpointKind) -> list[str]:
-    """What differs between two sides beside the boundary."""
+    """Return the differences between two kinds other than the boundary."""
     lines = ["the kernel"] * (one.kernel != other.kernel)
     lines += ["the emulation"] * (one.emulated != other.emulated)
     lines += ["the number of CPUs"] * (one.cpus_count != other.cpus_count)
@@ -86,8 +90,11 @@ def differences(one: EndpointKind, other: EndpointKind) -> list[str]:
 
 
 def fair_pair_sentences(rows: pd.DataFrame, left: str, right: str) -> list[str]:
-    """Whether two kinds of ends are a fair pair, as a sentence; where that differs by the number of pairs or the guest,
-    one for each. Nothing where one of them was not measured."""
+    """Return a sentence that says whether two kinds of endpoints are a fair pair.
+
+    If the answer depends on the number of pairs or the guest, there is a sentence for each answer. The list is empty if
+    either kind was not measured.
+    """
     lines: dict[str, list[str]] = {}
     for key, there in groups(rows, ALIKE):
         if sentence := _judged(there, left, right):
@@ -119,8 +126,10 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
 
 
 def fair(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of guests with an end each, and of the guest that ends share, which is their baseline; where both were
-    measured on a host, with as many pairs and the same guest, and are a fair pair."""
+    """Return the rows of separate guests, with the shared guest as their baseline.
+
+    Only groups (ALIKE) in which the two are a fair pair are kept.
+    """
     own = rows[rows["endpoint"].isin([SHARED, APART])].copy()
     kept = [there for _, there in groups(own, ALIKE) if _are_fair(there)]
     own = own.loc[[index for there in kept for index in there.index]]
@@ -135,16 +144,18 @@ def _are_fair(rows: pd.DataFrame) -> bool:
 
 
 def usual(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without those of a guest that ends share, unless that is the baseline."""
+    """Return the rows without those of the shared guest, except where it is the baseline."""
     return rows[~(rows["endpoint"].eq(SHARED) & rows["role"].eq("variant"))]
 
 
 def published(path: Path | None = None) -> pd.DataFrame:
-    """The published measurements of an earlier report, one row per run; empty where the file is missing.
+    """Return the published measurements of an earlier report, one row per run. The table is empty if the file is
+    missing.
 
-    Columns: endpoint (container, guest), length_bytes (where iperf3 chose: bytes sent per datagram), received_bps,
-    received_pps, jitter_s, ip_rcv_s, has_report. has_report is False where the receiver's losses are unknown;
-    received_* then holds what was sent."""
+    Columns: endpoint (container, guest), length_bytes (if iperf3 chose the length: the mean of the sent datagrams),
+    received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
+    unknown and received_* holds what was sent.
+    """
     roots = (run_folder.project_root(), Path(__file__).resolve().parents[2])
     places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
     place = next((place for place in places if place.exists()), None)

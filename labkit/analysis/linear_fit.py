@@ -1,9 +1,11 @@
-"""Straight lines through what was measured in rounds: each round is fitted by itself, and what the rounds' coefficients
-agree on has Student's t interval. So whatever a round has in common (a set-up, the machine's mood) is in the interval.
+"""Fit lines to measurements, round by round.
 
-The noise of a duration grows with it, therefore sizes are weighted by one over the square of their mean. Whether a line
-is what the points lie on is asked by the classical test of lack of fit (Draper and Smith, Applied Regression Analysis,
-3rd ed., section 2.1): how far the mean residuals of the sizes are from 0, against how much they scatter over rounds.
+Each round is fitted separately, and the mean of the coefficients over rounds has Student's t interval. So the interval
+includes the variation between rounds, for example between set-ups.
+
+The noise of a duration grows with the duration, so sizes are weighted by the inverse square of their means. The
+classical test of lack of fit (Draper and Smith, Applied Regression Analysis, 3rd ed., section 2.1) checks whether the
+points lie on a line. It compares the distance of the sizes' mean residuals from 0 with their scatter over rounds.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from labkit.analysis import stats
 from labkit.common.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
-EXACT = 1e-18  # of squared relative residuals: no more than rounding
-MISFIT_BELOW = 0.01  # a line that fits is said not to in one of a hundred fits
+EXACT = 1e-18  # squared relative residuals below this are rounding errors
+MISFIT_BELOW = 0.01  # false alarm rate of the test of lack of fit
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over rounds with its interval, and how often chance alone would lead so far from 0 (`p`); without them
-    (None) after a single round."""
+    """A mean over rounds with its interval, and the two-sided p value against 0.
+
+    low, high and p are None for a single round.
+    """
 
     value: float
     low: float | None
@@ -36,15 +40,17 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the sign is known."""
+        """Return whether the interval excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit of each round: `coefficients` (rounds x regressors), and `residuals` (rounds x sizes) relative to the mean
-    of the size. `misfit_p`: how often points on a line would lie so far off it by chance; None where nothing can be
-    told."""
+    """The fits of all rounds.
+
+    `coefficients` is rounds x regressors. `residuals` is rounds x sizes, relative to the mean of the size. `misfit_p`
+    is the p value of the test of lack of fit, or None if there are too few rounds or sizes.
+    """
 
     coefficients: Floats
     residuals: Floats
@@ -52,12 +58,12 @@ class Fit:
 
     @property
     def misfits(self) -> bool:
-        """Whether the points do not lie on a line."""
+        """Return whether the test rejects a line."""
         return self.misfit_p is not None and self.misfit_p < MISFIT_BELOW
 
 
 def mean(values: npt.ArrayLike, confidence: float = stats.CONFIDENCE) -> Estimate:
-    """The mean of one value for each round. Raises BadInput for none, or one that is not finite."""
+    """Return the mean of one value per round. Raises BadInput if there is no value or one is not finite."""
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not x.size or not np.all(np.isfinite(x)):
         raise BadInput("a mean over rounds needs at least one value, and every one finite")
@@ -71,16 +77,16 @@ def mean(values: npt.ArrayLike, confidence: float = stats.CONFIDENCE) -> Estimat
 
 
 def fit(design: Floats, values: Floats) -> Fit:
-    """Fit `values` (rounds x sizes, all above 0) by `design` (sizes x regressors), round by round.
+    """Fit `values` (rounds x sizes, positive) by `design` (sizes x regressors), round by round.
 
-    Raises BadInput where the sizes do not tell the regressors apart.
+    Raises BadInput if the sizes do not determine the coefficients.
     """
     sizes_count, count = design.shape
     if values.ndim != 2 or values.shape[1] != sizes_count or not np.all(values > 0):
         raise BadInput("a fit needs a value above 0 of every size in every round")
     scale = values.mean(axis=0)
     scaled, wanted = design / scale[:, None], values / scale
-    # Regressors are of very different sizes (1, and up to 65507): the rank is of what is scaled alike.
+    # The scales of the regressors differ widely (1 to 65507), so they are normalised before the rank is computed.
     if np.linalg.matrix_rank(scaled / np.linalg.norm(scaled, axis=0)) < count:
         raise BadInput(f"{sizes_count} sizes do not tell {count} coefficients apart")
     result, *_ = np.linalg.lstsq(scaled, wanted.T, rcond=None)

@@ -1,8 +1,8 @@
-"""From files to one table: the rows of a run folder or a sweep folder, and which of them count.
+"""Load the rows of a run folder or a sweep folder into one table, and select the valid ones.
 
-A line is a measurement, with the columns of the rows and `folder`. Within a group (equal in the columns of
-GROUP) arms are compared; only rows of status "ok" count. A host is a kernel on a machine (equal in the columns of
-HOST): rows of several hosts stand side by side, are never pooled, and nothing compares them but their ratios.
+A row is a measurement; the column `folder` is added. Arms are compared within a group, whose rows are equal in the
+columns of GROUP. Only rows of status "ok" count. A host is a kernel on a machine (equal in the columns of HOST). Rows
+of several hosts are never pooled; only their ratios are compared.
 """
 
 from __future__ import annotations
@@ -20,37 +20,33 @@ from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput
 from labkit.common.units import percent, si
 
-# Where rows ran: what was requested, and what it turned out to be
+# The host of a row: as requested, and as it turned out to be
 RAN_ON = schema.names(writer=("machine",), use="host")
-PEER_RAN_ON = schema.names(writer=("peer",), use="host")  # of two nodes, the servers' host
+PEER_RAN_ON = schema.names(writer=("peer",), use="host")  # the servers' host in experiments with two nodes
 HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
-# Every parameter of a run that is no list, and the host: rows that differ in one of these are not compared with each
-# other
+# The host and every scalar parameter of a run. Rows that differ in one of these are not compared with each other.
 GROUP = [*HOST, *schema.names(use="group")]
-# The compared metric of each protocol, and whether higher is better
+# The compared metric of each protocol, and whether higher values are better
 METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
-PROFILE = "profile"  # the method of rows that were measured beside an observer, or to tell what it cost
-STARVED = 0.01  # of its arm's median: in a slice that got less, next to nothing arrived
-HEADERS = {4: 28, 6: 48}  # of IP and UDP: what a datagram that fills the MTU is smaller by
-# The columns that every table has. Those of the overlay's own parts keep the types that they have in the rows.
+PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
+STARVED = 0.01  # share of the arm's median; a slice with less is starved
+HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
+# The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "overlay")
 WORDS = [*schema.names(writer=COMPARED, type=("text", "flag")), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
-# What else has to be alike among rows of one host that are compared
+# Columns in which compared rows of one host must be equal
 PROVENANCE = schema.names(writer=("machine",), use="equal")
-OF_GUESTS = schema.names(writer=("endpoint",), use="equal")  # likewise, where there are guests
+OF_GUESTS = schema.names(writer=("endpoint",), use="equal")  # the same for rows with guests
 Key = tuple[Any, ...]
 
 
 def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
-    """The rows that measure of a run folder, or of all runs of a sweep folder; column `folder` is the path of the run.
-    Those that were observed are told by `profiles`.
+    """Return the rows of a run folder, or of all runs of a sweep folder, without those of profiles (see `profiles`).
 
-    `part`: of an experiment that has several (`overlay`) the one whose rows are wanted, None for those of all; `cost`
-    is what other experiments consist of.
-
-    `attrs["unfinished"]` is a list of sentences, one for each part that is not there yet. Raises BadInput for
-    what is no such folder, and for one that is half written, naming the file.
+    `folder` is the path of the run. `part` selects a part of an experiment with several parts (`overlay`), None all of
+    them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part.
+    Raises BadInput if this is no run or sweep folder, or if a file is incomplete, with its name.
     """
     return _table(
         Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part", "cost"))
@@ -58,8 +54,10 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
 
 
 def profiles(path: str | Path) -> pd.DataFrame:
-    """The rows of a run folder, or of a sweep folder, that were measured beside an observer, or without one to tell
-    what that cost (column observer is then null); `observed` is what was seen, `artefact` a file in `folder`."""
+    """Return the rows of a run or sweep folder that were measured beside an observer, and those that measure its cost.
+
+    In the latter, `observer` is null. `observed` is the observer's result; `artefact` is a file in `folder`.
+    """
     return _table(Path(path), lambda row: row.get("method") == PROFILE)
 
 
@@ -107,19 +105,19 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with every column there is, in one type each: numbers as numbers, NaN where nothing is."""
+    """Return the table with every column of the schema, each with one type. Missing numbers are NaN."""
     missing = [name for name in (*WORDS, *NUMBERS) if name not in df]
     whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
     for name in NUMBERS:
         whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
     for name in WORDS:
         whole[name] = whole[name].astype("str")
-    whole = whole.copy()  # in one block for each type: pandas warns of tables of more than a hundred
+    whole = whole.copy()  # defragments the table; pandas warns about more than a hundred blocks
     whole["folder"] = whole["folder"].fillna(whole["run"])
-    # Older rows name no generator: there was one for each protocol.
+    # Older rows name no generator; each protocol had only one.
     usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")
     whole["generator"] = whole["generator"].fillna(usual)
-    whole["nodes"] = whole["nodes"].fillna("one")  # older rows know of no other
+    whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
     return _parameters_of_points(_variants(whole))
 
 
@@ -127,9 +125,11 @@ AGAIN = " (again)"
 
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with arms named by what differs: where all have one topology and one kind of endpoint, the change alone
-    names a changed arm. `topology` is what is compared: the name of the arm, whichever time it was measured;
-    `built_topology` is what was built."""
+    """Return the table with arms named by their differences.
+
+    If all arms have the same topology and endpoint, a changed arm is named by its change alone. `topology` becomes the
+    name of the compared arm, the same for both measurements of the baseline. `built_topology` is the actual topology.
+    """
     if "built_topology" not in df:
         df["built_topology"] = df["topology"]
     changed = df["change"].notna()
@@ -147,8 +147,10 @@ def _variants(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with the parameters of the point that arms are compared at, where the change of an arm sets them; its
-    own are in `changed`."""
+    """Return the table with the point's value for each parameter that the change of an arm sets.
+
+    The arm's own value is in `changed`.
+    """
     if "changed" not in df:
         return df
     for row, effects in df["changed"].items():
@@ -167,12 +169,12 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: ok, not observed (METHOD, "Profiles"), and with a metric; with columns metric (name), value,
-    log, starved, setup (label).
+    """Return the valid rows: status ok, not beside an observer (METHOD, "Profiles"), and with a metric.
 
-    A slice in which next to nothing arrived is `starved`, and its logarithm is that of the arm's slowest slice that is
-    not: left out, an arm that livelocks its receivers would lose its worst slices; as it is, its logarithm would decide
-    alone. It is NaN where nothing arrived in any slice.
+    Added columns: metric (name), value, log, starved, setup (label). A slice in which almost nothing arrived is
+    `starved`. It gets the logarithm of the arm's slowest slice that is not starved, for two reasons. Without these
+    slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
+    would decide. The logarithm is NaN if nothing arrived in any slice.
 
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
@@ -199,13 +201,13 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def least_fed(values: pd.Series[float]) -> float:
-    """The least of some measurements of an arm in which more than next to nothing arrived; NaN where there is none."""
+    """Return the least of an arm's values that is not starved, or NaN."""
     fed = values[values.gt(0) & values.ge(STARVED * values.median())]
     return float(fed.min()) if len(fed) else math.nan
 
 
 def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:
-    """The groups of a table: the values of `by` (None for null: like keys are then equal), and the rows."""
+    """Yield the groups of a table: the values of `by` (None for NaN, so that keys compare equal) and the rows."""
     if len(df):
         for key, group in df.groupby(list(by), dropna=False, sort=True):
             values: Key = key
@@ -213,26 +215,26 @@ def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, p
 
 
 def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:
-    """Those of the columns that have more than one value (null does not count), with their values."""
+    """Return the columns with more than one value (null does not count), with their values."""
     result = {name: list(df[name].dropna().unique()) for name in names}
     return {name: values for name, values in result.items() if len(values) > 1}
 
 
 def value_text(value: Any) -> str:
-    """A value of a column in words: `none` of null, a number with all its digits."""
+    """Format a value of a column: `none` for null, a number with all its digits."""
     if pd.isna(value):
         return "none"
     return f"{value:.15g}" if isinstance(value, float | np.number) else str(value)
 
 
 def values(column: pd.Series[Any]) -> list[str]:
-    """What a column has, in words; numbers in order."""
+    """Return the distinct values of a column as text, numbers in ascending order."""
     result = column.drop_duplicates()
     return [value_text(value) for value in (result.sort_values() if result.dtype.kind in "if" else result)]
 
 
 def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Those of the columns in which two tables have no value in common: `pairs (1 and 8)`."""
+    """Return the columns in which two tables have no value in common, as `pairs (1 and 8)`."""
     result = {name: (values(left[name]), values(right[name])) for name in names}
     return [
         f"{name} ({', '.join(one)} and {', '.join(other)})"
@@ -242,9 +244,9 @@ def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list
 
 
 def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The hosts of a table in the order of their kernels' versions: the name of each, and its rows.
+    """Return the hosts of a table in the order of kernel versions: the name of each, and its rows.
 
-    A name is as long as it takes to tell the hosts of this table apart: `Linux 6.1.0-37-amd64, emulated`.
+    A name contains what distinguishes the hosts of this table: `Linux 6.1.0-37-amd64, emulated`.
     """
     result = list(groups(df.reindex(columns=[*df.columns, *(name for name in HOST if name not in df)]), HOST))
     result.sort(key=lambda one: (version(one[0][HOST.index("kernel")]), [str(part) for part in one[0]]))
@@ -255,7 +257,7 @@ def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
     kernel = f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel"
     if not of["kernel"] and of.get("where") not in (None, "here"):
-        kernel += f" ({of['where']})"  # it did not boot, or did not answer
+        kernel += f" ({of['where']})"  # it did not boot or did not answer
     words = [kernel, *["emulated"] * emulated(of)]
     group_similar = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
     for name in HOST:
@@ -269,27 +271,27 @@ def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
 
 
 def emulated(of: Any) -> Any:
-    """Whether an emulated CPU took part, of a host or of a guest: in a row (a mapping), or in each row of a table."""
+    """Return whether host, peer or guest had an emulated CPU, for a row (a mapping) or each row of a table."""
     names = ("accelerator", "peer_accelerator", "guest_accelerator")
     one, other, third = (of.get(name) == "tcg" for name in names)
     return one | other | third
 
 
 def version(kernel: str | None) -> list[tuple[int, str]]:
-    """Sorts kernels as their makers number them: 6.9 before 6.12, an unknown one first."""
+    """Return a sort key for kernel releases: 6.9 before 6.12, unknown ones first."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", kernel or "")
     ]
 
 
 def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
-    """The doubts in rows, one by one."""
+    """Return the doubts of all rows, one per element."""
     each = rows["doubts"].dropna().astype("str").str.split("; ").explode().astype("str")
     return each[each.ne("")].reset_index(drop=True)
 
 
 def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
-    """Reasons that differ in numbers alone as the first one of them, which then says that it is an example."""
+    """Replace reasons that differ only in numbers by the first of them, marked as an example."""
     same = bare(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
@@ -297,7 +299,7 @@ def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
 
 
 def group_text(key: Key, host: str = "") -> str:
-    """A group in words: `tcp, 8 pairs, MTU 1500`, what else is not as usual, and the host where that is to be told."""
+    """Describe a group: `tcp, 8 pairs, MTU 1500`, other parameters that are not defaults, and the host."""
     of = dict(zip(GROUP, key, strict=True))
     words = [str(of["protocol"])]
     words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
@@ -307,7 +309,7 @@ def group_text(key: Key, host: str = "") -> str:
 
 
 def unusual(of: Mapping[str, Any]) -> list[str]:
-    """What of a group is not as usual, in words; protocol, numbers of pairs, MTU and host are told elsewhere."""
+    """Describe the parameters of a group that are not defaults, except protocol, pairs, MTU and host."""
     words = ["two nodes"] if of["nodes"] == "two" else []
     words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
@@ -333,5 +335,5 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
 
 
 def bare(reasons: pd.Series[str]) -> pd.Series[str]:
-    """Reasons with every number in them as 0."""
+    """Return the reasons with every number replaced by 0."""
     return reasons.str.replace(r"\d+([.,]\d+)*", "0", regex=True)

@@ -1,5 +1,4 @@
-"""What casts doubt on profiles: the doubts of rows beside an observer that are its own, and those of them that do not
-count."""
+"""Doubts about profiles: those in the rows of an observer, and those about rows that do not count."""
 
 from __future__ import annotations
 
@@ -18,8 +17,11 @@ BPF = (
 
 
 def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
-    """What casts doubt on one observer's rows of an arm, with how often; what is also said of rows without an observer
-    (in the same table) is not the observer's. Doubts that differ in numbers alone are one."""
+    """Return the doubts about one observer's rows of an arm, with their numbers of rows.
+
+    Doubts that also occur in rows without an observer (in the same table) are left out. Doubts that differ only in
+    numbers are grouped.
+    """
     parameters = rows[rows["observer"].eq(observer)]
     own = parameters[parameters["status"].eq("ok")]
     usual = set(load.bare(load.each_doubt(rows[rows["observer"].isna()])))
@@ -39,7 +41,7 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
             f"{count} of {units.many(len(rounds), 'round')} of profiles failed in the set-up: {what}"
         )
     if not len(own):
-        return lines  # nothing of it is shown, and where it would be the reason is told
+        return lines  # none of its results is shown, and the reason appears in their place
     left = parameters.drop(own.index)
     reasons = left["status"] + ": " + left["reason"].fillna("no reason was recorded").astype("str")
     for reason, count in load.group_similar(reasons).value_counts(sort=False).items():
@@ -48,7 +50,7 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
 
 
 def _not_set_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """The failed rows of rounds of profiles in which an arm was not set up: no observer has a row in them."""
+    """Return the failed rows of rounds in which the set-up of an arm failed, so that no observer has a row."""
     rows = rows[rows["method"].eq(load.PROFILE)]
     keys = pd.Series(list(rows[["folder", "point", "arm"]].itertuples(index=False, name=None)), rows.index)
     seen = set(keys[rows["observer"].notna()])
@@ -56,7 +58,7 @@ def _not_set_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_set_up(profiles: pd.DataFrame) -> list[str]:
-    """A sentence for each arm and reason for which rounds of profiles failed before an observer could see anything."""
+    """Return a sentence for each arm and reason for which rounds of profiles failed in the set-up."""
     failed = _not_set_up(profiles)
     reasons = (
         failed["topology"] + ": " + load.group_similar(failed["reason"].fillna("no reason was recorded"))
@@ -70,8 +72,10 @@ def not_set_up(profiles: pd.DataFrame) -> list[str]:
 def profile_doubts(
     profiles: pd.DataFrame, measured: pd.DataFrame, observers: Sequence[str] | None = None
 ) -> list[str]:
-    """Every doubt about profiles (of all observers, or of some), for each host, observer and arm; `measured`: the rows
-    that measure, which are without an observer."""
+    """Return all doubts about profiles, of all or of the given observers, for each host, observer and arm.
+
+    `measured` has the rows without observers.
+    """
     if not len(profiles):
         return []
     there = load.hosts(pd.concat([load.complete(measured), load.complete(profiles)], ignore_index=True))

@@ -1,8 +1,8 @@
-"""From paired log-ratios to a verdict: effect, interval, one of four words and a sentence.
+"""Derive verdicts from paired log-ratios: effect, interval, one of four words and a sentence.
 
-The choices were made by simulation on synthetic and on recorded noise; tests/unit/analysis/test_stats.py repeats
-it and counts. Sources: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to
-3.3 (signed ranks, Hodges-Lehmann) and 6.1 (Kruskal-Wallis); Welch, Biometrika 34 (1947) 28.
+The methods were chosen by simulation on synthetic and recorded noise, which test_stats.py repeats. Sources:
+Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to 3.3 (signed ranks,
+Hodges-Lehmann) and 6.1 (Kruskal-Wallis); Welch, Biometrika 34 (1947) 28.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ Numbers = Sequence[float] | Floats
 Interval = tuple[float, float] | None
 
 CONFIDENCE = 0.95
-# The control may veto a verdict, so its own false alarms are lost detections. Judged at 95 % it would throw
-# away 5 % of all true findings, and "a 10 % effect under 3 % noise is found in 95 % at 10 rounds" could not
-# hold: there the arm alone is found practically always (3 % on each arm make 0.03 * sqrt(1.5) in the paired
-# log-ratio, an interval of +-2.6 %; the effect is 9.5 %), and only the veto loses some: 1 % at 99 %.
+# The control can veto a verdict, so its false alarms are lost detections: 5 % of all true findings at 95 %. Then the
+# requirement "a 10 % effect under 3 % noise is found in 95 % at 10 rounds" could not hold. The arm itself is
+# practically always found: 3 % noise on each arm give 0.03 * sqrt(1.5) in the paired log-ratio and an interval of +-2.6
+# %, against an effect of 9.5 %. So only the veto loses findings, at 99 % one in a hundred.
 CONTROL_CONFIDENCE = 0.99
-# Set-ups disagree at p < 0.25, not 0.05: with few set-ups the test seldom sees a standard deviation of 5 % between
-# them, and the interval over all slices then alarms falsely in 13 to 17 %.
+# Set-ups disagree at p < 0.25 instead of 0.05. With few set-ups the test at 0.05 seldom detects a standard deviation of
+# 5 % between set-ups, and the interval over all slices has 13 to 17 % false alarms.
 DISAGREE_BELOW = 0.25
-# With so many set-ups the interval is over set-ups, whatever a test says about their differences: of five consecutive
-# rounds of recorded UDP (tests/unit/analysis/test_stats.py) a test often sees no difference that is there.
+# From this number of set-ups on, the interval is always over set-ups. In five rounds of recorded UDP
+# (tests/unit/analysis/test_stats.py) the test often misses a real difference between set-ups.
 FEWEST_SETUPS = 5
-WIDE = 100  # an interval that spans more than such a factor says nothing
-EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is good enough
-FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01): Student's t stands in
+WIDE = 100  # an interval that spans more than this factor is uninformative
+EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
+FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01), so Student's t is used
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio (exp of the centre of log-ratios) with its interval at `confidence`, or None for want of data.
+    """A ratio (exp of the centre of log-ratios) with its interval at `confidence`; the ends may be None.
 
-    n_count: log-ratios that entered. how: the method in words. wide_low, wide_high: the interval at
-    CONTROL_CONFIDENCE, for judging a control. setups_count: fresh set-ups behind it, None if not told.
+    n_count: the number of log-ratios. how: the method in words. wide_low, wide_high: the interval at
+    CONTROL_CONFIDENCE, which judges a control. setups_count: the number of fresh set-ups, None if unknown. disagree:
+    whether the set-ups differ.
     """
 
     ratio: float
@@ -63,19 +64,20 @@ class Effect:
 
 @dataclass(frozen=True)
 class Verdict:
-    """word: faster, slower, no difference beyond X %, or no evidence; sentence: the same with the numbers."""
+    """A verdict. word: faster, slower, no difference beyond X %, or no evidence. sentence: the same with numbers."""
 
     word: str
     sentence: str
 
 
 def log_ratios(arm: Numbers, baseline: Numbers, control: Numbers | None = None) -> tuple[Floats, Floats]:
-    """Paired log-ratios, round by round: (arm to baseline, control to baseline). One unit; NaN: not measured.
+    """Return the paired log-ratios of each round: (arm to baseline, control to baseline).
 
-    The baseline is measured twice (baseline and control). The arm is compared to the mean of both logarithms:
-    its variance is 1.5 times that of one measurement, not 2. The control's ratio is the difference of both,
-    uncorrelated with their mean: chance in the control does not pull the arm along. Where one of the two
-    is missing the other stands alone. Raises BadInput for values that have no logarithm.
+    All inputs have the same unit; NaN means not measured. The baseline is measured twice (baseline and control), and
+    the arm is compared with the mean of both logarithms. So the variance is 1.5 times that of one measurement, instead
+    of 2. The control's log-ratio is the difference of both and uncorrelated with their mean, so noise in the control
+    does not shift the arm's ratio. If one of the two is missing, the other is used alone. Raises BadInput for values
+    that have no logarithm.
     """
     a, b = _logs(arm), _logs(baseline)
     c = np.full(b.shape, np.nan) if control is None else _logs(control)
@@ -98,14 +100,16 @@ def effect(
     slices: bool = False,
     confidence: float = CONFIDENCE,
 ) -> Effect:
-    """The effect behind paired log-ratios (1-d, natural logarithm); setups: the fresh set-up of each.
+    """Estimate the effect behind paired log-ratios (one-dimensional, natural logarithm).
 
-    slices=False: the mean with Student's t interval, for any number of rounds (on 20 and 40 of recorded noise
-    its false alarms stay at 5 % too); log-ratios of one set-up are averaged first; a single one has no
-    interval. slices=True: Student's t over one Hodges-Lehmann estimate a set-up if there are FEWEST_SETUPS
-    or if they disagree; else Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval (Student's
-    t below FEWEST_SLICES). It takes
-    8 n^2 bytes of memory for n slices. Raises BadInput for an empty or non-finite input.
+    `setups` labels the fresh set-up of each log-ratio. slices=False: the mean over set-ups with Student's t interval. A
+    single set-up has no interval. On 20 and 40 rounds of recorded noise the false alarms stay at 5 %.
+
+    slices=True: Student's t over one Hodges-Lehmann estimate per set-up, if there are FEWEST_SETUPS or if they
+    disagree. Otherwise Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval, or Student's t for fewer
+    than FEWEST_SLICES. This needs 8 n^2 bytes of memory for n slices.
+
+    Raises BadInput for an empty or non-finite input.
     """
     x = np.asarray(log_ratios, dtype=np.float64)
     if x.ndim != 1 or not x.size or not np.all(np.isfinite(x)):
@@ -139,7 +143,7 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float) ->
 
 
 def setups_disagree(groups: Sequence[Floats], below: float = DISAGREE_BELOW) -> bool:
-    """Whether set-ups differ in the location of their log-ratios (Kruskal-Wallis, p < `below`). One set-up cannot."""
+    """Return whether the locations of set-ups differ (Kruskal-Wallis, p < `below`). False for a single set-up."""
     ranks = average_ranks(np.concatenate(groups))
     if len(groups) < 2 or ranks.size == len(groups) or np.ptp(ranks) == 0:
         return False
@@ -158,20 +162,22 @@ def correlation(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def average_ranks(x: Floats) -> Floats:
-    """The rank of each value, from 1; equal values share the mean of theirs. (As scipy.stats.rankdata, whose package
-    takes a second to import.)"""
+    """Return the rank of each value, from 1; equal values share their mean rank.
+
+    scipy.stats.rankdata does the same, but the import of scipy.stats takes a second.
+    """
     _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
     ranks: Floats = np.cumsum(counts) - (counts - 1) / 2
     return ranks[place]
 
 
 def centre(x: Floats) -> float:
-    """The Hodges-Lehmann estimate: the median of the means of all pairs, each number with itself too."""
+    """Return the Hodges-Lehmann estimate: the median of the means of all pairs, including each number with itself."""
     return float(np.median(_walsh(x)))
 
 
 def _walsh(x: Floats) -> Floats:
-    # Row by row, not by an index of all pairs, which would take five times the memory.
+    # One row at a time, because an index of all pairs would take five times the memory.
     return np.concatenate([x[place:] + x[place] for place in range(x.size)]) / 2
 
 
@@ -187,11 +193,11 @@ def _hodges_lehmann(x: Floats, confidences: Sequence[float]) -> tuple[float, lis
 
 @lru_cache(maxsize=256)
 def _signed_rank_place(n: int, tail: float) -> int | None:
-    """The place (from 0) of the lower bound in the ordered means of pairs; None if none reaches that far."""
+    """Return the index of the interval's lower end in the sorted pair means, or None if n is too small."""
     if n > EXACT_UP_TO:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(n * (n + 1) / 4 - float(ndtri(1 - tail)) * deviation + 0.5) - 1)
-    ways = np.ones(1)  # ways[s]: in how many ways ranks 1..n, each taken or not, sum up to s
+    ways = np.ones(1)  # ways[s]: number of subsets of the ranks 1..n with sum s
     for rank in range(1, n + 1):
         ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
     place = int(np.searchsorted(np.cumsum(ways) / 2.0**n, tail, side="right")) - 1
@@ -211,7 +217,7 @@ def _t_interval(result: Effect, error: float, freedom: float) -> Effect:
 
 
 def _between(result: Effect, ends: list[Interval]) -> Effect:
-    # Two rounds that differ wildly have a bound beyond what a float holds, hence the 700.
+    # Two very different rounds can give a bound beyond the range of floats; exp(700) is within it.
     low, high, wide_low, wide_high = (
         None if logs is None else math.exp(min(logs[end], 700.0)) for logs in ends for end in (0, 1)
     )
@@ -219,9 +225,9 @@ def _between(result: Effect, ends: list[Interval]) -> Effect:
 
 
 def difference(left: Numbers, right: Numbers, confidence: float = CONFIDENCE) -> Effect:
-    """The ratio right to left of two unpaired sets of logarithms, one a set-up, with Welch's t interval.
+    """Estimate the ratio of right to left from unpaired logarithms, one per set-up, with Welch's t interval.
 
-    Without an interval where one side has a single set-up. Raises BadInput if a side is empty.
+    There is no interval if a side has a single set-up. Raises BadInput if a side is empty.
     """
     a, b = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
     if not a.size or not b.size:
@@ -236,14 +242,14 @@ def difference(left: Numbers, right: Numbers, confidence: float = CONFIDENCE) ->
 
 
 def half_width(effect: Effect) -> float:
-    """Half the interval's width relative to the ratio (0.02: +-2 %); infinite without an interval."""
+    """Return half the width of the interval relative to the ratio (0.02: +-2 %); infinite without an interval."""
     if not effect.low or effect.high is None:
         return math.inf
     return math.sqrt(effect.high / effect.low) - 1
 
 
 def vetoes(control: Effect) -> bool:
-    """Whether A differs from A: the control's wide interval (99 %; if none, the one at hand) excludes 1."""
+    """Return whether the 99 % interval of the control (if there is none, its other interval) excludes 1."""
     low, high = _judged(control)
     return low is not None and high is not None and not low <= 1 <= high
 
@@ -262,12 +268,14 @@ def verdict(
     arm: str = "the arm",
     baseline: str = "the baseline",
 ) -> Verdict:
-    """What may be concluded about arm against baseline. control: the effect of the baseline against itself.
+    """Return what may be concluded about arm against baseline.
 
-    margin (0.05 is 5 %): no difference means that the interval lies within 1 / (1 + margin) and 1 + margin.
-    A difference that is sure but smaller is still faster or slower, and the sentence says that it is small.
-    No evidence: no control, or one without interval; A differs from A; no interval; one set-up of slices; a
-    difference that is no larger than what the baseline's own interval against itself allows.
+    `control` is the effect of the baseline against itself. With `margin` (0.05 is 5 %), "no difference" means that the
+    interval lies within 1 / (1 + margin) and 1 + margin. A significant difference within the margin is still faster or
+    slower, and the sentence says that it is small.
+
+    The verdict is "no evidence" in these cases: no control, or one without an interval; the control differs from the
+    baseline; no interval; slices of a single set-up; a difference within the control's own interval.
     """
     if not 0 < margin < 1:
         raise BadInput(f"the margin is a ratio between 0 and 1 (0.05 is 5 %), not {margin}")
@@ -305,7 +313,7 @@ def _no_evidence(effect: Effect, control: Effect | None, baseline: str) -> str |
 
 
 def _within_control(effect: Effect, control: Effect | None) -> str | None:
-    """Why noise alone may be all of it: the ratio lies in the interval of the baseline against itself."""
+    """Return why noise may explain the ratio, if it is in the interval of the baseline against itself."""
     if control is None or control.low is None or control.high is None:
         return None
     if not min(control.low, 1) <= effect.ratio <= max(control.high, 1):
@@ -325,7 +333,7 @@ def _size(ratio: float, low: float, high: float, word: str, higher_is_better: bo
 
 
 def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[np.bool_]:
-    """Which p values Benjamini and Hochberg's procedure keeps: of them at most this share is expected to be false."""
+    """Select p values by the Benjamini-Hochberg procedure with the false discovery rate `false_share`."""
     order = np.argsort(p)
     below = np.flatnonzero(p[order] <= false_share * np.arange(1, len(p) + 1) / max(len(p), 1))
     kept = np.zeros(len(p), dtype=bool)
@@ -334,13 +342,12 @@ def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[n
 
 
 def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
-    """A ratio with its interval, where there is one, for a sentence."""
+    """Format a ratio, with its interval if there is one, for a sentence."""
     return f"ratio {ratio:.4g}" + ("" if low is None or high is None else f" [{interval_text(low, high)}]")
 
 
 def interval_text(low: float, high: float, form: str = ".4g", between: str = ", ") -> str:
-    """The two ends of the interval of a ratio; of one that is wider than a factor of WIDE, only that it is: its ends
-    are of no use to anybody."""
+    """Format the two ends of a ratio's interval. If they are more than a factor of WIDE apart, only say so."""
     if high > WIDE * low:
         return f"wider than a factor of {WIDE}"
     return f"{low:{form}}{between}{high:{form}}"

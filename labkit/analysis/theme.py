@@ -1,13 +1,13 @@
-"""How figures look: the one plotly template, `labkit`, registered and made the default when this module is imported.
+"""The appearance of figures: the plotly template `labkit`, which becomes the default when this module is imported.
 
-It has to be read on white paper and on a dark screen, and by people who cannot tell red from green. So the background
-is transparent, the text is the one grey that has a contrast of 4.5:1 on white and on black alike (WCAG 2.2, 1.4.3),
-every colour has 3:1 on both (1.4.11), and no arm is told by its colour alone: each has a symbol and a dash of its own.
-The colours are those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper needed it; green
-and purple are moved away from the grey of the baseline as deuteranopes see it.
+Figures must be readable on white paper and on a dark screen, and for people with red-green colour blindness. The
+background is transparent. The text has a grey with a contrast of 4.5:1 on both white and black (WCAG 2.2, 1.4.3). Every
+colour has 3:1 on both (1.4.11). No arm is identified by colour alone; each has its own symbol and dash. The colours are
+those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper required it. Green and purple are
+shifted away from the grey of the baseline as seen with deuteranopia.
 
-Texts from elsewhere (a tool's error message, an arm's name) go into a figure through `plain`: plotly renders a
-subset of HTML.
+External texts (error messages of tools, names of arms) enter a figure through `plain`, because plotly renders a subset
+of HTML.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _V
 
 MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
-_NOTE_WIDTH = 104  # characters of a 12 px font that fit beside the margins of a figure 680 px wide
+_NOTE_WIDTH = 104  # characters of a 12 px font between the margins of a figure 680 px wide
 _NOTE_LINES = 14
 
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """How one arm is drawn, everywhere: plotly's colour, marker symbol and line dash."""
+    """The style of an arm in all figures: plotly's colour, marker symbol and line dash."""
 
     color: str
     symbol: str
@@ -46,7 +46,7 @@ class ArmStyle:
 BASELINE = ArmStyle(GREY, "square", "solid")
 CONTROL = ArmStyle(GREY, "square-open", "dot")
 
-# A topology keeps its style whichever others it is drawn with. Colours go by family, as far as they reach.
+# A topology has the same style in all figures. Families of topologies share a colour as far as possible.
 _ARMS = {
     "loopback": ArmStyle(_OLIVE, "star", "dot"),
     "veth": ArmStyle(_SKY, "triangle-up", "dash"),
@@ -69,7 +69,7 @@ _ARMS = {
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")
 
-# What programs run in at the ends, where a figure compares nothing else; and what others have published.
+# Styles of kinds of endpoints in figures that compare nothing else, and of published values.
 ENDS = {
     "namespace": BASELINE,
     "container": ArmStyle(_BLUE, "diamond", "dash"),
@@ -83,7 +83,7 @@ PUBLISHED = {
     "line": {"color": _PURPLE, "width": 1.5},
 }
 
-# A drawing of a topology: boxes of namespaces and interfaces, and lines between the latter by how they are joined.
+# Styles of topology drawings: boxes of namespaces and interfaces, and the lines between interfaces.
 NAMESPACE = {
     "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.4)", "width": 1},
 }  # fmt: skip
@@ -96,29 +96,28 @@ JOINS = {
     "mirror": {"color": _PURPLE, "dash": "dashdot", "width": 2},
 }
 
-# Headers of a packet, whose names stand on their colours: opaque pale fills with a border, so that dark text reads on
-# white and on dark pages alike.
+# Colours of packet headers. Opaque pale fills with a border keep dark text readable on white and dark pages.
 LAYERS = {
     "Ethernet": GREY, "IP": _BLUE, "UDP": _SKY, "TCP": _BROWN, "GRE": _VERMILLION, "VXLAN": _GREEN, "Geneve": _PURPLE,
     "ICMP": _OCHRE, "ARP": _OLIVE,
 }  # fmt: skip
 LAYER_TEXT = {"color": "#15181c", "size": 9.5}
 SMALL_PX = 11
-# A timeline of probes, and the time in which something was down.
+# Styles of a timeline of probes and of the time of a failure.
 BAND = {"fillcolor": GREY, "opacity": 0.22}
 ANSWERED = {"color": _BLUE, "symbol": "circle", "size": 4}
 LOST = {"color": _VERMILLION, "symbol": "x-thin", "size": 6, "line": {"color": _VERMILLION, "width": 1.2}}
 
 
 def layer_colors(name: str) -> tuple[str, str]:
-    """The fill and the border of a header in the drawing of a packet; payload and whatever is unknown are paper."""
+    """Return the fill and border colours of a header; payload and unknown headers are paper-coloured."""
     words = [re.sub(r"v?[46]$", "", word) for word in name.split()]
     color = next((LAYERS[word] for word in words if word in LAYERS), None)
     return (_pale(color), color) if color else ("#f2f2f2", GREY)
 
 
 def cell(stands_out: bool) -> dict[str, Any]:
-    """A cell of a drawn table, as a shape; one that is not as it should be stands out."""
+    """Return the shape of a cell of a drawn table, highlighted if `stands_out`."""
     if stands_out:
         line = {"color": _VERMILLION, "width": 2.5}
         return {"fillcolor": "rgba(213,94,0,0.12)", "opacity": 1, "line": line}
@@ -130,7 +129,7 @@ def _pale(color: str, share: float = 0.3) -> str:
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
 
-# Frames of flame graphs carry their own words, dark or white on them, whatever is behind the graph.
+# Frames of flame graphs have their own text colour, so that they are readable on any background.
 FRAMES = {
     "kernel": "#E9A368", "module": "#6FC2A6", "user": "#7DB7DD", "process": "#B9BDC2",
     "more": _VERMILLION, "more_faint": "#F6D9C4", "less": _BLUE, "less_faint": "#C9DFF0", "same": "#C4C7CB",
@@ -140,9 +139,9 @@ FRAME_FONT = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
 
 def arm_style(name: str, role: str = "variant") -> ArmStyle:
-    """How the arm of this name is drawn; `role` is the row's: a baseline and its control are always neutral.
+    """Return the style of an arm. `role` is the row's; a baseline and its control are always neutral.
 
-    A name that is not in the table gets a style by its checksum, so it too looks alike in every figure and run.
+    An unknown name gets a style from its checksum, so it is the same in all figures and runs.
     """
     if role == "control" or name.endswith(" (again)"):
         return CONTROL
@@ -157,13 +156,13 @@ def arm_style(name: str, role: str = "variant") -> ArmStyle:
 
 
 def arm_order(name: str) -> tuple[int, str]:
-    """Sorts arms in the table's order, unknown ones after them by name."""
+    """Return a sort key for arms: the order of the table of styles, then unknown arms by name."""
     known = list(_ARMS)
     return (known.index(name) if name in known else len(known), name)
 
 
 def plain(text: object, length: int = 300) -> str:
-    """`text` as plotly shows it literally: no tag in it is obeyed, no line break, at most `length` characters."""
+    """Return `text` so that plotly shows it literally: tags escaped, no line breaks, at most `length` characters."""
     words = " ".join(str(text).split())
     if len(words) > length:
         words = words[: length - 1] + "…"
@@ -171,12 +170,12 @@ def plain(text: object, length: int = 300) -> str:
 
 
 def folded(text: object, width: int) -> str:
-    """`plain` text in lines of at most `width` characters, for a hover box."""
+    """Return `plain` text wrapped to lines of at most `width` characters, for a hover box."""
     return "<br>".join(plain(line) for line in textwrap.wrap(str(text), width))
 
 
 def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = "") -> None:
-    """Put the title above the figure; METHOD 12: a figure of emulated rows says so there, in the words given."""
+    """Put title and subtitle above the figure. `emulated` is added to the title in brackets (METHOD rule 12)."""
     text = plain(f"{title} ({emulated})" if emulated else title)
     lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, _NOTE_WIDTH) or [""]]
     room = NOTE_LINE_PX * (len(lines) - 1 - subtitle.count("<br>"))
@@ -211,8 +210,7 @@ def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
 
 
 def noted_once(figure: go.Figure, seen: set[str]) -> None:
-    """Take the notes away from a figure below another one with the same notes; `seen` are those notes, and this
-    figure's from now on."""
+    """Remove notes that an earlier figure already has, and add this figure's notes to `seen`."""
     for note in [one for one in figure.layout.annotations if one.name == "notes"]:
         if note.text in seen:
             room = NOTE_LINE_PX * (note.text.count("<br>") + 1)
@@ -242,7 +240,7 @@ def _template() -> go.layout.Template:
         "hovermode": "closest",
         "legend": {"x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
         "annotationdefaults": {"font": {"size": 12.5, "color": GREY}},
-        # The only shapes that figures draw are bands and rules behind the data.
+        # Figures draw no shapes but bands and rules behind the data.
         "shapedefaults": {"fillcolor": GREY, "opacity": 0.25, "line": {"color": GREY, "width": 0}, "layer": "below"},
         "xaxis": axis,
         "yaxis": axis,

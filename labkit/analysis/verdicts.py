@@ -1,4 +1,4 @@
-"""From rows to verdicts: paired ratios, verdicts about them, and the reasons for doubt.
+"""Compute verdicts from rows: paired ratios, verdicts about them, and reasons for doubt.
 
 Arms are compared with the baseline within a group, whose rows are equal in the columns of GROUP. Only valid rows count.
 `doubts` returns a sentence for everything that was left out, and for every other reason for doubt.
@@ -32,7 +32,7 @@ from labkit.common.errors import BadInput
 from labkit.common.units import many
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
-MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP: identifies what was measured side by side
+MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
@@ -41,18 +41,18 @@ VERDICTS = [
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
-WANDERS_BY = 1.2  # the largest ratio of a set-up to the smallest, from which on it is worth a sentence
-SURE = 0.01  # the p value below which set-ups wander, and below which a property of the machine goes with it
+WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
+SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
 def ratios(df: pd.DataFrame) -> pd.DataFrame:
-    """Return paired log-ratios: a line for each variant topology, round and, if any, slice.
+    """Return paired log-ratios: a row for each variant topology, round and, if any, slice.
 
     Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of both
     measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
-    measured twice), starved (almost nothing arrived at one of them). Raises BadInput for two different baselines in one
-    group, and as `measured`.
+    measured twice), starved (almost nothing arrived at one of the arms). Raises BadInput for two different baselines in
+    one group, and like `measured`.
     """
     keys = [*GROUP, *MEASUREMENT, "setup"]
     ok = measured(complete(df))
@@ -80,10 +80,10 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
 def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
     """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
 
-    If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN; if the two
-    intervals do not overlap, the verdict is no evidence. control_low and control_high are the interval of the baseline
-    against itself; a difference within it does not count. A topology that was not measured has its status as word, the
-    reason as sentence, and NaN for numbers. Raises BadInput as `ratios`.
+    If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
+    intervals of slices and whole runs do not overlap, the verdict is no evidence. control_low and control_high are the
+    interval of the baseline against itself; a difference within it does not count. A topology that was not measured has
+    its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
     pairs = dict(groups(ratios(df)))
@@ -110,7 +110,7 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
 
 
 def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, higher: bool) -> dict[str, Any]:
-    """Return the verdict about one topology; group: the ratios of its group."""
+    """Return the verdict about one topology; `group` has the ratios of its group."""
     mine = group[group["topology"].eq(topology)]
     slices = bool(mine["method"].eq("slice").any())
     if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
@@ -138,8 +138,7 @@ def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, high
 
 
 def starved(lines: pd.DataFrame, slices: bool) -> str | None:
-    """Return why there is no ratio: almost nothing arrived in more measurements than the estimate tolerates. None if
-    there are few enough."""
+    """Return why there is no ratio if more measurements are starved than the estimate tolerates, else None."""
     count = int(lines["starved"].sum())
     if count <= MAX_STARVED * len(lines):
         return None
@@ -150,10 +149,10 @@ def starved(lines: pd.DataFrame, slices: bool) -> str | None:
 
 
 def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
-    """Return the effect in lines of `ratios`, by slices or by whole runs; None without lines. column: log_ratio or
-    log_control.
+    """Return the effect in rows of `ratios`, by slices or by whole runs; None without rows.
 
-    The control is the same for all topologies of a group, so its effect uses all lines of the group.
+    column is log_ratio or log_control. The control is the same for all topologies of a group, so its effect uses all
+    rows of the group.
     """
     used = lines[lines["method"].eq("slice" if slices else "whole") & lines[column].notna()]
     if column == "log_control":
@@ -162,7 +161,7 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
 
 
 def _apart(one: stats.Effect, other: stats.Effect) -> bool:
-    """Whether two intervals do not overlap."""
+    """Return whether two intervals are disjoint."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
     return one.low > other.high or other.low > one.high
@@ -171,7 +170,7 @@ def _apart(one: stats.Effect, other: stats.Effect) -> bool:
 def _unmeasured(
     rows: pd.DataFrame, base: pd.DataFrame, topology: str, baseline: str | None
 ) -> tuple[str, str]:
-    """Return word and sentence for a topology without a ratio: from its own rows, or else from the baseline's."""
+    """Return word and sentence for a topology without a ratio, from its own rows or else from the baseline's."""
     if baseline is None:
         return "no evidence", f"no evidence about {topology}: no baseline was measured with it"
     for about, own in ((topology, rows), (baseline, base)):
@@ -245,7 +244,7 @@ def wandering(df: pd.DataFrame) -> list[str]:
 
 
 def _regime(centres: stats.Floats, busy: stats.Floats) -> str:
-    """Return what goes with a ratio that wanders, and how to measure without it."""
+    """Return what explains the variation of a ratio between set-ups, and how to measure without it."""
     again = "more set-ups (rounds) at different times show how often"
     if not np.isfinite(busy).all() or stats.correlation(centres, busy)[1] >= SURE:
         return f"no recorded property of the machine explains it; {again}"
@@ -258,7 +257,7 @@ def _regime(centres: stats.Floats, busy: stats.Floats) -> str:
 
 
 def doubts(df: pd.DataFrame) -> list[str]:
-    """Return every reason for doubt about a table and its verdicts, a sentence each. Raises as `verdicts`."""
+    """Return every reason for doubt about a table and its verdicts, one sentence each. Raises like `verdicts`."""
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     result = verdicts(df)
@@ -337,7 +336,7 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
 
 
 def _row_doubts(ok: pd.DataFrame) -> list[str]:
-    """Return the doubts in the rows, with their number of rows for each arm; similar doubts are grouped."""
+    """Return the doubts in the rows, with their numbers of rows for each arm; similar doubts are grouped."""
     lines = []
     for topology, rows in ok.groupby("topology", sort=False):
         for doubt, count in group_similar(each_doubt(rows)).value_counts().items():

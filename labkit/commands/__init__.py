@@ -1,1 +1,1 @@
-"""What the command line needs and nothing else does."""
+"""Code that only the command line uses."""

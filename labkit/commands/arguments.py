@@ -1,4 +1,4 @@
-"""The arguments of the command line: each command with its own, in the order of the help text."""
+"""The arguments of each command, in the order of the help text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLES = {
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; several behind commas",
 }
-# What the help of a command says below its arguments. Lines with four spaces in front are commands.
+# The text below the arguments in a command's help. Lines that begin with four spaces are commands.
 NOTES = {
     "doctor": """\
 The doctor tries each capability instead of asking for versions. For each that is missing it says
@@ -197,8 +197,11 @@ of a network as a file.
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line; `command` holds the name of the command. Invalid arguments end the process with exit
-    code 2. Arguments of the form name=value may also follow options, which argparse alone would reject."""
+    """Parse the command line; `command` holds the name of the command.
+
+    Invalid arguments end the process with exit code 2. Arguments of the form name=value may also follow options, which
+    argparse alone would reject.
+    """
     parser = command_parser()
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
@@ -209,8 +212,10 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def name_value_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return name=value arguments as a mapping. Raises BadInput for an argument of another form and for a name that
-    is given twice."""
+    """Return name=value arguments as a mapping.
+
+    Raises BadInput for an argument of another form and for a repeated name.
+    """
     mapping: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -285,7 +290,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 
 class _Folder(argparse.Action):
-    """A folder that is given once and has a name. Path("") would be the current folder."""
+    """A folder argument that may occur once and must not be empty, because Path("") is the current folder."""
 
     def __call__(
         self,
@@ -322,7 +327,7 @@ def _experiments() -> str:
 
 
 def typed(value: Any) -> str:
-    """Return a value as a person types it behind the = of a parameter."""
+    """Return a value as a user types it after the = of a parameter."""
     return (
         ",".join(map(str, value))
         if isinstance(value, list)
@@ -514,7 +519,7 @@ def _draw(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# Each command: its line of the help text, and the function that adds its arguments. cli.COMMANDS runs it.
+# Each command with its line of the help text and the function that adds its arguments. cli.COMMANDS runs it.
 COMMANDS: dict[str, tuple[str, Fill]] = {
     "doctor": ("show what this kernel and machine can do, and how to get the rest", _doctor),
     "run": ("run one experiment", _run),

@@ -1,10 +1,10 @@
-"""`labkit attach`: add a network interface to a running Docker or Podman container, as pipework(8) did.
+"""Add a network interface to a running Docker or Podman container (`labkit attach`), like pipework(8).
 
 The interface disappears with the container. It is the only thing that labkit creates outside of an experiment.
 
-A veth connects the container to a bridge of this machine; macvlan and ipvlan use a NIC of this machine. With a VLAN,
-the bridge port carries this VLAN only (the bridge must filter VLANs). A NIC gets a VLAN device, which remains
-afterwards.
+A veth pair connects the container to a bridge of this machine; macvlan and ipvlan use a NIC of this machine. With a
+VLAN, the bridge port carries only this VLAN (the bridge must filter VLANs). On a NIC, labkit creates a VLAN device,
+which remains afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENGINES = ("docker", "podman")
 DHCP = "dhcp"
 LEASE_S = 30.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
-LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; a device may have narrower bounds
+LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; a device may have narrower limits
 MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
@@ -44,8 +44,8 @@ _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 class Wanted:
     """The interface to create.
 
-    kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: with a prefix
-    length, or `dhcp`, or None. gateway: of a default route.
+    kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: an address with a
+    prefix length, `dhcp`, or None. gateway: the gateway of a default route.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Wanted:
     mtu_bytes: int | None = None
 
     def check(self) -> None:
-        """Check the values. Raises BadInput in one sentence for the first that is impossible."""
+        """Raise BadInput for the first impossible value."""
         if self.kind not in KINDS:
             raise BadInput(f"{self.kind!r} is not a kind of interface: choose {', '.join(KINDS)}")
         for name in (self.over, self.interface):
@@ -94,8 +94,10 @@ class Wanted:
 
 
 def container_pid(container: str) -> int:
-    """Return the first process of a running Docker or Podman container. Raises BadInput when no container of this
-    name runs, Unsupported when neither engine is installed."""
+    """Return the process id of the first process of a running Docker or Podman container.
+
+    Raises BadInput if no container of this name runs, and Unsupported if neither engine is installed.
+    """
     if not NAME.fullmatch(container):
         raise BadInput(f"{container!r} is not a valid container name")
     engines = [path for name in ENGINES if os.path.isabs(path := machine.program(name))]
@@ -117,8 +119,10 @@ def container_pid(container: str) -> int:
 
 @contextmanager
 def container_namespace(container: str) -> Iterator[Namespace]:
-    """Open the network namespace of a running container. Raises as `container_pid`, and Failed when this user may not
-    enter it."""
+    """Open the network namespace of a running container.
+
+    Raises like `container_pid`, and Failed if this user may not enter the namespace.
+    """
     pid = container_pid(container)
     try:
         fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -134,8 +138,7 @@ def container_namespace(container: str) -> Iterator[Namespace]:
 
 @dataclass(frozen=True)
 class Attached:
-    """What was made: the interface's address with its prefix length (None: without one), and the interface of this
-    machine that it is connected to."""
+    """The interface's address with its prefix length (or None), and the connected interface of this machine."""
 
     address: str | None
     here: str
@@ -144,8 +147,8 @@ class Attached:
 def attach(container: str, wanted: Wanted) -> Attached:
     """Add an interface to a running container.
 
-    Raises BadInput for impossible values and for an address that is taken, Unsupported when the kernel lacks the
-    feature, Failed with the kernel's message. After an error nothing of the interface remains.
+    Raises BadInput for impossible values and for an address in use, Unsupported if the kernel lacks the feature, and
+    Failed with the kernel's message. After an error, the interface is removed completely.
     """
     wanted.check()
     with container_namespace(container) as space, closing(netlink.Netlink()) as kernel, ExitStack() as undo:
@@ -169,8 +172,10 @@ def _index(space: Namespace, interface: str) -> int:
 
 
 def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> str:
-    """Create the interface in the container and return the name of the interface of this machine that it is connected
-    to; `undo` removes a VLAN device that was created for it."""
+    """Create the interface in the container and return the name of the connected interface of this machine.
+
+    `undo` removes a VLAN device that was created for it.
+    """
     try:
         known = {link.name: link for link in netlink.links(kernel)}
         if wanted.over not in known:
@@ -190,8 +195,10 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitS
 
 
 def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> str:
-    """Connect the container to the bridge by a veth pair and return the name of this machine's end; deleting one end
-    deletes both."""
+    """Connect the container to the bridge by a veth pair and return the name of this machine's end.
+
+    Deleting one end deletes both.
+    """
     if bridge.kind != "bridge":
         raise BadInput(
             f"{wanted.over} is not a bridge: --veth needs one; for a NIC use --macvlan or --ipvlan"
@@ -216,7 +223,7 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: net
 
 
 def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
-    """Return the index of the NIC's device for this VLAN, of whatever name; create it when there is none."""
+    """Return the index of the NIC's device for this VLAN, whatever its name. Create the device if there is none."""
     over, vlan = known[wanted.over].index, wanted.vlan
     for link in known.values():
         here = link.kind == "vlan" and link.link == over and link.link_netnsid is None
@@ -237,7 +244,7 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
 
 
 def _configured(kernel: netlink.Netlink, space: Namespace, index: int, wanted: Wanted) -> str | None:
-    """Set the interface up, with an address and a default route if they are wanted; returns the address."""
+    """Set the interface up, add the wanted address and default route, and return the address."""
     space.netlink.do(netlink.set_link(index))
     if wanted.address is None:
         return None
@@ -259,8 +266,7 @@ def _check_free(
     interface: str,
     own: ipaddress.IPv4Interface | ipaddress.IPv6Interface,
 ) -> None:
-    """Raise BadInput for an address that this machine or the container has, or that somebody on the link answers for
-    (IPv4)."""
+    """Raise BadInput for an address that this machine, the container or (IPv4) another host on the link has."""
     holders = {"this machine": kernel, f"the container {space.name}": space.netlink}
     for name, of in holders.items():
         if str(own.ip) in {address.partition("/")[0] for _, address in netlink.addresses(of)}:
@@ -273,8 +279,10 @@ def _check_free(
 
 
 def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
-    """Request an address with its prefix length, and a router, from a DHCP server (RFC 2131). busybox's udhcpc asks
-    once and does not renew the lease."""
+    """Request an address with its prefix length, and a router, from a DHCP server (RFC 2131).
+
+    busybox's udhcpc asks once and does not renew the lease.
+    """
     busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
     if busybox is None:
         raise Unsupported(

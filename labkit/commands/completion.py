@@ -1,5 +1,7 @@
-"""`labkit completion SHELL`: a script that completes commands, options, experiments, topologies and parameters. shtab
-makes it from the parsers."""
+"""Generate shell completion (`labkit completion SHELL`) from the parsers, with shtab.
+
+The script completes commands, options, experiments, topologies and parameters.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from labkit.measure import experiments, topologies
 
 
 def script(shell: str) -> str:
-    """Return the script for one of arguments.SHELLS."""
+    """Return the completion script for one of arguments.SHELLS."""
     parser, words = arguments.command_parser(), _words()
     for action in _actions(parser):
         if action.dest in words and not action.option_strings:
@@ -31,7 +33,7 @@ def script(shell: str) -> str:
 
 
 def _words() -> dict[str, list[str]]:
-    """The words that may stand for a positional argument, by its name."""
+    """Return the completions of each positional argument, by its name."""
     names = dict.fromkeys(
         f"{key}=" for name in experiments.TABLE for key in experiments.find(name).parameters().asdict()
     )

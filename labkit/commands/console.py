@@ -1,4 +1,4 @@
-"""The terminal: a console that prints texts as they are, and empty tables."""
+"""A console for the terminal that prints text literally, and empty tables."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rich.text import Text
 
 from labkit.common.printable import printable
 
-WIDTH = 110  # where standard output is no terminal
+WIDTH = 110  # width if standard output is not a terminal
 
 
 class _Console(Console):
-    """Prints text as it is: what is in a row is no markup, no emoji, and no command to the terminal."""
+    """A console that prints text literally: markup, emoji codes and control characters in rows have no effect."""
 
     def __init__(self, width: int | None = None) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, width=width)
 
     def render_str(self, text: str, **words: Any) -> Text:
-        """Every text comes through here, also that of a table's cells."""
+        """Render text literally. All text passes through this method, including table cells."""
         return super().render_str(printable(text), **words)
 
 
 def new_console() -> Console:
-    """A console on standard output."""
+    """Return a console on standard output."""
     console = _Console()
     return console if console.is_terminal else _Console(WIDTH)
 
 
 def new_table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
-    """An empty table; each column has a name, and says whether it is of numbers."""
+    """Return an empty table. Each column is a name and whether it holds numbers."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name, is_number in columns:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")

@@ -1,6 +1,7 @@
-"""`labkit doctor`: what this kernel and machine can do, for people or for programs.
+"""Report what this kernel and machine can do (`labkit doctor`), as text or as JSON.
 
-Both are made from the agent's answer: `machine` (machine.describe), `details` (machine.details), `capabilities`.
+Both are made from the agent's answer, which has `machine` (machine.describe), `details` (machine.details) and
+`capabilities`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def as_json(answer: dict[str, Any]) -> str:
 def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
     """Return the answer as text: a headline, and for each group one unwrapped line per capability.
 
-    The text is coloured when `stream` (default: standard output) is a terminal, and ASCII when the stream's encoding
-    has no check mark.
+    The text is coloured if `stream` (default: standard output) is a terminal. It is ASCII if the stream's encoding has
+    no check mark.
     """
     stream = stream or sys.stdout
     target, buffer = Console(file=stream), io.StringIO()
@@ -49,7 +50,7 @@ def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
 
 
 def _written(text: str, encoding: str) -> str:
-    """Return the text with only those characters that the encoding has."""
+    """Return the text, reduced to the characters of the encoding."""
     try:
         "".join(mark for mark, _ in MARKS.values()).encode(encoding)
     except UnicodeEncodeError:
@@ -74,7 +75,7 @@ def _lines(machine: dict[str, Any], capabilities: list[Capability]) -> Iterable[
 
 
 def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
-    """Return one line about kernel, CPU, accelerator and privilege."""
+    """Return one line about kernel, CPU, accelerator and privileges."""
     root = any(each.available for each in capabilities if (each.group, each.name) == ("privilege", "root"))
     runs_on = RUNS_ON.get(machine["accelerator"], f"a virtual machine ({machine['accelerator']})")
     cpus = "1 CPU" if machine["cpus_count"] == 1 else f"{machine['cpus_count']} CPUs"

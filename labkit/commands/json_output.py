@@ -1,6 +1,6 @@
-"""What commands print with --json, and what each field means. docs/COMMANDS.md contains these tables.
+"""The JSON output of commands (--json), and the meaning of each field. docs/COMMANDS.md contains these tables.
 
-Numbers have base units, as columns do. What is not known is null.
+Numbers are in base units, as in columns. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "answer": "what `labkit doctor --json` prints in it; null: not examined yet",
     },
 }
-LINES = {"kernels"}  # these commands print a list of such objects
+LINES = {"kernels"}  # commands that print a list of such objects
 
 
 def text(content: Any) -> str:
@@ -75,7 +75,7 @@ def text(content: Any) -> str:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the lines of a table as plain values, null for what is missing."""
+    """Return the rows of a table as plain values, with null for missing ones."""
     return [
         {str(name): None if pd.isna(value) else getattr(value, "item", lambda value=value: value)()
          for name, value in line.items()}

@@ -1,6 +1,6 @@
-"""`labkit kernels`: the kernels that a lab VM can boot, and what each can do.
+"""List the kernels that a lab VM can boot, and what each can do (`labkit kernels`).
 
-Each kernel is examined once, by booting it. Its answer is stored under the digest of its image and labkit's version.
+Each kernel is examined once, by booting it. The answer is stored under the digest of the image and labkit's version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.runner import run
 from labkit.system.qemu import kernels
 
-# The capabilities in which kernels differ: the column's title, and group and name in the doctor's answer.
+# The capabilities in which kernels differ: the column's title, and the group and name in the doctor's answer.
 CAPABILITIES = {
     "ipvlan": ("link kinds", "ipvlan"),
     "gre": ("tunnels", "gre"),
@@ -33,7 +33,7 @@ _COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)
 
 
 def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
-    """Return the stored answer of the kernel, or None when it was not examined yet."""
+    """Return the stored answer of the kernel, or None if it has not been examined yet."""
     try:
         answer: dict[str, Any] = run_folder.read_json(_memory(kernel))
     except BadInput:
@@ -42,18 +42,18 @@ def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
 
 
 def _memory(kernel: kernels.Kernel) -> Path:
-    """Raises BadInput when the image cannot be read."""
+    """Return the path of the stored answer. Raises BadInput if the image cannot be read."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
     return root / "labkit/capabilities" / f"{kernel.digest}-{__version__}.json"
 
 
 def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, Any]:
-    """Boot the kernel, and return and store what it can do. It takes about 20 s on an emulated CPU.
+    """Boot the kernel, and return and store what it can do. This takes about 20 s on an emulated CPU.
 
-    Raises Unsupported when this machine cannot run a lab VM, Failed when the kernel does not boot.
+    Raises Unsupported if this machine cannot run a lab VM, and Failed if the kernel does not boot.
     """
-    # This profile emulates all CPUs in one thread, in which arming tracers is safe.
+    # This profile emulates all CPUs in one thread, which makes it safe to arm tracers.
     answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
     del answer["event"]
     run_folder.write_json(_memory(kernel), answer)
@@ -61,7 +61,7 @@ def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, 
 
 
 def ask_all(say: Callable[[str], None]) -> list[str]:
-    """Examine every kernel that was not examined yet; returns a sentence for each that failed."""
+    """Examine every kernel without a stored answer, and return a sentence for each failure."""
     failed = []
     for kernel in kernels.installed():
         if remembered(kernel) is None:
@@ -75,7 +75,7 @@ def ask_all(say: Callable[[str], None]) -> list[str]:
 
 
 def as_json() -> str:
-    """Return a JSON list with an object for each kernel, newest last; `answer` is the doctor's, or null."""
+    """Return a JSON list with an object for each kernel, newest last. `answer` is the doctor's answer, or null."""
     result = [_described(kernel) for kernel in kernels.installed()]
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
@@ -102,7 +102,7 @@ def _size_bytes(kernel: kernels.Kernel) -> int:
 
 
 def as_text() -> str:
-    """Return a table with a line for each kernel, newest last, and the capabilities in which kernels differ."""
+    """Return a table with a row for each kernel, newest last, and the capabilities in which kernels differ."""
     result = [_described(kernel) for kernel in kernels.installed()]
     if not result:
         return "there is no kernel for a lab VM: `labkit kernels get` downloads Debian's\n"

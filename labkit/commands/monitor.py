@@ -1,4 +1,4 @@
-"""`labkit monitor`: watch an interface in the terminal, and write what was kept as a pcapng file."""
+"""Watch an interface in the terminal, and write the kept packets to a pcapng file (`labkit monitor`)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from labkit.measure import topologies
 from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
 from labkit.system import process
 
-SHOWN_S = 0.2  # between two questions
-MOST_SHOWN = 10  # packets and conversations in the terminal
+SHOWN_S = 0.2  # between two updates
+MOST_SHOWN = 10  # packets and conversations shown in the terminal
 NUMBERS = {"vlan": int, "keep_count": int, "snap_bytes": int}
 TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
 
 
 def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split name=value arguments into those of the monitor, with numbers as numbers, and those of the topology. Raises
-    BadInput for a number that is none."""
+    """Split name=value arguments into those of the monitor, with numbers converted, and those of the topology.
+
+    Raises BadInput for an invalid number.
+    """
     own: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
     for name, kind in NUMBERS.items():
         if name in given:
@@ -48,7 +50,7 @@ def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, 
 
 @contextlib.contextmanager
 def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTopology, LiveMonitor]]:
-    """The topology of a target, and a monitor in it. Raises BadInput, Unsupported, Failed."""
+    """Yield the topology of a target and a monitor in it. Raises BadInput, Unsupported, Failed."""
     net, interface, own = building(target, given)
     with net:
         if interface is None:
@@ -59,8 +61,10 @@ def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTop
 
 
 def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, str | None, dict[str, Any]]:
-    """The topology of a target, the interface if one is named, and the monitor's parameters. The target is a topology
-    or a file of one, with interface=NAME among the parameters, or an interface of the machine."""
+    """Return the topology of a target, the interface if one is named, and the monitor's parameters.
+
+    The target is a topology or its file, with interface=NAME among the parameters, or an interface of the machine.
+    """
     own, rest = own_parameters(given)
     if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
         return live.build(target, **rest), given.get("interface"), own
@@ -80,8 +84,10 @@ def watch(
     pings: bool,
     as_json: bool,
 ) -> None:
-    """Show a monitor until `seconds` are over or Ctrl-C, and its last counts. `file`: where packets are written;
-    `pings`: every client of the topology pings its server meanwhile."""
+    """Show a monitor for `seconds` or until Ctrl-C, then its final counts.
+
+    file: the file for packets. pings: whether every client of the topology pings its server meanwhile.
+    """
     if seconds is not None and not 0 < seconds < math.inf:
         raise BadInput(f"--seconds {seconds:g} cannot be: it is more than 0")
     with contextlib.ExitStack() as stack:
@@ -109,8 +115,11 @@ def watch(
 
 
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
-    """Show a panel as a page on loopback until Ctrl-C. The page reaches the interface of a target, or, without
-    interface=, all of the topology's. Returns Voilà's exit code. Raises Unsupported without Voilà."""
+    """Serve a panel as a web page on loopback until Ctrl-C, and return Voilà's exit code.
+
+    The page shows the target's interface or, without interface=, all interfaces of the topology. Raises Unsupported
+    without Voilà.
+    """
     try:
         from labkit.jupyter import monitor_hub, monitor_page, monitor_panel
     except ModuleNotFoundError as error:
@@ -157,7 +166,7 @@ def _ping(net: live.LiveTopology) -> None:
 
 
 class _Writer:
-    """Packets of a monitor on their way to a pcapng file."""
+    """Writes the packets of a monitor to a pcapng file."""
 
     def __init__(self, path: Path, file: Any, hop: str, snap_bytes: int) -> None:
         self.path, self._file = path, file
@@ -167,7 +176,7 @@ class _Writer:
         self.count = self.missed = 0
 
     def write(self, one: LiveMonitor) -> None:
-        """Write what is new. What memory had forgotten before is counted as missed."""
+        """Write new packets. Packets that had already left the memory count as missed."""
         report = one.read(self._since, SAVED_COUNT)
         with run_folder.write_errors(self.path):
             if not self._is_begun:
@@ -192,7 +201,7 @@ def _writing(path: Path, one: LiveMonitor) -> Iterator[_Writer]:
 
 
 def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as a mapping, for programs."""
     return {
         "hop": hop,
         **msgspec.to_builtins(report.counts),
@@ -204,7 +213,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
 
 
 def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] | None = None) -> Group:
-    """The report for people. `before`: an earlier report and the seconds since then, for rates."""
+    """Return the report as tables, for people. `before`: an earlier report and the seconds since then, for rates."""
     counts = report.counts
     line = ", ".join(
         f"{value} {name.removesuffix('_count')}" for name, value in msgspec.to_builtins(counts).items()

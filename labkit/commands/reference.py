@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md, made of the parsers of the command line: `python -m labkit.commands.reference docs/COMMANDS.md`."""
+"""Generate docs/COMMANDS.md from the parsers: `python -m labkit.commands.reference docs/COMMANDS.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGINNING = """\
 `labkit COMMAND --help`. Results go to standard output, and everything else goes to standard error. `make` alone lists
 the commands of the Makefile.
 """
-LONGEST = 60  # of a default in a table
+LONGEST = 60  # characters of a default in a table
 
 
 def page() -> str:
@@ -75,7 +75,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _parameters() -> Iterator[str]:
-    """The parameters of the first experiment, and of each other one those that it has otherwise."""
+    """Yield the parameters of the first experiment, and for each other experiment only those that differ."""
     known: dict[str, tuple[str, str]] = {}
     for name in experiments.TABLE:
         experiment = experiments.find(name)

@@ -1,7 +1,7 @@
-"""`labkit rows`: the rows of a run or a sweep as one file for other programs: Parquet, CSV or JSON lines.
+"""Export the rows of a run or a sweep as one file: Parquet, CSV or JSON lines (`labkit rows`).
 
-The rows are those on disk, unchanged; docs/ROWS.md explains the columns. In Parquet each column also contains its unit,
-meaning, role and use as field metadata.
+The rows are exported unchanged; docs/ROWS.md explains the columns. In Parquet, the field metadata of a column has its
+unit, meaning, role and use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STDOUT = Path("-")
 
 
 def read(folder: Path) -> list[Row]:
-    """Return all rows of a run or a sweep. Raises BadInput when the folder is neither."""
+    """Return all rows of a run or a sweep. Raises BadInput if the folder is neither."""
     if not folder.is_dir():
         raise BadInput(f"there is no run folder {folder}")
     if (folder / "sweep.json").exists():
@@ -36,7 +36,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the names of the columns of these rows: those of the schema in its order, then others as they come."""
+    """Return the columns of these rows: those of the schema in its order, then others in order of appearance."""
     there = dict.fromkeys(name for row in rows for name in row)
     return [
         *(name for name in schema.BY_NAME if name in there),
@@ -50,7 +50,7 @@ def json_lines(rows: Sequence[Row]) -> bytes:
 
 
 def csv_text(rows: Sequence[Row]) -> bytes:
-    """Return the rows as CSV (RFC 4180) with a line of names. Null is empty; lists and objects are JSON."""
+    """Return the rows as CSV (RFC 4180) with a header line. Null is empty; lists and objects are JSON."""
     names, file = columns(rows), io.StringIO()
     writer = csv.writer(file)
     writer.writerow(names)
@@ -69,10 +69,10 @@ def _json(value: Any) -> str:
 
 
 def parquet(rows: Sequence[Row]) -> bytes:
-    """Return the rows as Parquet, compressed by zstd.
+    """Return the rows as Parquet, compressed with zstd.
 
-    Types are those of the schema; lists and objects, and columns that the schema does not have, are JSON texts. Raises
-    BadInput for a row whose value has another type than its column.
+    Types are those of the schema. Lists, objects, and columns outside the schema are JSON texts. Raises BadInput for a
+    value of another type than its column.
     """
     import pyarrow
     from pyarrow import parquet as files
@@ -116,8 +116,10 @@ FORMS = {"parquet": parquet, "csv": csv_text, "json": json_lines}
 
 
 def write(folder: Path, form: str, out: Path) -> int:
-    """Write the rows of a folder in a form of FORMS to a file, and return their number. The file `-` is standard
-    output, which Parquet is not written to."""
+    """Write the rows of a folder to a file in one of FORMS, and return their number.
+
+    The file `-` is standard output, which is not possible for Parquet.
+    """
     rows = read(folder)
     if out == STDOUT and form == "parquet":
         raise BadInput("--parquet - is not possible, because Parquet is no text: name a file")

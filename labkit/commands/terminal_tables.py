@@ -1,4 +1,4 @@
-"""Tables in the terminal: rows, verdicts with their doubts, two runs compared."""
+"""Print tables in the terminal: rows, verdicts with their doubts, and comparisons of two runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from labkit.common import units
 
 
 def show_parts(df: pd.DataFrame) -> pd.DataFrame:
-    """Of an experiment that has several parts, what was found in each in sentences, and the doubts about it; returns
-    the rows of the cost, which are compared."""
+    """Print the findings and doubts of each part of an experiment with several parts.
+
+    Returns the rows of the cost, which are compared.
+    """
     console = new_console()
     is_cost = df["part"].fillna("cost").eq("cost")
     for part, sentences in overlay.SENTENCES.items():
@@ -30,8 +32,10 @@ def show_parts(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def show_rows(df: pd.DataFrame) -> None:
-    """What was measured, a table for each host with a line for each topology and number of pairs, and the verdicts
-    if there was a comparison."""
+    """Print the measurements, a table for each host, and the verdicts if there was a comparison.
+
+    A table has a row for each topology and number of pairs.
+    """
     console = new_console()
     for report, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
         console.print(_medians(f"Medians{report}", rows))
@@ -42,7 +46,7 @@ def show_rows(df: pd.DataFrame) -> None:
 
 
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
-    """What experiments say about their rows beside verdicts, in sentences."""
+    """Print the findings of experiments beside verdicts, in sentences."""
     console = new_console()
     for name, findings in registry.BY_EXPERIMENT.items():
         if len(rows := df[df["experiment"].eq(name)]):
@@ -51,7 +55,7 @@ def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:
-    """What was measured beside observers and failed, in sentences."""
+    """Print a sentence for each failure beside observers."""
     console = new_console()
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
@@ -63,7 +67,7 @@ def show_profiles(profiles: pd.DataFrame) -> None:
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The hosts, each with what its table's title says of it: nothing if it is the only one, and no emulated one."""
+    """Return the hosts' rows, each with a suffix for its table's title; "" for a single host without emulation."""
     there = load.hosts(df)
     names_host = len(there) > 1 or any("emulated" in name for name, _ in there)
     return [(f": {name}" if names_host else "", rows) for name, rows in there]
@@ -83,7 +87,7 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
             units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
         )
         words = next((str(reason) for reason in rows["reason"].dropna()), "")
-        # of TCP the counters know frames, which offloads make up to 64 KB long: no packets a second
+        # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
@@ -95,18 +99,18 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
 
 
 def _of(line: pd.Series[Any]) -> dict[str, Any]:
-    """The group of a line, None for null."""
+    """Return the group of a row, with None for null."""
     return {name: None if pd.isna(line[name]) else line[name] for name in load.GROUP}
 
 
 def _point(of: dict[str, Any]) -> list[str]:
-    """Cells of a group: the protocol with what is not as usual, numbers of pairs, MTU."""
+    """Return the cells of a group: the protocol with parameters that are not defaults, the number of pairs, the MTU."""
     numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
     return [", ".join([str(of["protocol"]), *load.unusual(of)]), *numbers]
 
 
 def show_verdicts(df: pd.DataFrame) -> None:
-    """A table of verdicts for each host, with its reasons, and every doubt after them."""
+    """Print a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
     for report, result in _hosts(verdicts.verdicts(df)):
         table, reasons = _verdicts(f"Verdicts{report}", result)
@@ -121,7 +125,7 @@ def show_verdicts(df: pd.DataFrame) -> None:
 
 
 def _verdicts(title: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The table of verdicts of one host, and the sentences that it needs."""
+    """Return the table of verdicts of one host, and the sentences that explain it."""
     names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
     table = new_table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
     known = result["ratio"].notna()
@@ -154,7 +158,7 @@ def _cells(line: pd.Series[Any]) -> list[str]:
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
-    """Two runs point by point: a sentence for each point, then what holds for all."""
+    """Print the comparison of two runs: a sentence for each point, then the general ones."""
     console = new_console()
     for sentence in df.get("sentence", []):
         console.print(f"- {sentence}")

@@ -1,1 +1,1 @@
-"""What both wings use: errors, units, the schema of rows, run folders, packets."""
+"""Code that both measurement and analysis use: errors, units, the schema of rows, run folders, packets."""

@@ -1,5 +1,8 @@
-"""Calls as the tracer function_graph prints them (Documentation/trace/ftrace.rst, "function graph tracer"; tried with
-6.1 and 6.12), as trees with self times. It knows nothing but text, so that both wings may read it."""
+"""Parse the text output of the function_graph tracer into call trees with self times.
+
+The format is described in Documentation/trace/ftrace.rst, "function graph tracer"; tested with kernels 6.1 and 6.12.
+The module reads only text, so both measurement and analysis can use it.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-# How interrupts that come in between begin: arrows where the kernel marks their functions, else by name.
+# Functions with which an interrupt begins. The trace marks an interrupt with an arrow (`==>`) only where the kernel
+# tags these functions, so elsewhere it is recognised by name.
 INTERRUPTS = frozenset(("irq_enter", "irq_enter_rcu", "sysvec_apic_timer_interrupt", "gic_handle_irq"))
 SLEEPS = frozenset(("schedule", "__schedule", "schedule_timeout", "preempt_schedule_irq"))
 
-# An interrupt in the tracer's own code, after the call has ended for it, is printed as if it were in the call.
-ROUNDED_NS = 1000  # what the digits that are printed leave open, and more
+# An interrupt in the tracer's own code, after a call has ended, is printed as if it were inside that call.
+ROUNDED_NS = 1000  # tolerance for negative self times: more than the rounding of the printed digits
 
 _CPU = re.compile(r"(?:\d+\.\d+ \| +)?(\d+)\)\s*(.*?)\s*$")
 _DURATION = re.compile(r"([\d.]+) us$")
 _LOST = re.compile(r"CPU:\d+ \[LOST (\d+) EVENTS\]")
-_NAME = re.compile(r"[^\s(]+(?: \[[^\]]+\])?")  # `veth_xmit [veth]` is of a module
+_NAME = re.compile(r"[^\s(]+(?: \[[^\]]+\])?")  # `veth_xmit [veth]`: a function of a module
 _TAIL = re.compile(r"\} /\* (.+?) \*/")
 
 
 @dataclass(slots=True)
 class Call:
-    """A function that was called once. depth: 0 is the root's. total_ns: from its beginning to its end; self_ns: what
-    of it was in none of the functions that it called and that were traced. module: "" for what is no module's."""
+    """One call of a function.
+
+    depth is 0 for the root. total_ns is the time from entry to return. self_ns is total_ns without the time in traced
+    callees. module is "" for functions of the kernel itself.
+    """
 
     name: str
     depth: int
@@ -36,9 +43,11 @@ class Call:
 
 @dataclass(slots=True)
 class Tree:
-    """One call of a root and all that it called in the order in which it came, each call before those that it made.
-    process: name and id as the kernel prints them (the name cut to seven letters), "" where it does not. lines: as the
-    kernel printed it."""
+    """One call of a root function with all calls below it, in order of entry.
+
+    process is the name and id as the kernel prints them (the name is cut to seven characters), or "" if the trace has
+    none. lines are the lines of the trace.
+    """
 
     cpu: int
     process: str
@@ -47,30 +56,33 @@ class Tree:
 
     @property
     def root(self) -> Call:
-        """The call that holds all others."""
+        """Return the call that contains all others."""
         return self.calls[0]
 
     def names(self) -> frozenset[str]:
-        """Every function's name, without what the compiler appended (`net_rx_action.part.0`)."""
+        """Return the names of all functions, without suffixes that the compiler appended (`net_rx_action.part.0`)."""
         return frozenset(plain(call.name) for call in self.calls)
 
     @property
     def disturbed(self) -> bool:
-        """Whether an interrupt came in between, or another process ran."""
+        """Return whether an interrupt occurred during the call, or another process ran."""
         return not self.names().isdisjoint(INTERRUPTS | SLEEPS) or any("==>" in line for line in self.lines)
 
 
 @dataclass(slots=True)
 class _Open:
-    """A tree that has not ended: the calls around the next line."""
+    """An unfinished tree, with the stack of calls that are still open."""
 
     tree: Tree
     stack: list[Call] = field(default_factory=list)
 
 
 class Reader:
-    """Reads a trace. lost_count: events that the kernel says it lost in between; broken_count: trees that are left out
-    because the trace has not all of them."""
+    """A parser of traces.
+
+    lost_count counts the events that the kernel reports as lost. broken_count counts the trees that were dropped
+    because the trace does not contain all of their lines.
+    """
 
     def __init__(self, roots: Iterable[str] = ()) -> None:
         self._roots = frozenset(roots)
@@ -78,7 +90,7 @@ class Reader:
         self.lost_count = self.broken_count = 0
 
     def read(self, lines: Iterable[str]) -> Iterator[Tree]:
-        """Every whole call of the roots (of any function that begins a tree, if none was named), as it ends."""
+        """Yield each complete call of a root function when it ends. By default every function at depth 0 is a root."""
         for line in lines:
             head, bar, body = line.rstrip("\n").rpartition("|")
             if not bar or line.startswith("#"):
@@ -100,11 +112,11 @@ class Reader:
         self._break_all()
 
     def _line(self, key: str, cpu: int, process: str, duration: str, body: str) -> Tree | None:
-        """One line of a process; the tree that ends with it."""
+        """Process one line; return the tree if the line completes it."""
         words = body.strip()
         depth = (len(body) - len(body.lstrip())) // 2 - 1
         one = self._open.get(key)
-        if not words or words.startswith("/*"):  # an interrupt's arrow, or a comment
+        if not words or words.startswith("/*"):  # an interrupt arrow or a comment
             return None
         if words.startswith("}"):
             return None if one is None else self._ended(key, one, depth, words, duration)
@@ -148,22 +160,22 @@ class Reader:
 
 
 def _apart(head: str) -> tuple[str, str]:
-    """CPU and duration where no process stands between them."""
+    """Split the head of a line without a process column into CPU and duration."""
     place, _, duration = head.partition(")")
     return f"{place})", duration
 
 
 def plain(name: str) -> str:
-    """A function's name without what the compiler appended."""
+    """Return a function's name without suffixes that the compiler appended."""
     return name.partition(".")[0]
 
 
 def median(trees: Iterable[Tree]) -> Tree | None:
-    """The one whose duration is the median (the lower one of two); None where there is none."""
+    """Return the tree with the median duration (the lower of two), or None if there are no trees."""
     return quantile(trees, 0.5)
 
 
 def quantile(trees: Iterable[Tree], part: float) -> Tree | None:
-    """The one that so many of them take no longer than; None where there is none."""
+    """Return the tree at the quantile `part` of the durations, or None if there are no trees."""
     result = sorted(trees, key=attrgetter("root.total_ns"))
     return result[round((len(result) - 1) * part - 1e-9)] if result else None

@@ -1,4 +1,4 @@
-"""Every error that labkit raises on purpose. A message is one sentence: what is wrong, and the way out."""
+"""The errors that labkit raises on purpose. A message is one sentence: what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-MAX_CHARACTERS = 2000  # of a message, because it may quote a file with any content
+MAX_CHARACTERS = 2000  # limit for a message, because it may quote a file with any content
 
 
 class LabkitError(Exception):
-    """The base class. Its text is written for people: the command line prints it without a traceback. Longer texts
-    than MAX_CHARACTERS are cut."""
+    """The base class of labkit's errors.
+
+    Its text is written for people: the command line prints it without a traceback. Texts longer than MAX_CHARACTERS are
+    cut.
+    """
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} … (cut)")

@@ -1,10 +1,10 @@
-"""How long the rest of a plan takes, from what its beginning took."""
+"""Estimate how long the rest of a plan takes, from the time that its beginning took."""
 
 from __future__ import annotations
 
-PRIOR_S = 10.0  # for so long the plan is believed, before what was seen outweighs it
+PRIOR_S = 10.0  # weight of the plan: the observed pace dominates after this many planned seconds
 
 
 def pace(done_s: float, elapsed_s: float) -> float:
-    """Return the seconds that a planned second takes: `done_s` planned seconds have taken `elapsed_s`."""
+    """Return the real seconds per planned second, given that `done_s` planned seconds took `elapsed_s`."""
     return (elapsed_s + PRIOR_S) / (done_s + PRIOR_S)

@@ -38,10 +38,11 @@ def data_root() -> Path:
 
 
 def project_root() -> Path:
-    """Return the project's folder: $LABKIT_PROJECT; or else the nearest folder, from the current one upwards, that has
-    `notebooks` and `params` and that only this user and root can write; or else the current folder.
+    """Return the project's folder.
 
-    Raises BadInput when the folder does not exist.
+    It is $LABKIT_PROJECT, or else the nearest folder, from the current one upwards, that has `notebooks` and `params`
+    and that only this user and root can write, or else the current folder. Raises BadInput if $LABKIT_PROJECT or the
+    current folder does not exist.
     """
     if given := os.environ.get(PROJECT):
         if not Path(given).is_dir():
@@ -58,8 +59,10 @@ def project_root() -> Path:
 
 
 def notebooks() -> Path:
-    """Return the folder of the project's notebooks, which are executed with this user's rights. Raises BadInput when
-    another user could have written them, unless $LABKIT_PROJECT names the project."""
+    """Return the folder of the project's notebooks, which are executed with this user's rights.
+
+    Raises BadInput if another user could have written them, unless $LABKIT_PROJECT names the project.
+    """
     root = project_root()
     if not os.environ.get(PROJECT):
         foreign = next((folder for folder in (root, *root.parents) if _is_project(folder)), root)
@@ -88,7 +91,7 @@ def shown(path: Path) -> str:
 
 
 def new_run(experiment: str) -> Path:
-    """Return a path for a new run, which does not exist yet: the time and a random suffix."""
+    """Return an unused path for a new run: the time and a random suffix."""
     return data_root() / experiment / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
@@ -107,8 +110,10 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all: a new file, then rename(2). Raises Failed when the disk is full or the
-    folder cannot be written."""
+    """Write a file completely or not at all, with a temporary file and rename(2).
+
+    Raises Failed if the disk is full or the folder is not writable.
+    """
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with safe_files.replacing(path) as file:
@@ -152,7 +157,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def check_points(folder: Path, run: dict[str, Any]) -> None:
-    """Raise BadInput if the points in run.json of this folder are not a list of names. An unfinished run has none."""
+    """Raise BadInput if the points in run.json are not a list of names. An unfinished run has none."""
     points = run.get("points", [])
     if not isinstance(points, list) or not all(isinstance(name, str) for name in points):
         raise BadInput(
@@ -161,13 +166,15 @@ def check_points(folder: Path, run: dict[str, Any]) -> None:
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:
-    """Whether the run is marked as finished and the rows of all its points exist."""
+    """Return whether the run is marked as finished and the rows of all its points exist."""
     return "finished" in run and set(run.get("points", ())) <= finished_points(folder)
 
 
 def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
-    """Write all rows of one point. Raises Failed for an invalid point name, because names may come from another machine
-    and must not be a path."""
+    """Write all rows of one point.
+
+    Raises Failed for an invalid point name, because names may come from another machine and must not contain a path.
+    """
     if not re.fullmatch(r"[\w.+-]+", point):
         raise Failed(f"{point[:100]!r} is not a valid name of a point: use letters, digits, and . + - _")
     write(folder / "rows" / f"{point}.jsonl", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
@@ -179,13 +186,15 @@ def finished_points(folder: Path) -> set[str]:
 
 
 def failed_points(folder: Path) -> list[str]:
-    """Return the points that have a failed row. Raises BadInput as `read_rows`."""
+    """Return the points that have a failed row. Raises BadInput like `read_rows`."""
     return [point for point, rows in _by_point(folder) if any(row.get("status") == "failed" for row in rows)]
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return all rows of a run, point by point in the order of their names. Raises BadInput, naming the file, when a
-    line is not a row."""
+    """Return all rows of a run, ordered by the names of the points.
+
+    Raises BadInput, with the name of the file, if a line is not a row.
+    """
     return [row for _point, rows in _by_point(folder) for row in rows]
 
 

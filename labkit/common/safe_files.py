@@ -1,7 +1,8 @@
-"""Files and folders that other users of this machine cannot redirect.
+"""Create files and folders that other users of this machine cannot redirect.
 
-A file is written whole or not at all, and never through a link. A folder for a while carries a marker, and only a
-folder whose marker proves that labkit made it is removed. Code is read only from where nobody else can write.
+A file is written completely or not at all, and never through a link. A temporary folder contains a marker; labkit
+removes a folder only if the marker proves that labkit created it. Code is read only from places that no other user can
+write.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from pathlib import Path
 from typing import IO, Any
 
 MARKER = ".labkit-made-this"
-# A marker of another boot may be that of a lab VM, which shares the folder and lives: this one's locks do not show it.
+# A marker from another boot may belong to a running lab VM that shares the folder, whose locks are invisible here. So
+# only old ones count as left behind.
 OTHER_BOOT_S = 7 * 86400.0
-LINKS = 40  # as many as the kernel follows (path_resolution(7))
+LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which is at `path` when the block ends, and nowhere when the block raises.
+    """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises.
 
-    Its name until then cannot be guessed, and it is made anew: a link that somebody prepared is never followed. Raises
+    The temporary name is unguessable and the file is created exclusively, so a prepared link is never followed. Raises
     OSError.
     """
     fresh = path.with_name(f".{secrets.token_hex(12)}")
@@ -50,19 +52,22 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def anew(path: Path) -> IO[bytes]:
-    """A new file at `path`, unbuffered, to be written bit by bit; what was there before is removed, and a link that
-    somebody prepared is not followed. Raises OSError."""
+    """Open a new unbuffered file at `path` for incremental writing.
+
+    An existing file is removed first, and a prepared link is not followed. Raises OSError.
+    """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     return open(os.open(path, NEW, 0o666), "wb", buffering=0)
 
 
 def untrusted(path: Path) -> str | None:
-    """Why somebody else could have put what is at `path`, or could replace it; None when nobody can.
+    """Return why another user could have created or could replace what is at `path`, or None if nobody can.
 
-    Every component counts, also those of links on the way: its owner is root or this user (with sudo: the user who
-    called it), and nobody else can write it. The sticky bit excuses a folder on the way, as /tmp, because nobody else
-    can replace in it what this user owns; it does not excuse `path` itself, into which anybody could put more.
+    Every component of the path is checked, including those of links on the way. Each must be owned by root or this user
+    (with sudo: the calling user) and must not be writable by others. A parent folder with the sticky bit, such as /tmp,
+    is accepted, because others cannot replace this user's files in it. `path` itself is not, because anybody could add
+    files to it.
     """
     at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
     while True:
@@ -98,7 +103,7 @@ def _faults(at: Path, state: os.stat_result, *, on_the_way: bool) -> str | None:
 
 
 def trusted_users() -> set[int]:
-    """Root, this user, and with sudo the user who called it."""
+    """Return the ids of root, this user, and with sudo the calling user."""
     users = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         users.add(int(os.environ["SUDO_UID"]))
@@ -106,8 +111,10 @@ def trusted_users() -> set[int]:
 
 
 def _is_private(at: Path, state: os.stat_result) -> bool:
-    """Whether the group that can write has its owner as the only member, as each user's own group has by default on
-    many systems. With an access list the group's bits mean others as well."""
+    """Return whether the owner is the only member of the group with write permission, as with per-user groups.
+
+    With an access control list, the group bits also apply to other users and groups.
+    """
     with contextlib.suppress(OSError):
         if "system.posix_acl_access" in os.listxattr(at, follow_symlinks=False):
             return False
@@ -128,7 +135,7 @@ def _name(user: int) -> str:
 
 
 def runtime_folder() -> Path:
-    """Where sockets and the like of this user belong: $XDG_RUNTIME_DIR when it is this user's, else /tmp."""
+    """Return the folder for this user's sockets: $XDG_RUNTIME_DIR if this user owns it, else /tmp."""
     given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
     with contextlib.suppress(OSError):
         if given.is_absolute() and given.lstat().st_uid == os.geteuid() and untrusted(given) is None:
@@ -138,10 +145,10 @@ def runtime_folder() -> Path:
 
 @contextmanager
 def own_folder(top: Path, prefix: str) -> Iterator[Path]:
-    """A new folder of this user's in `top`, with an unguessable name, removed with its content when the block ends.
+    """Yield a new folder in `top` with an unguessable name; remove it with its content when the block ends.
 
-    Its marker is locked (flock(2)) as long as its owner lives. What killed owners left under this prefix is removed
-    first. Raises OSError.
+    Its marker is locked (flock(2)) as long as the owner runs. First, folders with this prefix that killed owners left
+    behind are removed. Raises OSError.
     """
     remove_left(top, prefix)
     with _opened(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
@@ -155,14 +162,17 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_left(top: Path, prefix: str) -> None:
-    """Remove the folders in `top` under this prefix that a marker proves to be labkit's and this user's, and whose
-    owner has ended. Everything else stays, whatever its name."""
+    """Remove folders in `top` with this prefix that a marker proves to be labkit's and this user's, and whose owner has
+    ended.
+
+    All other folders stay, whatever their names.
+    """
     with contextlib.suppress(OSError), _opened(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         for name in os.listdir(parent):
             if name.startswith(prefix):
                 with contextlib.suppress(OSError), _opened(name, FOLDER, parent) as folder:
                     with _opened(MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, folder) as marker:
-                        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its owner lives
+                        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the owner runs
                         if _is_left(folder, marker):
                             _remove(parent, name, folder)
 
@@ -177,16 +187,18 @@ def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator
 
 
 def _remove(parent: int, name: str, folder: int) -> None:
-    """Remove the folder that is open, and no other that has its name by now. The marker goes last, so that the next one
-    can go on where this one was killed."""
+    """Remove the open folder, but not another folder that has taken its name.
+
+    The marker is removed last, so that a later call can finish the removal if this one is killed.
+    """
     with contextlib.suppress(OSError):
         _empty(folder, _mount(folder), MARKER)
         os.unlink(MARKER, dir_fd=folder)
-        os.rmdir(name, dir_fd=parent)  # removes nothing that is not empty
+        os.rmdir(name, dir_fd=parent)  # rmdir fails unless the folder is empty
 
 
 def _empty(folder: int, mount: str, kept: str | None = None) -> None:
-    """Remove what is in a folder that is open: no link is followed, and nothing that is mounted there is touched."""
+    """Remove the content of an open folder, without following links and without touching other mounts."""
     for name in os.listdir(folder):
         if name == kept:
             continue
@@ -201,16 +213,20 @@ def _empty(folder: int, mount: str, kept: str | None = None) -> None:
 
 
 def _mount(descriptor: int) -> str:
-    """The mount that an open file is in (proc(5)); a bind mount has the device of what it shows, but not its number."""
+    """Return the id of the mount that contains an open file (proc(5)). The device number does not identify a bind
+    mount."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     return next(line for line in lines if line.startswith("mnt_id:"))
 
 
 @contextmanager
 def _marked(folder: int) -> Iterator[None]:
-    """The folder has a marker, which is locked. Device and inode tie it to this folder: a copy of it proves nothing."""
+    """Create a locked marker in the folder for the time of the block.
+
+    It contains the folder's device and inode number, so a copy in another folder proves nothing.
+    """
     with _opened(MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, folder) as marker:
-        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it says anything
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has content
         content = {**_identity(folder), "pid": os.getpid(), "boot": _boot()}
         os.write(marker, json.dumps(content).encode())
         yield
@@ -222,7 +238,7 @@ def _identity(folder: int) -> dict[str, Any]:
 
 
 def _is_left(folder: int, marker: int) -> bool:
-    """Whether the marker proves that labkit made this folder for this user."""
+    """Return whether the locked marker proves that labkit created this folder for this user and left it behind."""
     state, own = os.fstat(marker), _identity(folder)
     if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
         return False
@@ -239,5 +255,5 @@ def _is_left(folder: int, marker: int) -> bool:
 
 
 def _boot() -> str:
-    """What tells this run of the kernel from all others (random(4))."""
+    """Return the id of the current boot (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,7 +1,7 @@
-"""The columns of a row, each once: name, unit, type, meaning, who writes it, and what it is for.
+"""The columns of a row: name, unit, type, meaning, writer and role, each defined once.
 
-`labkit.measure` writes rows by these lists, `labkit.analysis` reads by them, and docs/ROWS.md is made of them
-(`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here.
+`labkit.measure` writes rows and `labkit.analysis` reads them with these definitions. docs/ROWS.md is generated from
+them (`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ WRITERS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `unit` is "" where it has none, `writer` a key of WRITERS, `use` how comparisons use it."""
+    """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS, `use` says how comparisons use
+    it."""
 
     name: str
     unit: str
@@ -410,8 +411,7 @@ BY_NAME = {column.name: column for column in COLUMNS}
 def names(
     *, writer: tuple[str, ...] = (), role: tuple[Role, ...] = (), use: Use | None = None, type: tuple[Type, ...] = ()
 ) -> list[str]:  # fmt: skip
-    """The names of the columns with one of these writers, roles, types and this use, in the order of COLUMNS; what is
-    not given selects nothing."""
+    """Return the names of the columns that match all given criteria, in the order of COLUMNS."""
     return [
         one.name
         for one in COLUMNS
@@ -423,7 +423,7 @@ def names(
 
 
 def with_tables(page: str) -> str:
-    """docs/ROWS.md with its table of columns as the schema has it, between two comments of HTML."""
+    """Return the text of docs/ROWS.md with the tables of columns between its two HTML comments regenerated."""
     lines = ["| column | unit | type | role | meaning |", "|---|---|---|---|---|"]
     tables = []
     for writer, text in WRITERS.items():

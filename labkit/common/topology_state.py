@@ -1,4 +1,4 @@
-"""The state of a topology that is set up: namespaces, interfaces, tunnels and routes, by name instead of by number."""
+"""The state of a topology that is set up: namespaces, interfaces, tunnels and routes, with names instead of indices."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from labkit.common import packets
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The names of an interface and of its namespace."""
+    """An interface and its namespace, by name."""
 
     namespace: str
     interface: str
 
 
 class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
-    """How an interface encapsulates: identifier (VNI or key), outer addresses, UDP port.
+    """The encapsulation of an interface: identifier (VNI or key), outer addresses, UDP port.
 
-    peers: the other ends, which are the interfaces with the same identifier at the remotes that send back to this one,
-    or all of the same multicast group.
+    peers are the other ends: the interfaces with the same identifier at the remotes that send back to this one, or all
+    members of the same multicast group.
     """
 
     id: int | None = None
@@ -31,10 +31,10 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     """An interface.
 
-    kind: the kernel's name of it, or `loopback` or `nic`. up: its administrative state. carrier: its operational state.
-    master: the bridge that it is a port of. peer: the other end of a veth. lower: the device that it is based on.
-    copies: the ports whose packets a mirror copies to it. An MTU or index of 0: only the switch knows the interface,
-    the kernel does not.
+    kind: the kernel's name of the type, or `loopback` or `nic`. up: the administrative state. carrier: the operational
+    state. master: the bridge of which it is a port. peer: the other end of a veth pair. lower: the underlying device.
+    copies: the ports whose packets a mirror copies to it. An MTU or index of 0 means that only the switch knows the
+    interface, not the kernel.
     """
 
     name: str
@@ -54,8 +54,11 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextHop(msgspec.Struct, frozen=True):
-    """One next hop of a route. via: the gateway, or None. state: `dead` when the kernel does not use it, `linkdown`
-    when the interface has no carrier, in the kernel's order, or None."""
+    """A next hop of a route.
+
+    via is the gateway, or None. state is `dead` if the kernel does not use the hop, `linkdown` if the interface has no
+    carrier, else None.
+    """
 
     interface: str | None
     via: str | None = None
@@ -63,7 +66,8 @@ class NextHop(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A route of the main table. Several `hops` have equal cost. connected: the kernel derived it from an address."""
+    """A route of the main table. Several `hops` have equal cost. connected: the kernel derived the route from an
+    address."""
 
     to: str
     hops: list[NextHop]
@@ -81,7 +85,7 @@ class Namespace(msgspec.Struct, frozen=True):
 
 
 class PairEnd(msgspec.Struct, frozen=True):
-    """One end of a pair: its name, and the interface and the address that carry the load."""
+    """One end of a pair: its name, and the interface and address that carry the load."""
 
     name: str
     namespace: str
@@ -90,7 +94,7 @@ class PairEnd(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The state of a topology. Each of `pairs` is a client and a server."""
+    """The state of a topology. Each element of `pairs` is a client and a server."""
 
     topology: str
     kernel: str
@@ -98,7 +102,7 @@ class State(msgspec.Struct, frozen=True):
     namespaces: list[Namespace]
 
     def ports(self) -> dict[int, str]:
-        """Return the encapsulation by UDP port: the well-known ports and those of the tunnels of this topology."""
+        """Return the encapsulation for each UDP port: the well-known ports and those of this topology's tunnels."""
         links = (link for space in self.namespaces for link in space.interfaces)
         own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
         return {**packets.PORTS, **own}

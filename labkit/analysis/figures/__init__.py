@@ -1,8 +1,7 @@
-"""Figures of a table: each function takes a DataFrame (rows, or verdicts) and returns a plotly Figure.
+"""Figures of a table: each function takes a DataFrame (rows or verdicts) and returns a plotly Figure.
 
-They are made to be about 900 px wide. Raw points are always drawn, intervals are 95 %, and an arm that could not be
-measured is named under the plots with its reason, so that no gap is silent. Looks belong to `theme`: no colour and
-no font is set here.
+Figures are about 900 px wide. Raw points are always drawn, and intervals are 95 %. An arm that could not be measured is
+named under the plots with the reason, so that no gap goes unexplained. Colours and fonts come from `theme` only.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ SLICES_PX = 250
 
 
 def throughput(rows: pd.DataFrame) -> go.Figure:
-    """Throughput (Gbit/s; of ping the round-trip time in µs) against the number of pairs, panels by protocol and MTU.
+    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against the number of pairs.
 
-    A line joins the geometric means of the rounds; bars are their 95 % interval (Student's t on logarithms). A faint
-    point is one round: the mean of its slices, or its whole run (open). A line is of slices; of whole runs if there
-    are no slices.
+    There is a panel for each protocol and MTU. A line joins the geometric means of the rounds; bars are 95 % intervals
+    (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run (open). The line
+    is of slices if there are any, else of whole runs.
     """
     pings = rows["protocol"].eq("ping")
     latency = rows["latency_p50_s"].astype(float)
@@ -59,10 +58,11 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
 
 
 def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
-    """Busy CPU-seconds of the whole machine per gigabyte received, against the number of pairs; dotted: softirq alone.
+    """Draw busy CPU-seconds of the whole machine per gigabyte received, against the number of pairs; dotted: softirq
+    alone.
 
-    A round's value is the sum of its CPU-seconds by the sum of its bytes: one slice has too few clock ticks for a
-    ratio. Closed-loop pings receive next to no bytes and are left out.
+    A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
+    ticks for a ratio. Closed-loop pings are left out, because they receive almost no bytes.
     """
     rows = rows[rows["protocol"] != "ping"]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
@@ -75,7 +75,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
 
 
 def slices(rows: pd.DataFrame) -> go.Figure:
-    """Every slice's throughput as a ratio to the baseline's, in order of measurement, with a running median."""
+    """Draw each slice's ratio to the baseline's throughput, in order of measurement, with a running median."""
     steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
     ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].ne("ping")]
     parts = panels(ok, columns_count=2, by_pairs=True)
@@ -86,7 +86,7 @@ def slices(rows: pd.DataFrame) -> go.Figure:
         if baseline[1] != "baseline" or not others:
             continue
         ratios = wide.div(wide[baseline[0]], axis=0).reset_index(drop=True)
-        # Noise is heavy-tailed: the axis is for nineteen of twenty slices, the others are put to its edge.
+        # The noise is heavy-tailed. The axis covers 95 % of the slices, and the others are drawn at its edge.
         logs = np.log(ratios[[arm for arm, _ in others]].to_numpy(float))
         logs = np.abs(logs[np.isfinite(logs)])
         far = max(1.5, math.exp(float(np.quantile(logs, 0.95)))) if logs.size else 1.5

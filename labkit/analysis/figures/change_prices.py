@@ -1,4 +1,4 @@
-"""The price list of changes: what each costs in CPU time, by the gigabyte (TCP) or by the packet (UDP)."""
+"""The price list of changes: the cost of each in CPU time, per gigabyte (TCP) or packet (UDP)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.common import units
 UNIT = {
     "tcp": ("GB", 1e9),
     "udp": ("packet", 1.0),
-}  # of what arrived: its name, and how much of the column it is
+}  # unit of received data: its name, and its size in the column's unit
 COLUMN = {"tcp": "received_bytes", "udp": "received_count"}
 FEWEST_ROUNDS = 2
 COLUMNS = [
@@ -27,12 +27,12 @@ COLUMNS = [
 
 
 def prices(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each arm costs against the baseline, a line for each group and arm; columns GROUP and COLUMNS.
+    """Return the cost of each arm relative to the baseline, a row for each group and arm; columns GROUP and COLUMNS.
 
-    `ratio`, `low`, `high`: of the whole machine's CPU time for a unit of what arrived (UNIT), paired by round, with
-    the 95 % interval of Student's t. `cost_s`: the difference in seconds for a unit, from the ratio and the baseline's
-    geometric mean (`baseline_s`). A round's value is the sum of its CPU time by the sum of what arrived: of slices
-    where there are any, else of whole runs.
+    `ratio`, `low`, `high`: the ratio of the whole machine's CPU time per unit (UNIT) received, paired by round, with
+    the 95 % interval of Student's t. `cost_s`: the difference in seconds per unit, from the ratio and the baseline's
+    geometric mean (`baseline_s`). A round's value is the sum of its CPU time divided by the sum of its received units,
+    over slices if there are any, else over whole runs.
     """
     per_round = _per_round(rows)
     result = [
@@ -85,7 +85,7 @@ def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _word(effect: stats.Effect, control: stats.Effect | None) -> str:
-    """What the interval allows to say: nothing where it holds 1, or where the baseline differs from itself as much."""
+    """Return the word: no evidence if the interval contains 1 or the control differs by as much."""
     if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
         return "no evidence"
     if control is None or control.low is None or control.high is None:
@@ -107,7 +107,7 @@ def _seconds(value: float) -> str:
 
 
 def price_sentences(prices: pd.DataFrame) -> list[str]:
-    """The price of each change in words, the dearest first; then the changes about which there is no evidence."""
+    """Return sentences about the price of each change, the dearest first, then the changes without evidence."""
     lines = []
     for key, group in load.groups(prices):
         known = group[group["word"].ne("no evidence")].sort_values("cost_s", ascending=False)
@@ -125,7 +125,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def price_list(prices: pd.DataFrame) -> go.Figure:
-    """The forest plot of `prices`: CPU time for each GB (TCP) or packet (UDP), as a ratio to the baseline."""
+    """Draw the forest plot of `prices`: CPU time per GB (TCP) or packet (UDP), as a ratio to the baseline."""
     return forest(
         prices,
         "CPU time for each GB (TCP) or packet (UDP) that arrived",

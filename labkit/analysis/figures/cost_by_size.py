@@ -1,4 +1,4 @@
-"""What a packet costs, of `figures`: throughput, packets a second and CPU time of a packet against its size."""
+"""Throughput, packet rate and CPU time per packet against size."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from labkit.analysis.packet_cost.cost_model import OF, fragments_count, largest_
 from labkit.common.errors import BadInput
 
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
-FAR = 10  # times the least: an axis on which the small would not be seen is logarithmic
+FAR = 10  # ratio of the largest to the smallest value from which on the axis is logarithmic
 PANEL_PX = 250
-# What is counted: what a UDP server has read; what an interface has received, where a frame of TCP holds up to 64 KB
-# (segmentation offload, GRO).
+# What counts as a packet: a datagram that a UDP server read, or a frame that an interface received. A TCP frame holds
+# up to 64 KB because of segmentation offload and GRO.
 PACKET = {"udp": "datagram", "tcp": "frame"}
 PREFIXES = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
 
 def cost(rows: pd.DataFrame) -> go.Figure:
-    """Throughput, packets a second and CPU time of a packet against `length_bytes` (of a datagram's payload, of a
-    write, of a ping), arms side by side; of ping the round-trip time alone. Rows without a length are left out.
+    """Draw throughput, packet rate and CPU time per packet against `length_bytes`, with arms side by side.
 
-    What is fragmented has the number of its fragments below the size, beyond a dotted line. Rows of one panel are of
-    one host and differ in nothing but arm and length, whichever runs of a sweep they are of. CPU time is that of the
-    whole machine, generators included; dotted: softirq alone. Raises BadInput where rows of a panel differ in
-    PROVENANCE.
+    The length is that of a datagram's payload, a write or a ping. For ping there is only the round-trip time. Rows
+    without a length are left out. Fragmented sizes are beyond a dotted line and are labelled with their number of
+    fragments. CPU time is that of the whole machine, including generators; dotted: softirq alone.
+
+    The rows of a panel are of one host and differ only in arm and length; they may come from several runs of a sweep.
+    Raises BadInput if they differ in PROVENANCE.
     """
     return _against_size(rows, "What a packet costs, by its size", _quantities)
 
 
 def rates(rows: pd.DataFrame) -> go.Figure:
-    """Throughput, packets a second and busy CPUs of the whole machine against `length_bytes`, drawn as `cost` is."""
+    """Draw throughput, packet rate and busy CPUs of the whole machine against `length_bytes`, like `cost`."""
     return _against_size(rows, "Throughput, packets and busy CPUs, by size", _rates)
 
 
@@ -46,7 +47,7 @@ def _against_size(
     sized = complete(of_part(rows, "cost"))
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
-    # In rows of labkit 0.1 `received_count` of a whole run of UDP is iperf3's, of its own time.
+    # In rows of labkit 0.1, `received_count` of a whole UDP run is iperf3's, over iperf3's own period.
     datagrams = sized["received_bytes"] / sized["length_bytes"]
     sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
     for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
@@ -64,7 +65,7 @@ def _against_size(
 
 
 def say_size(size: float, panel: Panel) -> str:
-    """A size as the label of a tick: with the number of fragments where there are several."""
+    """Return the tick label of a size, with the number of fragments if there are several."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
     many = (
         panel.protocol in OF
@@ -78,7 +79,7 @@ SIZE = Axis("length_bytes", "bytes of payload (×: fragments)", lambda size: f"{
 
 
 def mark_mtu(figure: go.Figure, panel: Panel) -> None:
-    """A dotted line between the sizes that fit the MTU and those that are fragmented, where there are both."""
+    """Draw a dotted line between unfragmented and fragmented sizes, if there are both."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
     if panel.protocol not in OF or pd.isna(mtu):
         return
@@ -90,7 +91,7 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
 
 
 def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """The rows of one part of an experiment that has several; else all."""
+    """Return the rows of one part of an experiment, or all rows if it has no parts."""
     parts = rows.get("part")
     return rows if parts is None or not parts.notna().any() else rows[parts.eq(part)]
 
@@ -102,7 +103,7 @@ def _alike(panel: Panel) -> None:
 
 
 def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
-    """The plots of a panel, one below the other."""
+    """Return the plots of a panel from top to bottom."""
     if panel.protocol == "ping":
         return [plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
     packet = PACKET.get(panel.protocol, "packet")
@@ -126,7 +127,7 @@ def _speeds(panel: Panel) -> list[tuple[Panel, Quantity]]:
 
 
 def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:
-    """The panel with these columns to draw (value, part, weight), and the unit with a prefix that suits the values."""
+    """Return the panel with the columns to draw (value, part, weight), and the quantity with a suitable SI prefix."""
     table = panel.table.assign(**{name: panel.table[own].astype(float) for name, own in columns.items()})
     values = table["value"]
     if "weight" in table:

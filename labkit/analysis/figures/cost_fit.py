@@ -1,5 +1,4 @@
-"""What a datagram costs by its size, of `figures`: what was measured, the line through what travels whole, its steps
-beyond, and what is left over."""
+"""The cost of a datagram against its size: measurements, fits and residuals."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count
 from labkit.common.units import many
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
-SIDE = 0.035  # of the axis: the room beside the outermost sizes
-MARGIN = 1.25  # times what was measured
+SIDE = 0.035  # share of the axis left free beside the outermost sizes
+MARGIN = 1.25  # factor between the measured range and the axis
 STEPS = 2000  # points of a drawn curve
-BESIDE = 0.006  # of the axis: how far arms stand apart
+BESIDE = 0.006  # distance of arms at one size, as a share of the axis
 
 
 def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
-    """Each cost of `curves` (`sizes.curves(rows)`) against size, both axes logarithmic: means of the rounds with 95 %
-    intervals, rounds (faint), and the fit; below each what the fit leaves over, in per cent, with 95 % intervals.
+    """Draw each cost of `curves` (`cost_model.curves(rows)`) against size, both axes logarithmic.
 
-    The line is fitted through what travels whole; its steps beyond are fragments. An interval of what is left over that
-    does not reach 0 shows a size that is not on the line.
+    Each plot has the means of the rounds with 95 % intervals, the rounds (faint) and the fit. Below it are the
+    residuals in per cent, with 95 % intervals. The line is fitted through unfragmented sizes; the steps beyond are
+    fragments. If the interval of a residual excludes 0, that size does not lie on the line.
     """
     rows = complete(rows)
     together = [list(some) for _, some in groupby(curves, lambda one: (one.key, one.cost))]
@@ -49,7 +48,7 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
 
 
 def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
-    """The panel of one point and cost, as `panels` words it."""
+    """Return the panel of one point and cost, titled as in `panels`."""
     of = some[0].of
     there = rows[rows["length_bytes"].notna()]
     for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
@@ -120,7 +119,7 @@ def _family(curve: Curve) -> int:
 
 
 def _intervals(values: Floats) -> tuple[Floats, Floats]:
-    """The mean of each size and half its interval (0 without one)."""
+    """Return the mean of each size and half the width of its interval (0 if there is none)."""
     result = [linear_fit.mean(column) for column in values.T]
     halves = [0.0 if one.high is None else one.high - one.value for one in result]
     return np.array([one.value for one in result]), np.array(halves)
@@ -157,7 +156,7 @@ def _measured(
             curve.lengths, middles, halves, curve.at(curve.lengths, curve.fragments), strict=True
         )
     ]
-    below = np.minimum(halves, middles * 0.99) / scale  # the axis is logarithmic
+    below = np.minimum(halves, middles * 0.99) / scale  # the axis is logarithmic, so a bar must not reach 0
     wide = no_bar(middles - below * scale, middles + halves, ends, is_log=True)
     bars = {"array": np.where(wide, 0, halves / scale), "arrayminus": np.where(wide, 0, below)}
     line = go.Scatter(
@@ -168,7 +167,7 @@ def _measured(
 
 
 def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], row: int) -> None:
-    """The fit: a line as far as datagrams travel whole, and apart from it the steps."""
+    """Draw the fit: the line for unfragmented sizes, and separately the steps for fragmented ones."""
     if curve.fixed is None:
         return
     mtu, family = float(str(curve.of["mtu_bytes"])), _family(curve)
@@ -188,13 +187,13 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
 
 
 def _reach(curve: Curve) -> float:
-    """How far what the fit leaves over reaches from 0, of single rounds."""
+    """Return the largest absolute residual of a single round."""
     known = curve.residuals[~np.isnan(curve.residuals)]
     return float(np.abs(known).max()) if known.size else 0.0
 
 
 def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) -> None:
-    """What the fit leaves over, on an axis from -most to most."""
+    """Draw the residuals on an axis from -most to most."""
     known = ~np.isnan(curve.residuals).any(axis=0)
     if not known.any():
         return

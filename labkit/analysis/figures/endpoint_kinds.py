@@ -1,4 +1,4 @@
-"""What ends of several kinds get, of `figures`: namespaces, containers and guests, a row of plots for each load."""
+"""Results of several kinds of endpoints: namespaces, containers and guests, a row of plots for each load."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from labkit.analysis.endpoint_kinds import ENDPOINTS, NAMES, machines
 from labkit.analysis.figures.cost_by_size import PREFIXES
 from labkit.analysis.figures.panels import Panel, finish, grid, panels, protocol_word
 
-LINE_PX, EDGES_PX = 40, 56  # a kind of ends; of a plot beside those
+LINE_PX, EDGES_PX = 40, 56  # height of a kind of endpoints, and of the rest of a plot
 NOT_OURS = "the report, on another machine"
-BELOW = 0.3  # so far below the first quantity of an end the second one stands
-RAW = 0.2  # so far above their mean single rounds stand
-SUBTITLE_PX = 16  # a line of it
-NARROW = 8.0  # an axis is never narrower than this factor
-DECADES = 1.3  # an axis beyond is labelled at powers of ten alone
-MOST_LABELS = 6  # of these
-NEAR = 0.01  # by so much lengths differ that are alike: the report rounds
+BELOW = 0.3  # vertical distance between two quantities of a kind, in rows
+RAW = 0.2  # vertical distance between single rounds and their mean, in rows
+SUBTITLE_PX = 16  # height of a line of the subtitle
+NARROW = 8.0  # least ratio of the two ends of an axis
+DECADES = 1.3  # decades from which on only powers of ten are labelled
+MOST_LABELS = 6  # labels at powers of ten
+NEAR = 0.01  # relative tolerance for equal lengths, because the report rounds
 
 
 @dataclass(frozen=True)
 class Series:
-    """One quantity of every end: the column that holds it, and its symbol (None: that of the kind of ends)."""
+    """A quantity: its column, and its symbol (None: that of the kind of endpoints)."""
 
     column: str
     symbol: str | None = None
@@ -37,12 +37,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn in one plot: a title, the unit of its axis, and the quantities."""
+    """The content of a plot: a title, the unit of its axis, and the quantities."""
 
     title: str
     unit: str
     series: Sequence[Series]
-    published: str | None = None  # the column of what the report has
+    published: str | None = None  # the column with the report's values
 
 
 ARRIVES = {
@@ -80,17 +80,21 @@ COSTS = {
 
 
 def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
-    """What arrives at namespaces, containers, guests and in a guest that ends share: throughput and datagrams a
-    second, or round-trip times, on log axes; and beside them, as stars, what the report has published
-    (`ends.published`) for datagrams of the same length, or of iperf3's default where that was taken."""
+    """Draw the received load at namespaces, containers, guests and a shared guest, on log axes.
+
+    The quantities are throughput and datagrams per second, or round-trip times. Stars are values that the report
+    published (`endpoint_kinds.published`) for datagrams of the same length.
+    """
     notes = "stars: " + NOT_OURS if len(_of_report(rows, published)) else ""
     figure = _drawn(rows, ARRIVES, published)
     return _finished(figure, rows, "What the ends get", notes)
 
 
 def sides(rows: pd.DataFrame) -> go.Figure:
-    """CPU time on both sides of the boundary, for each datagram (UDP) or gigabyte (TCP) that was received: of the whole
-    machine, and as the guests' own kernels count it."""
+    """Draw the CPU time on both sides of the boundary, per received datagram (UDP) or gigabyte (TCP).
+
+    One side is the whole machine; the other is what the guests' own kernels count.
+    """
     loaded = rows[rows["protocol"].ne("ping")].copy()
     work = loaded["received_bytes"].astype(float) / 1e9
     work = work.mask(loaded["protocol"].eq("udp"), loaded["received_bytes"] / loaded["length_bytes"])
@@ -103,7 +107,7 @@ def sides(rows: pd.DataFrame) -> go.Figure:
 
 
 def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
-    """Title it, with a line for each machine that ends were on, and make room for those."""
+    """Add the title and a subtitle line for each machine, and make room for them."""
     lines = [theme.plain(line) for line in machines(rows)]
     lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
@@ -131,7 +135,7 @@ def _drawn(
 
 
 def _load(panel: Panel) -> str:
-    """The load of a panel in words: `UDP, 800 bytes`."""
+    """Describe the load of a panel: `UDP, 800 bytes`."""
     lengths = panel.table["length_bytes"].dropna().unique()
     words = [protocol_word(panel.protocol), *(f"{length:.0f} bytes" for length in lengths)]
     more = panel.title.split(" · ")[2:]
@@ -164,7 +168,7 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
         ticks="",
         **panel.place,
     )
-    if reach and max(reach) / min(reach) < NARROW:  # room for a label or two
+    if reach and max(reach) / min(reach) < NARROW:  # so that there is room for a label or two
         middle = math.log10(max(reach) * min(reach)) / 2
         far = math.log10(NARROW) / 2
         figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
@@ -180,7 +184,7 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
 
 
 def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
-    """The prefix that suits the seconds of a plot; other units have theirs at each tick."""
+    """Return a suitable SI prefix for seconds; other units have prefixes at each tick."""
     if plot.unit != "s":
         return ""
     values = pd.concat([ok[series.column].astype(float) for series in plot.series])
@@ -191,7 +195,7 @@ def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
 
 
 def _zeros(figure: go.Figure, panel: Panel, result: list[tuple[float, str]], least: float) -> None:
-    """What was measured and is nothing has no place on a log axis: it is a 0 at the lower edge."""
+    """Draw measured zeros as a 0 at the lower edge, because a log axis has no place for them."""
     if result:
         trace = go.Scatter(
             x=[least] * len(result), y=[y for y, _ in result], text=["0"] * len(result), mode="text",
@@ -203,7 +207,7 @@ def _zeros(figure: go.Figure, panel: Panel, result: list[tuple[float, str]], lea
 def _dots(
     figure: go.Figure, panel: Panel, rows: pd.DataFrame, style: theme.ArmStyle, y: float
 ) -> list[float]:
-    """Single rounds, and their mean with its interval; how far that reaches."""
+    """Draw single rounds, and their mean with its interval; return the drawn values."""
     words = [
         f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g} {one['unit']}"
         for one in rows.to_dict("records")
@@ -230,7 +234,7 @@ def _dots(
 
 
 def _of_report(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The report's lines that belong to these rows: UDP of the same length."""
+    """Return the report's rows for the lengths of these UDP rows."""
     lengths = rows.loc[rows["protocol"].eq("udp"), "length_bytes"].dropna().unique()
     near = [bool(np.isclose(lengths, one, rtol=NEAR).any()) for one in published["length_bytes"]]
     return published[near]
@@ -243,7 +247,7 @@ def _report(
     result: pd.DataFrame,
     there: list[str],
 ) -> None:
-    """What the report has of ends of these kinds."""
+    """Draw the report's values for these kinds of endpoints."""
     result = result[result["endpoint"].isin(there) & result[column].notna()]
     words = [
         f"{NOT_OURS}: {value:.4g}{'' if has_report else ' sent, losses unknown'}"

@@ -1,4 +1,4 @@
-"""The forest plot of `figures`: verdicts as ratios to the baseline, each with its interval and its word."""
+"""The forest plot: verdicts as ratios to the baseline, each with its interval and its word."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ NUMBERS_PX, WORD_PX, RIGHT_PX = (
     10,
     142,
     300,
-)  # right of the plot: where two columns of text begin, and the margin
-# Labels of the ratio axis in order of preference: each is taken if there is room beside those already taken.
+)  # positions of two text columns right of the plot, and the margin
+# Labels of the ratio axis in order of preference; a label is used if there is room for it.
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
 ABOUT_LETTERS = 130
-LARGEST_RATIO = 999  # what is beyond is no number
-_FEWEST, _MOST = 0.001, 1000.0  # ratios beyond are cut off, or one wild interval would hide all others
+LARGEST_RATIO = 999  # larger ratios are not printed as numbers
+# Ratios beyond are cut off, because one very wide interval would hide all others.
+_FEWEST, _MOST = 0.001, 1000.0
 
 
 def forest(
     verdicts: pd.DataFrame, title: str = "Ratios to the baseline", about: str = "", reading: str | None = None
 ) -> go.Figure:
-    """Ratios to the baseline with intervals on a log axis: a line for each (topology, pairs), panels by group.
-    `about` is said above how it is drawn, `reading` in the title of each panel: what right of 1 means.
+    """Draw ratios to the baseline with intervals on a log axis, a line for each (topology, pairs).
 
-    The shaded band is what the baseline makes against itself (A/A control). A symbol is open where its interval holds
-    1. An arm without any ratio in a panel has one line too, with its word. Optional columns `accelerator` and
+    Panels are by group. `about` is prepended to the subtitle. `reading` goes into the title of each panel and says
+    what right of 1 means.
+    The shaded band is the interval of the baseline against itself (A/A control). A symbol is open if its interval
+    contains 1. An arm without any ratio in a panel has one line with its word. The optional columns `accelerator` and
     `peer_accelerator` mark emulated rows.
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
@@ -59,13 +61,13 @@ def forest(
 
 
 def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts with status and reason: one without a ratio was not measured, and its word and sentence say why."""
+    """Return verdicts with status and reason; without a ratio these are the word and the sentence."""
     status = verdicts["word"].where(verdicts["ratio"].isna(), "ok")
     return verdicts.assign(status=status, reason=verdicts["sentence"])
 
 
 def _empty(parts: list[Panel], reading: str | None) -> tuple[go.Figure, int]:
-    """The grid, a titled plot below the other, as high as its lines need; and the height of all of them in pixels."""
+    """Return an empty grid of titled plots, one below the other, and the sum of their heights in pixels."""
     lines = [len(panel.table) for panel in parts] or [1]
     height = LINE_PX * sum(lines) + BETWEEN_PX * (len(lines) - 1)
     titles = {}
@@ -79,7 +81,7 @@ def _empty(parts: list[Panel], reading: str | None) -> tuple[go.Figure, int]:
 
 
 def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
-    """From the lowest to the highest thing to draw, a little room, and never narrower than 7 % around 1."""
+    """Return the range of all values to draw with a margin, at least 7 % around 1."""
     bounds = verdicts[["ratio", "low", "high", "control_low", "control_high"]].to_numpy(
         float, na_value=math.nan
     )
@@ -88,7 +90,7 @@ def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
-    """Labels within the range, each at least a ninth of the axis away from the next."""
+    """Return tick values within the range, at least a ninth of the axis apart."""
     taken: list[float] = []
     for tick in _TICKS:
         apart = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
@@ -98,9 +100,9 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of a panel from top to bottom, with columns `y` and `label`: by number of pairs, then topology.
+    """Return the lines of a panel from top to bottom, by number of pairs, then topology, with columns `y` and `label`.
 
-    Arms that have no ratio at any number of pairs come last, with one line each: their word is all there is to say.
+    Arms without a ratio at any number of pairs come last, with one line each.
     """
     order = {
         name: place for place, name in enumerate(sorted(table["topology"].unique(), key=theme.arm_order))
@@ -109,7 +111,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(
         order=table["topology"].map(order), absent=absent, what=table["pairs"].map(pairs_word)
     )
-    one = table["pairs"].nunique() == 1  # it is told as it was asked for
+    one = table["pairs"].nunique() == 1  # then an absent arm keeps that number in its label
     table["what"] = table["what"].mask(absent & (not one), "any pairs")
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]
     lines = lines.sort_values(["absent", "pairs", "order"], ignore_index=True)
@@ -137,7 +139,7 @@ def _draw(figure: go.Figure, panel: Panel) -> None:
 
 
 def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
-    """Draw one ratio with its interval, and at the right its numbers and its word in two columns."""
+    """Draw one ratio with its interval, and to the right its numbers and its word in two columns."""
     style, numbers = theme.arm_style(one["topology"]), ""
     ratio, word = one["ratio"], theme.plain(one["word"])
     if not pd.isna(ratio):

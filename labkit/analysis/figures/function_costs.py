@@ -1,4 +1,4 @@
-"""The functions of `figures`: by how much each makes one arm dearer than the other, with intervals."""
+"""The difference in cost between two arms by function, with intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ LETTERS = 44
 
 
 def functions(table: pd.DataFrame) -> go.Figure:
-    """The functions that explain a difference (`flame.Difference.functions`), each with its difference and 95 %
-    interval.
+    """Draw the functions that explain a difference (`flame.Difference.functions`), each with its 95 % interval.
 
-    Vermillion costs more, blue less; open and grey: does not stand out from the spread between rounds. By self time
-    the points add up to the total.
+    Vermilion functions cost more, blue ones less. Open grey points do not stand out from the spread between rounds.
+    With self times, the points add up to the total.
     """
     at: dict[str, Any] = {str(name): value for name, value in table.attrs.items()}
     scale, unit = _scale(table, at)
@@ -62,7 +61,7 @@ def functions(table: pd.DataFrame) -> go.Figure:
 
 
 def _scale(table: pd.DataFrame, at: dict[str, Any]) -> tuple[float, str]:
-    """The unit of the axis in seconds and its name: the table's, or a larger one where numbers had five digits."""
+    """Return the unit of the axis in seconds and its name: the table's, or a larger one for numbers of five digits."""
     most = float(table["difference_s"].abs().max()) if len(table) else 0.0
     larger = [(size, name) for size, name in ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s")) if size > at["unit_s"]]
     fit = (float(at["unit_s"]), str(at["unit"]))
@@ -83,7 +82,7 @@ def _hover(one: pd.Series, at: dict[str, Any]) -> str:
         middle, low, high = (one[f"{name}_{end}s"] / scale for end in ("", "low_", "high_"))
         return f"{middle:,.4g} {unit}" + ("" if pd.isna(low) else f" [{low:,.4g}, {high:,.4g}]")
 
-    share = one["share_ratio"]  # of a whole difference of 0 there is none
+    share = one["share_ratio"]  # undefined if the whole difference is 0
     of = "" if pd.isna(share) else f", {units.percent(share)} of the whole"
     lines = [
         f"{one['function']} {one['kind']}".strip(),

@@ -1,4 +1,4 @@
-"""How long functions of the kernel took, of `figures`: the distribution of each, arms over each other."""
+"""The distribution of the durations of kernel functions, with arms in one plot."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from labkit.analysis.figures.panels import finish, titled_grid
 
 PANEL_PX, EDGES_PX = 170, 130
 US = 1e-6
-BIN = 1 / 8  # of an octave, as wide as the bins of function_times about are
-Rounds = Sequence[Mapping[str, Any]]  # what function_times saw, round by round
+BIN = 1 / 8  # of an octave, about the width of the bins of function_times
+Rounds = Sequence[Mapping[str, Any]]  # results of the observer function_times, one per round
 
 
 def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure:
-    """The distribution of the times of each function, all rounds together: the share of calls by what part of an octave
-    (a factor of two) they fall into, so that areas are shares. A dotted line is the median.
+    """Draw the distribution of the durations of each function, all rounds together.
 
-    arms: name to the rows of its profiles, and what function_times saw in each (column `observed`).
+    The vertical axis is the share of calls per part (BIN) of an octave, so that areas are shares. A dotted line is the
+    median. `arms` maps a name to the rows of its profiles and the results of function_times (column `observed`).
     """
     names = list(
         dict.fromkeys(
@@ -61,9 +61,9 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
     last = None
     for (low, high), count in sorted(bins.items()):
         low, high = low / US, high / US
-        low = low or high / 2  # a clock that is coarse tells of calls that took no time
+        low = low or high / 2  # a coarse clock reports calls of 0 s
         share = count / total / math.log2(high / low) * BIN
-        if last is not None and low > last * 1.0001:  # bins between are empty
+        if last is not None and low > last * 1.0001:  # there are empty bins in between
             xs, ys = [*xs, last, low], [*ys, 0.0, 0.0]
         xs, ys, last = [*xs, low, high], [*ys, share, share], high
     common: dict[str, Any] = {"legendgroup": arm, "name": theme.plain(arm), "mode": "lines"}

@@ -1,4 +1,4 @@
-"""How long functions of the kernel take against size, of `figures`."""
+"""The durations of kernel functions against size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PANEL_PX = 270
 
 
 def timed(times: pd.DataFrame) -> go.Figure:
-    """How long functions take (p50, `timed.times`) against size, arms side by side, a plot for each function."""
+    """Draw the median duration of functions (`function_time_claim.times`) against size, a plot for each function."""
     rows = load.complete(times.assign(status="ok", method="whole", value=times["p50_s"]))
     by_pairs = rows["pairs"].nunique() > 1
     drawn: list[tuple[Panel, Quantity]] = []

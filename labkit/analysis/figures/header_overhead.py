@@ -1,5 +1,4 @@
-"""What of a tunnel's cost its headers explain, of `figures`: bytes computed and measured, and payload efficiency beside
-the measured ratio to the baseline."""
+"""The share of a tunnel's cost that its headers explain: bytes, and payload efficiency beside measured ratios."""
 
 from __future__ import annotations
 
@@ -18,14 +17,16 @@ from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.packet_cost.cost_model import IP_BYTES, UDP_BYTES
 
 BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100
-ETHERNET_BYTES, TCP_BYTES = 14, 32  # of TCP with timestamps (RFC 7323)
+ETHERNET_BYTES, TCP_BYTES = 14, 32  # TCP header with timestamps (RFC 7323)
 
 
 def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
-    """The headers of each tunnel (rows of the part `headers`), one after the other, with the bytes measured as a
-    symbol; and below, for UDP and TCP, the ratio to the baseline that was measured (`tables.verdicts`) beside the one
-    of payload efficiencies, payload / (payload + headers), which is a line: what a link would give whose only limit
-    are bytes. Of TCP a packet is a segment that fills the MTU."""
+    """Draw the headers of each tunnel, and below the measured ratios to the baseline beside payload efficiencies.
+
+    `rows` are of the part `headers`; bars are computed bytes, and a symbol shows the measured ones. `verdicts` are from
+    `verdicts.verdicts`; only UDP and TCP are drawn. The line is the ratio of the efficiencies payload / (payload +
+    headers), which a link limited only by bytes would give. A TCP packet is a segment that fills the MTU.
+    """
     headers = of_part(rows, "headers")
     headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
     added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
@@ -45,8 +46,11 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
 
 
 def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
-    """Verdicts of UDP and TCP with `payload` of a packet, `own` (bytes of headers without a tunnel), `more` (of the
-    tunnel), `base` (of the baseline, where that is a tunnel), and `efficiency` relative to the baseline's."""
+    """Return the verdicts of UDP and TCP with header sizes.
+
+    Added columns: `payload` of a packet, `own` (header bytes without a tunnel), `more` (of the tunnel), `base` (of the
+    baseline's tunnel, else 0), and `efficiency` relative to the baseline's.
+    """
     some = verdicts[verdicts["protocol"].isin(["udp", "tcp"]) & verdicts["topology"].isin(list(added))]
     ip = some["family"].map(IP_BYTES).fillna(IP_BYTES[4])
     tcp = some["protocol"].eq("tcp")
@@ -66,7 +70,7 @@ def _efficiency(of: Any, payload: Any) -> Any:
 
 
 def _empty(headers: pd.DataFrame, parts: list[Panel]) -> go.Figure:
-    """A plot for the bars, and below it one for each panel."""
+    """Return an empty grid: a plot for the bars, and below it one for each panel."""
     heights = [BAR_PX * max(len(headers), 1) + AROUND_BARS_PX, *(RATIO_PX for _ in parts)]
     whole = sum(heights) + BETWEEN_PX * len(parts)
     titles = {(1, 1): "<b>headers of a packet</b>"} | {(panel.row + 1, 1): panel.titled for panel in parts}
@@ -77,7 +81,7 @@ def _empty(headers: pd.DataFrame, parts: list[Panel]) -> go.Figure:
 
 
 def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
-    """A bar of headers for each tunnel, from the outside in; and what was measured."""
+    """Draw the headers of each tunnel as a bar, from the outside in, with the measured bytes."""
     rows = sorted(headers.to_dict("records"), key=lambda one: theme.arm_order(one["topology"]))
     for one in rows:
         name = theme.plain(one["topology"])
@@ -125,7 +129,7 @@ def _measured(figure: go.Figure, one: dict[Any, Any], name: str) -> None:
 
 
 def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: set[str]) -> None:
-    """Ratios against payload: of efficiencies as a line, measured as symbols beside each other."""
+    """Draw ratios against payload: efficiencies as a line, measured ratios as symbols side by side."""
     place = {"row": panel.row + 1, "col": 1}
     sizes = sorted(panel.table["payload"].unique())
     gap = min((math.log2(more / less) for less, more in pairwise(sizes)), default=1.0)
@@ -164,7 +168,7 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
 
 
 def _controls(figure: go.Figure, panel: Panel, margin: float, place: dict[str, int]) -> None:
-    """The rule at 1, and at each size the band of the baseline against itself."""
+    """Draw the rule at 1, and at each size the band of the baseline against itself."""
     for size in sorted(panel.table["payload"].unique()):
         some = panel.table[panel.table["payload"].eq(size)]
         low, high = some["control_low"].iloc[0], some["control_high"].iloc[0]

@@ -1,6 +1,6 @@
-"""The kernels of `figures`: ratios between datapaths within each kernel, side by side over kernels.
+"""Ratios between datapaths within each kernel, side by side for all kernels.
 
-What is compared was measured on one host; between hosts nothing but such ratios stands on one axis.
+Each ratio is measured on one host; hosts are compared by such ratios only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from labkit.analysis.figures.panels import Panel, finish, grid, panels
 from labkit.analysis.load import hosts
 
 PANEL_PX = 330
-LETTER_PX = 7.0  # of a tick label, about
-LEAST_LETTERS = 8  # beside each other; with less room labels are turned
-WIDTH_PX = 590  # of all plots beside each other, in a figure 900 px wide
+LETTER_PX = 7.0  # approximate width of a letter of a tick label
+LEAST_LETTERS = 8  # least width of a horizontal tick label; narrower labels are rotated
+WIDTH_PX = 590  # all plots side by side, in a figure 900 px wide
 
 
 def kernels(verdicts: pd.DataFrame) -> go.Figure:
-    """Ratios to the baseline of the same kernel (log axis), against the kernels in order of version.
+    """Draw the ratios to the baseline of the same kernel (log axis), against the kernels in order of version.
 
-    Panels by protocol, numbers of pairs and whatever else differs. Bars are 95 % intervals; the shaded band is what
-    the baseline makes against itself (A/A control) in that kernel. A symbol is open where its interval holds 1.
+    Panels are by protocol, number of pairs and other differing parameters. Bars are 95 % intervals. The shaded band is
+    the interval of the baseline against itself (A/A control) in that kernel. A symbol is open if its interval contains
+    1.
     """
     there = hosts(verdicts)
     named = pd.concat([rows.assign(place=place) for place, (_, rows) in enumerate(there)] or [verdicts])
@@ -56,13 +57,13 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
 
 
 def _folded(name: str, width: int) -> str:
-    """A host's name as a tick label of so many letters a line: release, flavour, and what else tells it from others."""
+    """Return a host's name as a tick label with at most `width` letters per line."""
     parts = name.removeprefix("Linux ").split(", ")
     return "<br>".join(theme.plain(line) for part in parts for line in textwrap.wrap(part, width))
 
 
 def _controls(figure: go.Figure, panel: Panel) -> None:
-    """The rule at 1, and in each kernel the band of the baseline against itself."""
+    """Draw the rule at 1, and in each kernel the band of the baseline against itself."""
     for place in sorted(panel.table["place"].unique()):
         rows = panel.table[panel.table["place"].eq(place)]
         low, high = rows["control_low"].iloc[0], rows["control_high"].iloc[0]
@@ -73,7 +74,7 @@ def _controls(figure: go.Figure, panel: Panel) -> None:
 
 
 def _arms(figure: go.Figure, panel: Panel, seen: set[str]) -> None:
-    """A trace for each topology that has a ratio anywhere; they stand beside each other in each kernel."""
+    """Draw a trace for each topology with a ratio, side by side in each kernel."""
     known = panel.table[panel.table["ratio"].notna()]
     arms = sorted(known["topology"].unique(), key=theme.arm_order)
     for number, arm in enumerate(arms):

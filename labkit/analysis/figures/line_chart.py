@@ -1,4 +1,4 @@
-"""Lines of `figures`: a quantity against an axis of counts, for each arm a line with intervals and its raw points."""
+"""Line charts: a quantity against an axis of counts, with a line, intervals and raw points for each arm."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
 from labkit.common.units import many
 
 PANEL_PX = 330
-STRANGE = 2.5  # times the highest median: a round beyond is an arrow at the edge
+STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
 MANY_DECADES = 5
-NARROW = 1 / 25  # of an axis: as much room has a place beside which another lies closer
-LABEL = 1 / 22  # of an axis: a label
+NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
+LABEL = 1 / 22  # share of the axis: width of a label
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A y axis: its title, and the unit of hover texts. Values come in base units and are divided by `scale`."""
+    """A y axis: its title, and the unit of hover texts. Values are in base units and are divided by `scale`."""
 
     title: str
     unit: str
@@ -40,7 +40,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis, logarithmic: a column of counts, its title, and a value of it in words. `tick`: its label."""
+    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`) and its label (`tick`)."""
 
     column: str
     title: str
@@ -55,8 +55,10 @@ PAIRS = Axis("pairs", "pairs at once", pairs_word)
 
 
 def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
-    """Column `value`, over column `weight` if there is one, against the number of pairs; column `part` is a thin
-    line."""
+    """Draw column `value`, divided by column `weight` if there is one, against the number of pairs.
+
+    Column `part` is a thin line.
+    """
     parts = panels(rows)
     figure, seen = grid(parts, PANEL_PX), set[str]()
     for panel in parts:
@@ -65,14 +67,14 @@ def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
 
 
 def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: set[str]) -> None:
-    """One panel; `seen` are the arms that have been drawn in the figure, and those of this one from now on."""
+    """Draw one panel. `seen` has the arms already drawn in the figure; the panel's arms are added."""
     rounds = _rounds(panel.table.assign(x=panel.table[axis.column]))
     places = sorted(panel.table[axis.column].unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
     gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
     drawn, ends = arms(rounds), _ends(rounds, quantity.is_log)
     for number, (arm, role) in enumerate(drawn):
-        # Arms stand beside each other at one place, so that intervals do not cover each other.
+        # Arms are shifted at each place, so that their intervals do not overlap.
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
         own = rounds[rounds["arm"] == arm]
         own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=ends[1] if ends else None)
@@ -82,8 +84,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
 
 
 def _ends(rounds: pd.DataFrame, is_log: bool) -> tuple[float, float] | None:
-    """Where the y axis begins and ends: around all rounds, but not so far that one strange round would flatten all
-    others."""
+    """Return the ends of the y axis: around all rounds, except outliers that would compress the others."""
     if rounds.empty:
         return None
     middles = rounds.groupby(["arm", "x"])["value"].median()
@@ -113,7 +114,7 @@ def _axes(
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis from low to high with labels at 1, 2 and 5 of each decade, of many at 1 alone."""
+    """Return a logarithmic axis with labels at 1, 2 and 5 of each decade, or at 1 only for many decades."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     heads = (1, 2, 5) if len(decades) < MANY_DECADES else (1,)
     at = [head * 10.0**decade for decade in decades for head in heads]
@@ -122,8 +123,10 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
-    """Ticks of an axis at all places but those whose labels would run into another's; the last has its own. The first
-    place of a second line (of fragments) is named below its neighbour where there is no room for it."""
+    """Return the ticks of an axis, without labels that would overlap; the last place always has a label.
+
+    If there is no room for the label of the first fragmented size, it is added below the nearest label.
+    """
     shown, apart = [places[-1]], math.log2(places[-1] / places[0]) * LABEL
     for place in places[:-1]:
         if all(abs(math.log2(place / other)) >= apart for other in shown):
@@ -139,8 +142,10 @@ def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
 
 
 def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.NDArray[np.bool_]:
-    """Which intervals are longer than half of the axis, as those of two rounds are: their bars would hide the points,
-    so they are not drawn (and told in hover texts)."""
+    """Return which intervals are longer than half of the axis, as those of two rounds are.
+
+    Their bars would hide the points, so they appear in hover texts only.
+    """
     if is_log:
         length, whole = np.log(np.asarray(high) / np.asarray(low)), math.log(ends[1] / ends[0])
     else:
@@ -149,7 +154,7 @@ def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.
 
 
 def _cut(middles: pd.DataFrame, ends: tuple[float, float]) -> pd.DataFrame:
-    """Cut intervals at the ends of the axis (in place), and return a mark (x, y, symbol) for each end that was cut."""
+    """Cut intervals at the ends of the axis (in place), and return a mark (x, y, symbol) for each cut end."""
     marks = []
     for column, bound, symbol in (
         ("above", ends[1], "triangle-up-open"),
@@ -163,7 +168,7 @@ def _cut(middles: pd.DataFrame, ends: tuple[float, float]) -> pd.DataFrame:
 
 
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:
-    """One line for each arm, place on the axis, method and round: value, part, and count of its measurements."""
+    """Return a row for each arm, place on the axis, method and round: value, part, and number of measurements."""
     ok = table[table["status"].eq("ok") & table["value"].notna()]
     keys = ["arm", "role", "x", "method", "round"] + (["run"] if "run" in ok else [])
     if "weight" not in ok:
@@ -171,7 +176,7 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
             value=("value", "mean"), count=("value", "size")
         )
     groups = ok[ok["weight"].notna()].groupby(keys, as_index=False, dropna=False)
-    # The sum of nothing is nothing, not 0.
+    # min_count: the sum of no values is NaN, not 0.
     grouped = groups[["value", "part", "weight"]].sum(min_count=1).assign(count=groups.size()["size"])
     return grouped.assign(
         value=grouped["value"] / grouped["weight"], part=grouped["part"] / grouped["weight"]
@@ -179,9 +184,9 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
-    """For each place the geometric mean of the rounds, and how far its 95 % interval reaches below and above.
+    """Return for each place the geometric mean of the rounds, and the lengths of its 95 % interval below and above.
 
-    The median stands in where a round got nothing through.
+    If a round received nothing, the median is used instead.
     """
     result = []
     for x, some in rounds.groupby("x"):
@@ -208,7 +213,7 @@ def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
 def _arm(
     figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
 ) -> None:
-    """Add one arm to its panel: its raw points, its line of middles with intervals, the thin line of the part."""
+    """Draw one arm in its panel: raw points, the line of means with intervals, and the thin line of the part."""
     arm = str(rounds["arm"].iloc[0])
     style = theme.arm_style(arm, role)
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}

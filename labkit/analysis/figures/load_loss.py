@@ -1,4 +1,4 @@
-"""Loss against load, of `figures`: every trial of the searches of the experiment `throughput`."""
+"""Loss against load: every trial of the searches of the experiment `throughput`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
 
 PANEL_PX, EDGES_PX = 260, 140
-NO_LOSS = 1e-6  # where trials without loss stand on the logarithmic axis
+NO_LOSS = 1e-6  # position of trials without loss on the logarithmic axis
 
 
 def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
-    """Loss ratio against the rate offered: a dot for each trial that counts, a cross for one that the machine disturbed
-    or the generator limited; dashed lines are the rates found. A panel for each size of frames and number of flows.
+    """Draw the loss ratio against the offered rate, a panel for each frame size and number of flows.
 
-    trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
+    A dot is a valid trial. A cross is a trial that the machine disturbed or the generator limited. Dashed lines are the
+    rates found. trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
     keys = list(dict.fromkeys(zip(some["frame"], some["flows_count"], strict=True)))

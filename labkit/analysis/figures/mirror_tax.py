@@ -1,4 +1,4 @@
-"""The mirror tax, of `figures`: what a packet costs by its copies, and the line through it."""
+"""The mirror tax: the cost of a packet against its number of copies, with the fitted line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ US = 1e-6
 
 
 def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
-    """The cost of a packet of `taxes` (`mirror_tax.taxes(rows)`) against the copies that were counted for it: means of
-    the rounds with 95 % intervals, and the fitted lines; a panel for each load and cost."""
+    """Draw the cost of a packet (`mirror_tax.taxes(rows)`) against its counted copies, a panel for each load and cost.
+
+    Points are means of the rounds with 95 % intervals; lines are the fits.
+    """
     panels: dict[tuple[str, str], list[Tax]] = {}
     for one in taxes:
         panels.setdefault((_load(one), one.cost), []).append(one)

@@ -1,4 +1,4 @@
-"""The OVS test plan, of `figures`: rates by use case and frame size beside the plan's read-outs, and a ranking."""
+"""The OVS test plan: rates by use case and frame size beside the plan's own results, and a ranking of factors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from labkit.analysis.figures.panels import finish, titled_grid
 
 CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
 PANEL_PX, EDGES_PX = 270, 150
-LINE_PX = 34  # of the ranking
+LINE_PX = 34  # height of a line of the ranking
 
 
 def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
-    """Packets per second (left) and bits per second (right) against frame size, a row of panels for each use case.
+    """Draw packets (left) and bits (right) per second against frame size, a row of panels for each use case.
 
-    A point is the median of the searches with its 95 % interval, for the greatest loss goal; an open triangle is a
-    search that only the generator limited. Stars are the plan's own read-outs, of another machine.
-    rows: `loading.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
+    A point is the median of the searches with its 95 % interval, for the greatest loss goal. An open triangle is a
+    search that only the generator limited. Stars are the plan's own results, from another machine. rows:
+    `loading.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
     """
     table = rates[rates["loss_goal_ratio"].eq(rates["loss_goal_ratio"].max())] if len(rates) else rates
     cases = [case for case in CASES if len(table) and table["use_case"].eq(case).any()]
@@ -34,7 +34,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     seen: set[str] = set()
     for at, case in enumerate(cases, 1):
         for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
-            label = str(arm).replace(f"+case={case}", "")  # the panel names the case
+            label = str(arm).replace(f"+case={case}", "")  # the panel's title names the case
             _arm(figure, at, label, own.sort_values("frame_bytes"), label not in seen)
             seen.add(label)
         _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
@@ -115,10 +115,10 @@ def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) ->
 
 
 def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
-    """What changes the rate most, the greatest first: ratios with 95 % intervals over rounds.
+    """Draw the factors that change the rate, the greatest first: ratios with 95 % intervals over rounds.
 
-    The last line is the switch against itself: a ratio inside its interval shows nothing.
-    table: `ovs_test_plan.factors(rows)`.
+    The last line is the switch against itself; a ratio within its interval is no evidence of an effect. table:
+    `ovs_test_plan.factors(rows)`.
     """
     names = [
         f"{factor}: {level} → {other}" if level else str(factor)

@@ -1,6 +1,6 @@
-"""Small multiples of a table: what goes into which panel, the empty grid, and what is said about gaps.
+"""Small multiples of a table: the division into panels, the empty grid, and notes about gaps.
 
-Every host has panels of its own, below those of the one before: no axis has absolute numbers of two hosts.
+Every host has its own panels, below those of the previous host, so that no axis has absolute numbers of two hosts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from labkit.analysis import theme
 from labkit.analysis.load import emulated, group_similar, hosts
 from labkit.common.units import si
 
-# What tells one panel from another; numbers of pairs and topologies are drawn inside one.
+# Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
 KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
     "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 PROTOCOLS = ("tcp", "udp", "ping")
-MOST_COLUMNS = 3  # beside each other at 900 px
-BETWEEN_PX = 88  # between one plot and the one below: axis, axis title, panel title
-HOST_PX = 18  # more of that, for a line with the host
+MOST_COLUMNS = 3  # side by side at 900 px
+BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
+HOST_PX = 18  # added to that for a line with the host
 MOST_REASONS = 3
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
@@ -34,7 +34,7 @@ NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
 @dataclass(frozen=True)
 class Panel:
-    """One small plot: its part of the table, its title, its place on the grid (from 1), its host if there are
+    """A small plot: its part of the table, its title, its place on the grid (from 1), and its host if there are
     several."""
 
     table: pd.DataFrame
@@ -50,12 +50,12 @@ class Panel:
 
     @property
     def titled(self) -> str:
-        """The title as it stands above the plot: the host has a line of its own."""
+        """Return the title above the plot; the host has its own line."""
         return f"<b>{self.title}</b>" + (f"<br>{self.host}" if self.host else "")
 
     @property
     def place(self) -> dict[str, int]:
-        """What plotly's add_trace, update_xaxes… take."""
+        """Return the row and column arguments of plotly's add_trace, update_xaxes and others."""
         return {"row": self.row, "col": self.column}
 
 
@@ -66,12 +66,13 @@ def panels(
     by_host: bool = True,
     along: str | None = None,
 ) -> list[Panel]:
-    """The panels of a table: protocols side by side and MTUs below each other, or in reading order if that is too wide.
+    """Divide a table into panels: protocols side by side and MTUs below each other, or in reading order if that is too
+    wide.
 
-    columns_count: in reading order, so many in a row. by_pairs: a panel for each number of pairs, too. by_host:
-    those of each host below those of the one before; without, a panel has all hosts, and is for ratios alone. along:
-    a parameter that has an axis of its own, and tells no panels apart.
-    A title names whatever differs between panels of its protocol.
+    columns_count: the number of columns, in reading order. by_pairs: whether each number of pairs has its own panel.
+    by_host: whether each host has its own panels; otherwise a panel has all hosts, which is for ratios only. along: a
+    parameter that has an axis and therefore does not divide panels. A title names the parameters that differ between
+    panels of its protocol.
     """
     keys = [key for key in KEYS if key in table and key != along] + (["pairs"] if by_pairs else [])
     varying = _varying(table, keys)
@@ -109,7 +110,7 @@ def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.Data
 
 
 def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
-    """For each protocol the parameters that its panels have to name."""
+    """Return for each protocol the parameters that the titles of its panels must name."""
     return {
         str(protocol): [key for key in keys[2:] if key == "pairs" or part[key].nunique(dropna=False) > 1]
         for protocol, part in table.groupby("protocol")
@@ -117,7 +118,7 @@ def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
 
 
 def _order(one: dict[str, Any]) -> tuple[Any, ...]:
-    """Sorts panels: protocol, then whatever else differs (absent first), the MTU last."""
+    """Return the sort key of a panel: protocol, other differing parameters (missing values first), then the MTU."""
     protocol = one["protocol"]
     known = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
     rest = [
@@ -154,7 +155,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
 
 
 def grid(parts: list[Panel], panel_px: int) -> go.Figure:
-    """An empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
+    """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
     rows, columns = (
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
@@ -168,21 +169,21 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
 
 
 def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
-    """plotly's make_subplots (`grid`: its arguments) with a plot only where there is a title; (row, column) from 1."""
+    """Call plotly's make_subplots (arguments `grid`), with a plot only where there is a title; (row, column) from 1."""
     places = [[(row + 1, column + 1) for column in range(grid["cols"])] for row in range(grid["rows"])]
     specs: list[list[dict[str, Any] | None]] = [
         [{} if place in titles else None for place in row] for row in places
     ]
     bold = [
         titles[place] for row in places for place in row if place in titles
-    ]  # plotly counts what is there
+    ]  # plotly expects a title for each existing plot only
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
-    figure.update_annotations(font=None)  # plotly gives its own size to these titles; the template shall
+    figure.update_annotations(font=None)  # removes plotly's own font size, so that the template's applies
     return figure
 
 
 def arms(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """The (arm, role) of a table in the order in which they are drawn: baseline, variants, control."""
+    """Return the (arm, role) pairs of a table in drawing order: baseline, variants, control."""
     roles = ("baseline", "variant", "control")
     result = table[["arm", "role"]].drop_duplicates().itertuples(index=False, name=None)
     return sorted(result, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
@@ -197,8 +198,8 @@ def pairs_word(count: float) -> str:
 
 
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
-    """Title the figure, and say under it what of the table is not drawn; of an empty table it says that."""
-    marked = np.atleast_1d(emulated(table))  # of a table that does not say, one False
+    """Add the title, and notes below about rows that are not drawn or about an empty table."""
+    marked = np.atleast_1d(emulated(table))  # a single False for a table without these columns
     some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
     theme.titled(figure, title, subtitle, some if marked.any() else "")
     theme.noted(
@@ -208,11 +209,11 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
 
 
 def gaps(table: pd.DataFrame) -> list[str]:
-    """A sentence for each reason for which rows are not "ok": `ipvlan_l2, ipvlan_l3: this kernel has no ipvlan`.
+    """Return a sentence for each reason why rows are not "ok": `ipvlan_l2, ipvlan_l3: this kernel has no ipvlan`.
 
-    Needs columns topology, protocol, pairs, status, reason. Where only some of a topology's protocols, numbers of
-    pairs or hosts are affected, the sentence names them; where others of its rows are ok, it counts. Of many reasons of
-    one topology and status the first few are told.
+    Needs the columns topology, protocol, pairs, status, reason. If only some of a topology's protocols, numbers of
+    pairs or hosts are affected, the sentence names them. If others of its rows are ok, the sentence has a count. Only
+    the first few of many reasons for one topology and status are listed.
     """
     table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
     left = table[table["status"] != "ok"].sort_values(
@@ -237,7 +238,7 @@ def gaps(table: pd.DataFrame) -> list[str]:
 
 
 def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
-    """Which of the topology's rows these are, in brackets; nothing if they are all."""
+    """Describe which of the topology's rows these are, in brackets; "" for all."""
     words = []
     if set(rows["protocol"]) != set(whole["protocol"]):
         words.append(" and ".join(protocol_word(protocol) for protocol in sorted(rows["protocol"].unique())))

@@ -1,4 +1,4 @@
-"""A mirror that leaves the host, of `figures`: copies that arrive against what is offered, beside the thesis' own."""
+"""A mirror over a physical link: received copies against offered load, beside the results of the thesis."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ HEIGHT_PX = 420
 
 
 def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
-    """The share of copies that arrive at the monitor against the offered rate (`virtual_tap.uplink(rows)`), and the
-    share of what was sent that the thesis captured (`virtual_tap.thesis_uplink()`). A full link shows as a fall.
+    """Draw the share of copies that arrive at the monitor against the offered rate, beside the share that the thesis
+    captured.
 
-    `delivered` is the monitored flow itself, as a share of what was offered.
+    rows: the measurements. table: `virtual_tap.uplink(rows)`. published: `virtual_tap.thesis_uplink()`. A saturated
+    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load.
     """
     figure = go.Figure()
     for topology, some in table.groupby("topology", sort=False):

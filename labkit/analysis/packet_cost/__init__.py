@@ -1,1 +1,1 @@
-"""What a packet costs: fixed, by the byte, and by function."""
+"""Models of the cost of a packet: fixed cost, cost per byte, and time per kernel function."""

@@ -1,8 +1,8 @@
-"""In which part of what a datagram costs (`sizes`) an arm differs from the baseline: arm less baseline, round by round.
+"""Compare the parts of the cost of a datagram (`cost_model`) between an arm and the baseline, paired by round.
 
-A report compares every part of every cost of every arm, so at 95 % each a false "dearer" would stand in a third of all
-reports in which nothing differs. Of the p values (Student's t over rounds) those count that Benjamini and Hochberg's
-procedure keeps of all that were compared. test_cost_comparison.py counts how often that is a false alarm.
+A report compares every part of every cost of every arm. At 95 % each, a third of all reports without any difference
+would contain a false "dearer". Therefore the Benjamini-Hochberg procedure selects among the p values (Student's t over
+rounds) of all comparisons. test_cost_comparison.py measures the rate of false alarms.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 
 @dataclass(frozen=True)
 class Comparison:
-    """By how much an arm's costs differ from the baseline's, round by round, in seconds: `parts` (PARTS)
-    at 95 %. `why`: why nothing can be told of a part; `stands_out`: the parts that differ, of all that were compared
-    in the report."""
+    """The differences between an arm's costs and the baseline's, paired by round, in seconds.
+
+    `parts`: the difference of each of PARTS with its 95 % interval. `why`: the reason for each part without evidence.
+    `stands_out`: the parts that differ after the correction for all comparisons of the report.
+    """
 
     curve: Curve
     baseline: Curve
@@ -35,11 +37,11 @@ class Comparison:
 
     @property
     def judged(self) -> list[str]:
-        """The parts of which something can be told."""
+        """Return the parts for which there is evidence."""
         return [part for part in self.parts if part not in self.why]
 
     def word(self, part: str) -> str:
-        """`dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
+        """Return `dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
         if part in self.why:
             return NO_EVIDENCE
         if part not in self.stands_out:
@@ -48,8 +50,10 @@ class Comparison:
 
 
 def comparisons(result: Sequence[Curve]) -> list[Comparison]:
-    """Every fitted variant against the baseline of its point, in rounds that both have; the baseline is the mean of
-    both its measurements."""
+    """Compare every fitted variant with the baseline of its point, in the rounds that both have.
+
+    If the baseline was measured twice, the mean of both measurements is used.
+    """
     made = [one for curve in result if (one := _comparison(curve, result)) is not None]
     comparison_sentences = [(place, part) for place, one in enumerate(made) for part in one.judged]
     kept = stats.discoveries(
@@ -78,8 +82,8 @@ def _comparison(curve: Curve, result: Sequence[Curve]) -> Comparison | None:
 
 
 def _why(curve: Curve, baseline: Curve, part: str, result: Estimate, same: Estimate | None) -> str:
-    """Why nothing can be told of a part, else empty."""
-    if result.rounds_count < FEWEST_SETUPS:  # intervals are then so wide that only strange rounds stand out
+    """Return why there is no evidence about a part, or ""."""
+    if result.rounds_count < FEWEST_SETUPS:  # then only atypical rounds stand out
         return f"fewer than {FEWEST_SETUPS} rounds have both"
     if same is None or same.low is None:
         return "the baseline was not measured twice"

@@ -1,9 +1,11 @@
-"""What a datagram costs by its size: `cost = fixed + byte * size` where it travels whole, and where IP has to cut it
-`cost = first + fragment * (fragments - 1)`, in which the cost of a fragment is that of its bytes, too.
+"""Model the cost of a datagram as a function of its size.
 
-Two fits, because one line through the steps would take them for a cost of bytes, and because beyond the MTU bytes and
-fragments grow together, so that no measurement tells the one from the other there. Every round is fitted by itself
-(`fitting`), so that arms are compared round by round.
+Datagrams that fit the MTU cost `fixed + byte * size`. Fragmented datagrams cost `first + fragment * (fragments - 1)`,
+where the cost of a fragment includes that of its bytes.
+
+There are two fits for two reasons. A single line would attribute the steps to the bytes. Beyond the MTU, bytes and
+fragments grow together, so that no measurement separates them. Every round is fitted separately (`linear_fit`), so that
+arms can be compared round by round.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from labkit.analysis.linear_fit import Estimate, Fit, Floats
 from labkit.analysis.load import GROUP, Key
 from labkit.common.units import many
 
-PARTS = ("fixed", "byte", "first", "fragment")  # of a cost, in the order of `Curve.coefficients`
-FEWEST_STEPS = 2  # different numbers of fragments
-FEWEST_SIZES = 3  # two points are always on a line
-LOST = 0.01  # of what was sent
+PARTS = ("fixed", "byte", "first", "fragment")  # the parts of a cost, in the order of `Curve.coefficients`
+FEWEST_STEPS = 2  # different numbers of fragments that a fit needs
+FEWEST_SIZES = 3  # a line through two points always fits
+LOST = 0.01  # share of the sent datagrams
 IP_BYTES = {4: 20, 6: 40}
-UDP_BYTES = 8  # of an ICMP echo as well
-FRAGMENT_BYTES = {4: 0, 6: 8}  # the header of a fragment, beside IP's (RFC 8200, section 4.5)
-# What a datagram costs: a column of `per_round`, and what it is
+UDP_BYTES = 8  # the same for an ICMP echo
+FRAGMENT_BYTES = {4: 0, 6: 8}  # the fragment header after the IP header (RFC 8200, section 4.5)
+# Costs of a datagram: columns of `per_round` with their names
 COSTS = {
     "cpu_per_packet_s": "CPU time of a datagram received, whole machine",
     "time_per_packet_s": "time from one datagram received to the next",
@@ -39,13 +41,16 @@ BY = [name for name in GROUP if name != "length_bytes"]
 
 
 def largest_whole(mtu_bytes: float, family: float) -> int:
-    """The largest payload of a UDP datagram that is not fragmented."""
+    """Return the largest UDP payload in bytes that is not fragmented."""
     return int(mtu_bytes) - IP_BYTES[int(family)] - UDP_BYTES
 
 
 def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) -> int:
-    """In how many packets IP sends a UDP datagram with so much payload: all but the last fragment hold a multiple of 8
-    bytes (RFC 791, RFC 8200), and of IPv6 the kernel fills the last no more than the others (__ip6_append_data)."""
+    """Return the number of packets in which IP sends a UDP datagram with a payload of `length_bytes`.
+
+    All fragments but the last hold a multiple of 8 bytes (RFC 791, RFC 8200). For IPv6 the kernel fills the last
+    fragment no more than the others (__ip6_append_data).
+    """
     family = int(family)
     carried, room = int(length_bytes) + UDP_BYTES, int(mtu_bytes) - IP_BYTES[family]
     if carried <= room:
@@ -56,12 +61,14 @@ def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) ->
 
 
 def per_round(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each point (BY), arm, size and round: columns of COSTS (NaN where not measured), `fragments_count`
-    (of a datagram, computed), `seen_fragments_ratio` (as the senders' IP counted them), `lost_ratio` (of what was
-    sent), `packets_count`, `window_s`, `cpu_s`.
+    """Return a row for each point (BY), arm, size and round.
 
-    Of slices where there are any, else of whole runs. A round's cost is the sum of its CPU-seconds by the sum of its
-    datagrams: one slice has too few clock ticks for a ratio.
+    Columns: those of COSTS (NaN if not measured), `fragments_count` (per datagram, computed), `seen_fragments_ratio`
+    (fragments per datagram as counted by the senders' IP), `lost_ratio` (of the sent datagrams), `packets_count`,
+    `window_s`, `cpu_s`.
+
+    The values are from slices if there are any, else from whole runs. A round's cost is the sum of its CPU-seconds
+    divided by the sum of its datagrams, because one slice has too few clock ticks for a ratio.
     """
     rows = load.complete(rows)
     ok = rows[rows["status"].eq("ok") & rows["protocol"].isin(list(OF)) & rows["length_bytes"].notna()]
@@ -71,14 +78,14 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     ok = ok.assign(
         packets_count=(ok["received_bytes"] / ok["length_bytes"]).where(ok["protocol"].eq("udp")),
         sent=sent,
-        # iperf3 counts what was sent in its own time, of which what arrived has to be as well
+        # iperf3 counts sent datagrams over its own period, so received datagrams must be from the same period
         of_sent=ok["reported_received_count"].fillna(ok["received_count"]).where(sent.notna()),
         cut_count=ok["fragments_count"].where(sent.gt(0)),
         rtt_s=ok["latency_p50_s"].where(ok["protocol"].eq("ping")),
     )
     keys = [*BY, "arm", "role", "topology", "length_bytes", "folder", "round"]
     grouped = ok.groupby(keys, dropna=False, sort=True)
-    # The sum of nothing is nothing, not 0.
+    # min_count: the sum of no values is NaN, not 0.
     result = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent", "cut_count"]].sum(min_count=1)
     result = result.assign(rtt_s=grouped["rtt_s"].mean()).reset_index()
     count = result["packets_count"].where(result["packets_count"] > 0)
@@ -87,7 +94,7 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
         result["window_s"] / count,
     )
     result["lost_ratio"] = (1 - result["of_sent"] / result["sent"].where(result["sent"] > 0)).clip(lower=0)
-    # As IP counts them: none, where a datagram travels whole
+    # IP counts no fragments for a datagram that is sent whole, hence the lower limit of 1.
     result["seen_fragments_ratio"] = (result["cut_count"] / result["sent"].where(result["sent"] > 0)).clip(
         lower=1
     )
@@ -100,12 +107,14 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Curve:
-    """The cost of one arm by size. PARTS are in seconds: `fixed` and `byte` of what travels whole, `first` and
-    `fragment` (for each beside the first) of what is cut, None where nothing was fitted. `why`: why there is no fit,
-    else empty.
+    """One cost of one arm as a function of size.
 
-    `lengths`, `fragments`: the sizes; `values`, `residuals` (relative to the size's mean; NaN without a fit) are
-    rounds x sizes; `setups`: the rounds' names, `coefficients` rounds x PARTS.
+    The estimates of PARTS are in seconds: `fixed` and `byte` for unfragmented datagrams, `first` and `fragment` (for
+    each fragment after the first) for fragmented ones. They are None without a fit. `why` is the reason for a missing
+    fit, else "".
+
+    `lengths` and `fragments` have one element per size. `values` and `residuals` (relative to the mean of the size; NaN
+    without a fit) are rounds x sizes. `setups` names the rounds; `coefficients` is rounds x PARTS.
     """
 
     key: Key
@@ -118,7 +127,7 @@ class Curve:
     values: Floats
     setups: list[str]
     lost_ratio: float
-    left_out: list[str]  # what of the measurements is not fitted, and why
+    left_out: list[str]  # what was excluded from the fit, with the reason
     why: str = ""
     fixed: Estimate | None = None
     byte: Estimate | None = None
@@ -126,16 +135,16 @@ class Curve:
     fragment: Estimate | None = None
     coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
     residuals: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    line: Fit | None = None  # of what travels whole
-    steps: Fit | None = None  # of what is cut
+    line: Fit | None = None  # unfragmented datagrams
+    steps: Fit | None = None  # fragmented datagrams
 
     @property
     def of(self) -> dict[str, object]:
-        """The columns of BY."""
+        """Return the columns of BY with their values."""
         return dict(zip(BY, self.key, strict=True))
 
     def at(self, lengths: Floats, fragments: Floats) -> Floats:
-        """What the fit says of other sizes, in seconds; NaN beyond what it knows."""
+        """Return the cost in seconds that the fit predicts for other sizes; NaN where there is no fit."""
         fixed, byte, first, fragment = (_value(getattr(self, name)) for name in PARTS)
         return np.where(fragments > 1, first + fragment * (fragments - 1), fixed + byte * lengths)
 
@@ -145,7 +154,7 @@ def _value(one: Estimate | None) -> float:
 
 
 def curves(rows: pd.DataFrame) -> list[Curve]:
-    """A curve for each point, cost and arm: the baseline first, its control last."""
+    """Return a curve for each point, cost and arm, ordered as baseline, variants, control."""
     return list(_curves(per_round(rows)))
 
 
@@ -184,8 +193,11 @@ def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
 
 
 def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Without sizes that were measured in less than half of the rounds, then without rounds that lack one of the rest:
-    every round is fitted through the same sizes. And what was left out, with the reason."""
+    """Remove incomplete measurements, so that every round is fitted through the same sizes.
+
+    First sizes that were measured in less than half of the rounds are removed, then rounds that lack one of the other
+    sizes. Returns the table and sentences about what was removed, with the reasons.
+    """
     often = wide.notna().mean() >= 0.5
     kept = wide.loc[:, often]
     known, all_count = kept.notna().all(axis="columns"), many(len(wide), "round")
@@ -227,5 +239,5 @@ def _fitted(curve: Curve) -> Curve:
 
 
 def _line(curve: Curve, which: npt.NDArray[np.bool_], along: Floats) -> Fit:
-    """The straight line of some of the sizes."""
+    """Fit a line through the selected sizes, with `along` as regressor."""
     return linear_fit.fit(np.column_stack([np.ones_like(along), along])[which], curve.values[:, which])

@@ -1,5 +1,4 @@
-"""How long functions of the kernel took, by size of datagrams (rows that the observer `function_times` saw), and a
-claim about that."""
+"""Durations of kernel functions by datagram size (observer `function_times`), and a test of a claim about them."""
 
 from __future__ import annotations
 
@@ -19,13 +18,14 @@ OBSERVER = "function_times"
 KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
 TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
 COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]
-NEAR = 1.25  # a ratio within this factor of what is claimed is what is claimed
+NEAR = 1.25  # a ratio within this factor of the claimed one supports the claim
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That a function takes `ratio` times as long at one size as at another; `source`: who says so."""
+    """The claim that a function takes `ratio` times as long at `length_bytes` as at `of_length_bytes`. `source` cites
+    it."""
 
     function: str
     ratio: float
@@ -39,8 +39,10 @@ SEED = Claim("ip_rcv", 0.5, 800, 400, "ECE 792 report, part 2: 28.897 µs agains
 
 @dataclass(frozen=True)
 class ClaimJudgement:
-    """What is found about a claim for one arm of one point: the effect is the ratio of medians, over rounds. `why`: why
-    it cannot be told, else empty."""
+    """The verdict on a claim for one arm of one point.
+
+    `effect` is the ratio of the medians, over rounds. `why` is the reason for an undecided verdict, else "".
+    """
 
     claim: Claim
     key: load.Key
@@ -48,13 +50,16 @@ class ClaimJudgement:
     word: str
     why: str = ""
     effect: Effect | None = None
-    lengths_s: tuple[float, float] | None = None  # the medians of the claim's two sizes
+    lengths_s: tuple[float, float] | None = None  # medians at the two sizes of the claim
     overhead_ratio: float | None = None
 
 
 def times(profiles: pd.DataFrame) -> pd.DataFrame:
-    """A line for each point, arm, size, round and function that was timed: TIMES, `count`, `per_packet` (calls for each
-    datagram that arrived), `overhead_ratio`, `tracer`, `setup`."""
+    """Return a row for each point, arm, size, round and timed function.
+
+    Columns: KEYS, TIMES, `count`, `per_packet` (calls per received datagram), `overhead_ratio`, `tracer`, `setup`,
+    `round`.
+    """
     table = load.complete(profiles)
     if "observed" not in table:
         return pd.DataFrame(columns=COLUMNS)
@@ -73,7 +78,7 @@ def times(profiles: pd.DataFrame) -> pd.DataFrame:
 
 
 def why_not(profiles: pd.DataFrame) -> list[str]:
-    """The reasons for which functions were not timed."""
+    """Return the reasons why functions were not timed."""
     table = load.complete(profiles)
     missing = table[table["observer"].eq(OBSERVER) & table["status"].ne("ok")]
     result = list(load.group_similar(missing["reason"].fillna("no reason was recorded").astype("str")))
@@ -83,10 +88,12 @@ def why_not(profiles: pd.DataFrame) -> list[str]:
 
 
 def judge_claim(result: pd.DataFrame, claim: Claim = SEED) -> list[ClaimJudgement]:
-    """The claim judged for each point and arm that timed the function at both sizes; the baseline's own control decides
-    whether anything can be told."""
+    """Judge the claim for each point and arm that timed the function at both sizes.
+
+    If the baseline differs from its own control, the claim is undecided.
+    """
     of = result[result["function"].eq(claim.function)]
-    # A median of 0 s says that the clock is too coarse, and has no ratio to anything.
+    # A median of 0 s means that the clock is too coarse; it has no ratio.
     sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes]) & of["p50_s"].gt(0)]
     return list(_judged(sizes, claim))
 
@@ -115,7 +122,8 @@ def _judged(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
 
 
 def _control(logs: pd.DataFrame) -> Effect | None:
-    """The baseline against itself, of both sizes; None where it was not timed twice."""
+    """Return the ratio of the baseline's control to the baseline, over both sizes; None if the control was not
+    timed."""
     roles = set(logs.index.get_level_values("role"))
     if not {"baseline", "control"} <= roles:
         return None
@@ -124,7 +132,7 @@ def _control(logs: pd.DataFrame) -> Effect | None:
 
 
 def _of_role(logs: pd.DataFrame, role: str) -> pd.Series[float]:
-    """The mean of the sizes in each round."""
+    """Return the mean over sizes for each round of a role."""
     own = logs[logs.index.get_level_values("role") == role].droplevel(["role", "arm"])
     return own.mean(axis="columns").astype(float)
 

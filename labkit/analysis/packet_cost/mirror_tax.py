@@ -1,7 +1,7 @@
-"""What a mirror's copy costs: `cost of a packet = fixed + copy * copies`, for each switch, load and kind of reader.
+"""Model the cost of mirroring: `cost of a packet = fixed + copy * copies`, for each switch, load and kind of reader.
 
-Copies are those that were counted, not those that were asked for. Every round is fitted by itself (`fitting`), and the
-line has to describe the points, or that is said.
+Copies are the counted ones, not the requested ones. Every round is fitted separately (`linear_fit`). A test of lack of
+fit tells whether the points lie on a line.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from labkit.analysis.linear_fit import Estimate, Fit, Floats
 from labkit.analysis.load import GROUP, Key
 from labkit.common.units import many
 
-FEWEST = 3  # numbers of mirrors: two points are always on a line
-FEW_PACKETS = 100  # in a round of an arm: with fewer, a cost says little
+FEWEST = 3  # numbers of mirrors that a fit needs: a line through two points always fits
+FEW_PACKETS = 100  # per round and arm; with fewer packets the cost is too noisy
 COSTS = {
     "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
     "cpu_per_packet_s": "CPU time of the whole machine for a packet that the switch forwards",
 }
-IN_KERNEL = "ovs"  # there ovs-vswitchd forwards nothing itself
+IN_KERNEL = "ovs"  # the switch that forwards in the kernel, so that ovs-vswitchd has no cost per packet
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm as its name says it: the switch, the number of mirrors, and every other option."""
+    """The parts of an arm's name: the switch, the number of mirrors, and all other options."""
 
     switch: str
     mirrors: int
@@ -38,12 +38,12 @@ class Arm:
 
     @property
     def curve(self) -> str:
-        """The switch with what mirrors have in common: `ovs_netdev+readers=count`."""
+        """Return the name without the number of mirrors: `ovs_netdev+readers=count`."""
         return "+".join(filter(None, [self.switch, self.others]))
 
 
 def arm(topology: str) -> Arm:
-    """What a topology's name says of its switch."""
+    """Parse a topology's name."""
     switch, *words = topology.split("+")
     mirrors = next((int(word.partition("=")[2]) for word in words if word.startswith("mirrors=")), 0)
     return Arm(switch, mirrors, "+".join(word for word in words if not word.startswith("mirrors=")))
@@ -51,8 +51,11 @@ def arm(topology: str) -> Arm:
 
 @dataclass(frozen=True)
 class Tax:
-    """The cost of a packet by its copies, for one load: `copies` (mean of the rounds, by arm), `values` (rounds x arms,
-    seconds). `fixed` and `copy` are None where there is no fit, for the reason in `why`."""
+    """The cost of a packet as a function of its copies, for one load.
+
+    `copies` has the mean copies per packet of each arm. `values` is rounds x arms, in seconds. `fixed` and `copy` are
+    None if there is no fit; `why` is the reason.
+    """
 
     key: Key
     curve: str
@@ -69,13 +72,16 @@ class Tax:
 
     @property
     def means(self) -> list[Estimate]:
-        """The cost at each number of copies, over rounds."""
+        """Return the mean cost over rounds for each number of mirrors."""
         return [linear_fit.mean(one) for one in self.values.T] if self.values.size else []
 
 
 def per_round(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each arm and round: GROUP, topology, curve, mirrors, setup, packets_count, copies_ratio (copies for a
-    packet), and the columns of COSTS; the baseline's second measurement is put together with its first."""
+    """Return a row for each topology and round.
+
+    Columns: GROUP, topology, switch, curve, mirrors, setup, packets_count, copies_ratio (copies per packet), and those
+    of COSTS. Both measurements of the baseline are pooled.
+    """
     ok = rows[
         rows["status"].eq("ok") & rows["switched_count"].notna() & rows["method"].isin(["slice", "whole"])
     ]
@@ -105,7 +111,7 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def taxes(rows: pd.DataFrame) -> list[Tax]:
-    """A tax for each load, switch with its options, and cost, where there are several numbers of mirrors."""
+    """Return a Tax for each load, cost and switch with its options, if there are several numbers of mirrors."""
     return list(_taxes(per_round(rows)))
 
 
@@ -156,7 +162,11 @@ def _fitted(tax: Tax) -> Tax:
 
 @dataclass(frozen=True)
 class Made:
-    """Copies of an arm under one load: made for each that there should have been, and what a reader did not get."""
+    """What became of the copies of an arm under one load.
+
+    `made_ratio` is the ratio of made to expected copies. `unread_ratio` is the share of made copies that no reader
+    received.
+    """
 
     key: Key
     topology: str
@@ -165,7 +175,7 @@ class Made:
 
 
 def made(rows: pd.DataFrame) -> list[Made]:
-    """What became of the copies of each arm that has mirrors."""
+    """Return made and unread copies for each arm with mirrors."""
     rounds = per_round(rows)
     result = []
     for key, group in load.groups(rounds[rounds["mirrors"].gt(0)], GROUP):
@@ -178,6 +188,6 @@ def made(rows: pd.DataFrame) -> list[Made]:
 
 
 def varying(keys: Sequence[Key]) -> list[str]:
-    """The columns of GROUP in which these differ."""
+    """Return the columns of GROUP in which the keys differ."""
     table = pd.DataFrame(list(keys), columns=GROUP)
     return [name for name in GROUP if table[name].nunique(dropna=False) > 1]

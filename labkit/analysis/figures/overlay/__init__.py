@@ -1,9 +1,7 @@
-"""Figures of the experiment `overlay`: one packet hop by hop, who reaches whom and by which path, and what is lost
-while a spine is down. Each takes the rows of one part (column `part`: path, reachability, failure), and has a table
-beside it.
+"""Figures of the experiment `overlay`: one packet hop by hop, reachability and paths, and loss while a spine is down.
 
-Rows of several runs are never put into one drawing: of one packet that is followed there is one run's; of the others
-there are panels for each host.
+Each figure takes the rows of one part (column `part`: path, reachability, failure) and has a corresponding table. Rows
+of several runs never share a drawing. The path is drawn from one run; the other figures have panels for each host.
 """
 
 from labkit.analysis.figures.overlay.notes import wrapped

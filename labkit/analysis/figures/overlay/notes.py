@@ -1,4 +1,4 @@
-"""What the figures of `overlay` say beside what they draw: of which host, what is not there, numbers in words."""
+"""Texts of the `overlay` figures: titles, hosts, gaps, and numbers in words."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pandas.io.formats.style import Styler
 from labkit.analysis import theme
 from labkit.analysis.load import emulated, group_similar
 
-# Columns of long texts, and how wide they are at least and at most, so that a table fits a report.
+# Columns of long texts with their least and greatest widths, so that a table fits into a report.
 WRAPPED = {
     "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
 }  # fmt: skip
-NOTES_PX = 30  # from what is drawn to the notes, where there is no axis
-ROUTES = ("static", "metric", "ecmp")  # in which order they are drawn
+NOTES_PX = 30  # from the drawing to the notes, without an axis
+ROUTES = ("static", "metric", "ecmp")  # in drawing order
 Rows = list[dict[Any, Any]]
 
 
@@ -25,7 +25,7 @@ def finish(
     figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str, notes: Sequence[str] = (),
     below_px: int = NOTES_PX
 ) -> go.Figure:  # fmt: skip
-    """Title the figure, with a mark where a CPU was emulated, and say under it what of the table is not drawn."""
+    """Add the title, with a mark for emulated CPUs, and notes below about rows that are not drawn."""
     words = "emulated CPU" if len(table) and emulated(table).any() else ""
     theme.titled(figure, title, theme.plain(subtitle), words)
     theme.noted(figure, [*notes, *gaps(table)], below_px)
@@ -33,12 +33,12 @@ def finish(
 
 
 def ok(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that can be drawn."""
+    """Return the rows that can be drawn."""
     return table[table["status"].eq("ok")] if len(table) else table
 
 
 def gaps(table: pd.DataFrame) -> list[str]:
-    """A sentence for each reason for which rows are not ok, and for doubts; one for an empty table."""
+    """Return a sentence for each reason why rows are not ok, for each doubt, and for an empty table."""
     if not len(table):
         return ["There is nothing to draw: the table is empty."]
     left = table[table["status"].ne("ok")]
@@ -49,7 +49,7 @@ def gaps(table: pd.DataFrame) -> list[str]:
 
 
 def wrapped(table: pd.DataFrame) -> Styler:
-    """A table of `overlay` for a notebook or a report: long stacks and paths wrap, numbers are short."""
+    """Style a table of `overlay` for a notebook or a report: long stacks and paths wrap, numbers are short."""
     numbers: dict[Any, Any] = {name: "{:.1f}" for name in table if str(name).endswith("µs")}
     numbers |= {name: "{:.2f}" for name in table if str(name).endswith(", s")}
     left: Any = {"text-align": "left", "vertical-align": "top"}
@@ -66,21 +66,21 @@ def wrapped(table: pd.DataFrame) -> Styler:
 
 
 def micro(seconds: float) -> str:
-    """Seconds as µs, with as many decimals as mean something: `4.2`, `812`, `12 400`."""
+    """Format seconds as µs with the significant decimals: `4.2`, `812`, `12 400`."""
     value = seconds * 1e6
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}".replace(",", "\u202f")
 
 
 def ways(paths: Any) -> list[list[str]]:
-    """A column of paths as lists of names; null is no path."""
+    """Return the paths of a cell as lists of names; null gives an empty list."""
     return [list(path) for path in paths] if isinstance(paths, list | tuple) else []
 
 
 def way(path: Any) -> str:
-    """A path in words: `cs1 → lc1 → cs5`."""
+    """Format a path: `cs1 → lc1 → cs5`."""
     return " → ".join(str(node) for node in path) if isinstance(path, list | tuple) and path else "no path"
 
 
 def routes_order(routes: Any) -> tuple[int, str]:
-    """Sorts kinds of routes."""
+    """Return a sort key for kinds of routes."""
     return (ROUTES.index(routes) if routes in ROUTES else len(ROUTES), str(routes))

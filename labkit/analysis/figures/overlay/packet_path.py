@@ -1,4 +1,4 @@
-"""One packet followed over every interface that saw it: its headers to scale, and the time from hop to hop."""
+"""One packet on every interface that saw it: its headers to scale, and the time from hop to hop."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.overlay.notes import Rows, finish, micro, ok
 
-HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = 30, 1.9, 60, 8  # a hop's height; between packets, in hops
+HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = 30, 1.9, 60, 8  # height of a hop; between packets, in hops
 LEFT_PX, RIGHT_PX = 182, 176  # left of the bars: node and interface; right: three columns of numbers
 NODE_PX = -LEFT_PX + 10
-COLUMNS_PX = {"frame": 52, "since first": 116, "step": 166}  # where they end, right of the bars
-WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # of the bars, in a figure as wide as in a report
+COLUMNS_PX = {"frame": 52, "since first": 116, "step": 166}  # right ends, right of the bars
+WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # width of the bars in a figure for a report
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
-SHRUNK = 0.7  # so much smaller may a text become; else it is turned
-PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # drawn of it; headers are what this is about
+SHRUNK = 0.7  # least factor by which a text may shrink; longer texts are rotated
+PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # the payload is cut, because the figure is about headers
 LOST = "capture lacks, packets"
-PACKET = ["folder", "packet"]  # what tells one packet from another
+PACKET = ["folder", "packet"]  # columns that identify a packet
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A header, or the payload: `below_bytes` is what comes after it."""
+    """A header, or the payload. `below_bytes` is the number of bytes after it."""
 
     name: str
     text: str
@@ -36,11 +36,12 @@ class Layer:
 
 
 def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
-    """The interfaces that saw a packet, from top to bottom in their order; beside each its headers to scale, outermost
-    left, so that what is inside stands below itself; frame bytes, and µs since it was first seen.
+    """Draw the interfaces that saw a packet, from top to bottom in order, each with the packet's headers to scale.
 
-    `df`: rows of the part path. `packet`: its number; none: the first packet and the one after it, a request and its
-    reply. The payload's bar ends at 16 bytes (`MOST_PAYLOAD_BYTES`). Of several runs the first is drawn.
+    The outermost header is left, so that the same inner header lines up in all hops. Beside them are the frame size in
+    bytes and the µs since the first sighting. `df`: rows of the part path. `packet`: its number; by default the first
+    packet and the next one, a request and its reply. The payload's bar ends at 16 bytes (`MOST_PAYLOAD_BYTES`). Of
+    several runs the first is drawn.
     """
     followed, figure, y = packets(df, packet), go.Figure(), 0.0
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
@@ -72,8 +73,11 @@ def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
 
 
 def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
-    """The hops of `hops` as a table: packet, hop, direction, stack, frame (bytes), headers (bytes), and µs since the
-    packet's first sighting and since the hop before; where the capture lost packets, at each hop how many."""
+    """Return the hops of `hops` as a table.
+
+    Columns: packet, hop, direction, stack, frame (bytes), headers (bytes), and µs since the packet's first sighting and
+    since the previous hop. If the capture lost packets, another column has their number at each hop.
+    """
     lines = []
     for rows in packets(df, packet):
         before = None
@@ -96,17 +100,17 @@ def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
 
 
 def _lost(one: dict[Any, Any]) -> int:
-    """Packets that the capture at this hop lacks."""
+    """Return the number of packets that the capture missed at this hop."""
     return int(one["dropped_count"] + one["skipped_count"])
 
 
 def _brief(what: str) -> str:
-    """`cs1 > cs5 echo request` without its ends, which the hops tell."""
+    """Return a description such as `cs1 > cs5 echo request` without the addresses, which the hops show."""
     return what.partition(" > ")[2].partition(" ")[2] or what
 
 
 def packets(df: pd.DataFrame, packet: int | None = None) -> list[Rows]:
-    """The rows of one packet in their order, or without a number those of the first two of the first run."""
+    """Return the rows of one packet in order; by default those of the first two packets of the first run."""
     there = ok(df)
     if not len(there):
         return []
@@ -119,7 +123,7 @@ def packets(df: pd.DataFrame, packet: int | None = None) -> list[Rows]:
 
 
 def layers(one: dict[Any, Any]) -> Iterator[Layer]:
-    """The headers of a frame from the outside in, and what is left of it: the payload."""
+    """Yield the headers of a frame from the outside in, then the payload."""
     rest = int(one["length_bytes"])
     for layer in one["layers"]:
         rest = int(layer["length_bytes"]) - int(layer["header_bytes"])
@@ -135,7 +139,7 @@ def _way(one: dict[Any, Any]) -> str:
 
 
 def _heading(figure: go.Figure, rows: Rows, y: float) -> None:
-    """What the packet is, its nodes left of their interfaces with a rule between, and three columns at the right."""
+    """Draw the packet's description, its nodes at the left with rules between, and three columns at the right."""
     plot = {"xref": "x domain", "yref": "y", "showarrow": False}
     lines = f"<b>{theme.plain(rows[0]['what'])}</b>: {len(rows)} hops in {micro(rows[-1]['time_s'])} µs"
     figure.add_annotation(text=lines, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
@@ -157,7 +161,7 @@ def _heading(figure: go.Figure, rows: Rows, y: float) -> None:
 
 
 def _rule(figure: go.Figure, y: float) -> None:
-    """A thin line from the names of nodes to the last column."""
+    """Draw a thin line from the names of nodes to the last column."""
     line = {"type": "line", "y0": y, "y1": y, "line_width": 1, "opacity": 0.35}
     figure.add_shape(xref="x domain", x0=0, x1=1, **line)
     aside = {"xref": "x domain", "xsizemode": "pixel"}
@@ -166,12 +170,12 @@ def _rule(figure: go.Figure, y: float) -> None:
 
 
 def _shown_bytes(layer: Layer) -> int:
-    """How much of it is drawn."""
+    """Return the number of drawn bytes."""
     return min(layer.header_bytes, MOST_PAYLOAD_BYTES) if layer.name == PAYLOAD else layer.header_bytes
 
 
 def _start(one: dict[Any, Any], layer: Layer) -> int:
-    """Where its bar begins: its distance from the end of the frame as it is drawn."""
+    """Return the start of the layer's bar, relative to the end of the drawn frame (negative)."""
     inside = [other for other in layers(one) if other.below_bytes <= layer.below_bytes]
     return -sum(_shown_bytes(other) for other in inside)
 
@@ -181,7 +185,7 @@ def _widest(drawn: list[tuple[float, dict[Any, Any], Layer]]) -> int:
 
 
 def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -> None:
-    """A trace for each name of a header."""
+    """Draw a trace for each header name."""
     byte_px = WIDTH_PX / _widest(drawn)
     names = dict.fromkeys((layer.name, layer.header_bytes) for _, _, layer in drawn)
     for name, size in names:
@@ -207,7 +211,7 @@ def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -
 
 
 def _label(layer: Layer, room_px: float) -> str:
-    """A header's name and bytes, in two lines if one is too long; its addresses below if they fit."""
+    """Return a header's name and size, in two lines if necessary, and its addresses below if they fit."""
     fits = (room_px - PAD_PX) / CHAR_PX
     name, size = layer.name, f"{layer.header_bytes}"
     of = layer.text.removeprefix(name).strip() if name != PAYLOAD else ""
@@ -227,7 +231,7 @@ def _hover(one: dict[Any, Any], layer: Layer) -> str:
 
 
 def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
-    """What makes the drawing doubtful, and what was left out of it."""
+    """Return notes about doubts and about packets that are not drawn."""
     lines = []
     for how in ("dropped", "skipped"):
         seen = [one for rows in followed for one in rows]

@@ -1,4 +1,4 @@
-"""Who reaches whom, by which path: what was expected and what was seen, side by side."""
+"""Reachability between containers and the paths of packets, expected and measured."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
 BETWEEN, NAME = (
     1.45,
     0.4,
-)  # above the first row's middle, in cells: for the heads of columns, for a host's name
+)  # above the middle of the first row, in cells: for column heads and for a host's name
 ENDS = {"source": "source_address", "target": "target_address"}
-WRONG = "≠"  # the mark of a cell that is not as expected
+WRONG = "≠"  # marks a cell that is not as expected
 
 
 def matrix(df: pd.DataFrame) -> go.Figure:
-    """Sources (rows) by targets (columns): in each cell answered/sent, the path's spine, the TTL seen and the
-    round-trip time p50. A cell that lost packets, or whose path or TTL is not the promised one, has a border, a mark
-    and the words. Under the pointer: the paths, expected and seen.
+    """Draw a matrix of sources (rows) by targets (columns) for each host and kind of routes.
 
-    `df`: rows of the part reachability. A matrix for each host and kind of routes; of several runs of one host the
-    last.
+    A cell shows answered/sent, the path's spine, the TTL and the median round-trip time. Losses and unexpected paths or
+    TTLs are highlighted with a border, a mark and a text. Hover texts show the expected and measured paths. `df`: rows
+    of the part reachability. Of several runs of one host the last is drawn.
     """
     figure, y, ticks, wide = go.Figure(), 0.0, dict[float, str](), 1
     for host, routes, rows in matrices(df):
@@ -46,8 +45,11 @@ def matrix(df: pd.DataFrame) -> go.Figure:
 
 
 def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
-    """What differs from the expectation, a line for each pair of containers (`all_of_it`: every pair): routes, from,
-    to, answered, TTL, expected TTL, path, expected paths, round-trip time p50 (µs), and what is wrong in words."""
+    """Return the deviations from the expectation, a row for each pair of containers (`all_of_it`: every pair).
+
+    Columns: routes, from, to, answered, TTL, expected TTL, path, expected paths, median round-trip time (µs), and the
+    deviation in words.
+    """
     lines = []
     for one in [one for *_, rows in matrices(df) for one in rows.to_dict("records")]:
         wrong = faults(one)
@@ -79,9 +81,9 @@ def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
 
 
 def faults(one: dict[Any, Any]) -> list[str]:
-    """What is not as expected from one container to another: losses, the path, the TTL."""
+    """Return the deviations between one container and another: losses, the path, the TTL."""
     if one["as_expected"]:
-        return []  # also where nothing was answered and no way leads there
+        return []  # also if there was no answer and no path is expected
     lost = int(one["sent_count"] - one["received_count"])
     lines = [f"{lost} lost"] * (lost > 0)
     lines += ["another path"] * (one["received_count"] > 0 and not _same_way(one))
@@ -109,8 +111,7 @@ def _end(node: str, addresses: dict[str, str]) -> str:
 
 
 def matrices(df: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """What goes into one matrix: the host where there are several, the kind of routes, and the rows, each pair of
-    containers once."""
+    """Return for each matrix the host (if there are several), the kind of routes, and a row per pair of containers."""
     there, result = hosts(ok(df)), []
     for host, rows in there:
         for routes in sorted(rows["routes"].unique(), key=routes_order):
@@ -122,8 +123,10 @@ def matrices(df: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 def _head(
     figure: go.Figure, order: list[str], addresses: dict[str, str], y: float, names: tuple[str, str]
 ) -> float:
-    """The host (a line of its own) and the kind of routes of a matrix, and the targets above their columns; how high
-    that is, up to the middle of the first row of cells."""
+    """Draw the head of a matrix: the host (on its own line), the kind of routes, and the targets above their columns.
+
+    Returns the height of the head, to the middle of the first row of cells.
+    """
     host, routes = names
     high = BETWEEN + NAME * bool(host)
     corner = {"xref": "x domain", "x": 0, "xanchor": "left", "xshift": 12 - LEFT_PX, "showarrow": False}
@@ -148,7 +151,7 @@ def _cell(figure: go.Figure, one: dict[Any, Any], x: int, y: float) -> None:
     figure.add_annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )
-    # An invisible point: it carries what stands under the pointer.
+    # An invisible point that carries the hover text.
     point = {"x": [x], "y": [y], "mode": "markers", "marker": {"size": 40, "opacity": 0}, "showlegend": False}
     figure.add_trace(go.Scatter(**point, hoverinfo="text", hovertext=[_hover(one, wrong)]))
 

@@ -1,5 +1,4 @@
-"""What is lost while a spine is down: every probe at the time at which it was sent, by routes and by how the spine
-fails."""
+"""Loss while a spine is down: every probe at its send time, by kind of routes and kind of failure."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ from labkit.common.units import si
 
 FAILURES = ("carrier", "silent")
 PANEL_PX, BETWEEN_PX, TOP_PX, AXIS_PX = 195, 58, 112, 52
-LOST, WORDS = 0.6, 1.9  # decades above the longest round-trip time: what was lost, and the names of spines
+LOST, WORDS = 0.6, 1.9  # of lost probes and spine names: decades above the longest round-trip time
 SYSCTL = "ignore_routes_with_linkdown"
 PHASES = ("before", "during", "after")
 
 
 def failure(df: pd.DataFrame) -> go.Figure:
-    """Every probe at the time it was sent: a dot at its round-trip time (log), or × above where it was lost. Shaded:
-    the spine is down; above the probes the spine that carried them before, then, and after. A column for each kind of
-    routes, a row for each way to fail, with the outage in words.
+    """Draw every probe at its send time: a dot at its round-trip time (log), or × above if it was lost.
 
-    `df`: rows of the part failure. Of several hosts the rows stand below each other.
+    The shaded time is that of the failure. Above the probes are the spines that carried them before, during and after
+    it. There is a column for each kind of routes and a row for each kind of failure, with the outage in words. `df`:
+    rows of the part failure. The rows of several hosts are below each other.
     """
     there = modes(df)
     rows = list(dict.fromkeys((host, how) for host, how, _ in there))
@@ -56,9 +55,11 @@ def failure(df: pd.DataFrame) -> go.Figure:
 
 
 def failure_table(df: pd.DataFrame) -> pd.DataFrame:
-    """A line for each kind of routes and way to fail: routes, failure, the spine that failed, linkdown ignored (the
-    sysctl), sent, lost, outage (s), and the spines that carried requests before, during and after, with those that the
-    description leaves meanwhile."""
+    """Return a row for each kind of routes and kind of failure.
+
+    Columns: routes, failure, the failed spine, linkdown ignored (the sysctl), sent, lost, outage (s), the spines that
+    carried requests before, during and after the failure, and those expected during the failure.
+    """
     lines: list[dict[str, Any]] = []
     for host, _, one in modes(df):
         at = {"host": host, "routes": one["routes"], "failure": one["failure"], "failed": one["failed"]}
@@ -73,7 +74,7 @@ def failure_table(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def modes(df: pd.DataFrame) -> list[tuple[str, str, dict[Any, Any]]]:
-    """Host, way to fail in words, and row of each kind of routes and way to fail, in order; of several the last."""
+    """Return host, failure in words, and the last row for each kind of routes and failure, in order."""
     result = {}
     for number, (host, rows) in enumerate(hosts(ok(df))):
         for one in rows.to_dict("records"):
@@ -96,21 +97,21 @@ def _lost(one: dict[Any, Any]) -> int:
 
 
 def _spines(path: Any) -> str:
-    """The spines that carried requests and answers, once where they are the same."""
+    """Return the spines that carried requests and answers, once if they are the same."""
     if not isinstance(path, list | tuple) or not path:
         return "none"
     return "/".join(dict.fromkeys(str(spine) if spine is not None else "none" for spine in path))
 
 
 def _title(one: dict[Any, Any], host: str) -> str:
-    """Routes, the way to fail, the outage in words, and where there are several the host."""
+    """Return routes, kind of failure, the outage in words, and the host if there are several."""
     gap = f"no answer for {si(one['outage_s'], 's')}" if one["outage_s"] > one["interval_s"] else "no outage"
     lines = [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *[host] * bool(host)]
     return f"<b>{theme.plain(one['routes'])}: {_how(one)}</b><br>" + "<br>".join(map(theme.plain, lines))
 
 
 def _range(rows: list[dict[Any, Any]]) -> tuple[float, float]:
-    """The exponents of the shortest and the longest round-trip time."""
+    """Return the decimal exponents of the shortest and the longest round-trip time."""
     times = [rtt for one in rows for _, rtt in one["probes"] if rtt is not None and rtt > 0] or [1e-4, 1e-2]
     return math.floor(math.log10(min(times)) * 10) / 10, math.log10(max(times))
 
@@ -138,7 +139,7 @@ def _panel(figure: go.Figure, one: dict[Any, Any], highest: float, place: dict[s
 
 
 def _axes(figure: go.Figure, lowest: float, highest: float, places: list[tuple[int, int]]) -> None:
-    """The same axes everywhere, with labels at the left and under the last."""
+    """Set the same axes for all plots, with labels at the left and below the last plot."""
     exponents = range(math.ceil(lowest), math.floor(highest) + 1)
     shown = list(exponents)[:: max(1, math.ceil(len(exponents) / 3))]
     ticks: dict[str, Any] = {"tickvals": [10.0**one for one in shown] + [10 ** (highest + LOST)]}
